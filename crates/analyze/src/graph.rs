@@ -2,10 +2,9 @@
 //!
 //! It answers three questions: which chain of events bounded a step, how long the step would take
 //! with a faster kernel, and how long an unrecorded step takes. All are longest paths in a graph
-//! whose nodes wait for the latest of their predecessors. Knows no trace ([`measured`] builds
-//! graphs of them) and no contention: two kernels that slow each other down are weights, or not
-//! modelled.
+//! whose nodes wait for the latest of their predecessors.
 
+pub mod critical_path;
 mod cycle;
 pub mod edit;
 pub mod measured;
@@ -13,6 +12,7 @@ mod node;
 pub mod slack;
 #[cfg(test)]
 mod tests;
+pub mod what_if;
 
 use std::collections::BTreeSet;
 
@@ -39,20 +39,20 @@ pub use node::{Edge, EdgeId, EdgeKind, GraphNode, NodeId, NodeKind};
 #[derive(Clone, Debug, Default)]
 pub struct DependencyGraph {
     nodes: Vec<GraphNode>,
-    /// By target; those of one target in the order in which they were given.
+    /// Sorted by target; edges of one target keep their given order.
     edges: Vec<Edge>,
-    /// Per node: its first edge; one entry more than nodes.
+    /// First edge of each node; one entry more than nodes.
     first_edge: Vec<u32>,
     /// Nodes in topological order.
     order: Vec<NodeId>,
-    /// Per node: its place in `order`.
+    /// Place of each node in `order`.
     place: Vec<u32>,
     /// Edges by source: those of a node stand from `first_leaving` on; one entry more than nodes.
     leaving: Vec<u32>,
     first_leaving: Vec<u32>,
 }
 
-/// When each node starts and ends; the entries are those of the graph's nodes.
+/// Start and end times of all nodes of a graph, by id.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeTimes {
     /// When nodes without predecessors start.
@@ -82,7 +82,7 @@ impl DependencyGraph {
         built.unwrap_or_default()
     }
 
-    /// The same for edges that may form a cycle, such as those of an edited program.
+    /// Builds a graph from edges that may form a cycle, such as those of an edited program.
     ///
     /// # Errors
     /// [`Cycle`] names the nodes of one.
@@ -97,7 +97,7 @@ impl DependencyGraph {
         let (first_edge, by_target) = grouped(count, edges, |edge| edge.target);
         let sorted: Vec<Edge> = by_target.iter().map(|at| edges[*at as usize]).collect();
         let (first_leaving, leaving) = grouped(count, &sorted, |edge| edge.source);
-        let order = topological(&sorted, (&first_edge, &first_leaving, &leaving));
+        let order = topological(&sorted, &first_edge, &first_leaving, &leaving);
         if order.len() < count {
             return Err(cycle::find(count, &sorted, &order));
         }
@@ -108,17 +108,17 @@ impl DependencyGraph {
         Ok(Self { nodes, edges: sorted, first_edge, order, place, leaving, first_leaving })
     }
 
-    /// How many nodes.
+    /// Returns the number of nodes.
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether the graph has no nodes.
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
 
-    /// The nodes, by id.
+    /// Returns the nodes, by id.
     pub fn nodes(&self) -> &[GraphNode] {
         &self.nodes
     }
@@ -128,12 +128,12 @@ impl DependencyGraph {
         &self.edges
     }
 
-    /// A node.
+    /// Returns the node with this id.
     pub fn node(&self, id: NodeId) -> GraphNode {
         self.nodes[id.index()]
     }
 
-    /// An edge.
+    /// Returns the edge with this id.
     pub fn edge(&self, id: EdgeId) -> Edge {
         self.edges[id.0 as usize]
     }
@@ -170,7 +170,7 @@ impl DependencyGraph {
     }
 }
 
-/// When everything starts and ends if nothing waits longer than it must.
+/// Computes the start and end of every node if none waits longer than its predecessors require.
 ///
 /// `start(n) = max over edges e into n of (end(source(e)) + weight(e))`, `origin` without edges;
 /// `end(n) = start(n) + weight(n)`.
@@ -272,11 +272,11 @@ fn grouped(count: usize, edges: &[Edge], by: impl Fn(&Edge) -> NodeId) -> (Vec<u
     (first, places)
 }
 
-/// The nodes so that each follows all it waits for; without those that wait for themselves.
+/// Sorts the nodes topologically. Nodes on or behind a cycle are left out.
 ///
 /// The last node made ready goes first, which follows a thread as long as it can: neighbours in
 /// the order are neighbours in memory.
-fn topological(edges: &[Edge], (into, first, leaving): (&[u32], &[u32], &[u32])) -> Vec<NodeId> {
+fn topological(edges: &[Edge], into: &[u32], first: &[u32], leaving: &[u32]) -> Vec<NodeId> {
     let count = into.len() - 1;
     let mut waits: Vec<u32> = into.windows(2).map(|pair| pair[1] - pair[0]).collect();
     let ids = (0..count as u32).rev();

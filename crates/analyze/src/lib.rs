@@ -1,94 +1,33 @@
-//! What happened: everything a trace shows, in exact nanoseconds.
+//! What happened in a recorded job, in exact nanoseconds.
 //!
-//! [`Scope`] selects the window and the device rows of one rank; each analysis is a module with a
-//! function `of` that turns scopes into plain rows. Pure: no file, clock or environment, and the
-//! same input gives the same bytes. Knows no prices and draws no pictures.
+//! The folders build on each other: `facts` of a rank or a job, `tables` that show them, `graph`
+//! for dependencies, critical paths and what-ifs, and `findings`, which name causes of waste.
+//! [`Scope`] selects the window and the device rows of one rank; [`JobFacts`] computes what
+//! several analyses share once. Everything is pure: no file, clock or environment, and the same
+//! input gives the same bytes. Prices of hardware and pictures belong to other crates.
 
-pub mod annotations;
-pub mod antipattern;
-pub mod attribution;
-pub mod bandwidth;
-pub mod breakdown;
-pub mod calls;
-mod captures;
-pub mod classify;
-pub mod clock;
-pub mod collectives;
-pub mod coverage;
-pub mod critical_path;
-pub mod device_step;
-pub mod diff;
-pub mod distribution;
-pub mod disturbance;
-pub mod frames;
+mod error;
+mod facts;
+pub mod findings;
 pub mod graph;
-pub mod hta;
-pub mod idle;
-pub mod interval;
-pub mod job;
-pub mod kernels;
-pub mod launches;
-pub mod links;
-pub mod memory;
-mod named;
-pub mod occupancy;
-pub mod ops;
-pub mod overlap;
-pub mod pool;
-pub mod pressure;
-pub mod quality;
-pub mod queue;
-pub mod refuted;
-pub mod scope;
-pub mod sequences;
-pub mod skew;
-pub mod steps;
-pub mod stragglers;
-pub mod summary;
-pub mod tree;
-pub mod what_if;
-pub mod window;
-pub mod writer;
+mod percent;
+mod tables;
+mod text;
 
-pub use classify::{Classifier, WorkClass};
-pub use job::JobFacts;
-pub use links::Links;
-pub use scope::Scope;
-pub use window::{StepMark, TimeWindow, TrainingStep, WindowRule};
-
-/// Invalid requests of a user.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// A pattern that is no regular expression.
-    #[error("pattern {pattern:?}: {source}")]
-    Pattern {
-        /// As it was given.
-        pattern: String,
-        /// What is wrong with it.
-        source: regex::Error,
-    },
-    /// A what-if that cannot be read.
-    #[error("what-if {edit:?}: expected {expected}, got {got:?}")]
-    Edit {
-        /// As it was given.
-        edit: String,
-        /// What would have been right in its place.
-        expected: &'static str,
-        got: String,
-    },
-    /// Settings of rules that cannot be used.
-    #[error("rules: {place}: expected {expected}, got {got:?}")]
-    Rules {
-        /// Where in the settings.
-        place: String,
-        /// What would have been right there.
-        expected: String,
-        got: String,
-    },
-}
-
-/// `100·part/whole` with four decimals; `None` of nothing.
-pub fn percent(part: i64, whole: i64) -> Option<f64> {
-    let percent = 100.0 * part as f64 / whole as f64;
-    (whole != 0).then(|| (percent * 1e4).round() / 1e4)
-}
+pub use error::Error;
+pub use facts::classify::{Classifier, WorkClass};
+pub use facts::job::JobFacts;
+pub use facts::links::Links;
+pub use facts::scope::Scope;
+pub use facts::window::{StepMark, TimeWindow, TrainingStep, WindowRule};
+pub use facts::{
+    attribution, back_pressure, calls, classify, clock, collectives, coverage, cpu_run,
+    device_step, distribution, disturbance, frames, interval, job, links, quality, refuted, scope,
+    skew, tree, window, writer,
+};
+pub use graph::{critical_path, what_if};
+pub use percent::percent;
+pub use tables::{
+    annotations, bandwidth, breakdown, diff, idle, kernels, launches, memory, occupancy, ops,
+    overlap, queue, sequences, steps, stragglers, summary,
+};

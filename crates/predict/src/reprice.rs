@@ -1,7 +1,7 @@
 //! Savings of findings from a simulated step instead of the recording's graph: rows of remedies
 //! become works and actions of its program. Knows no rule.
 
-use analyze::antipattern::{self, Action as Cure, Finding, RowEdit};
+use analyze::findings::{self, Action as Cure, Finding, RowEdit};
 use analyze::graph::{self, DependencyGraph, EdgeKind, NodeId};
 
 use crate::program::{Action, Overhead, Returns};
@@ -16,7 +16,7 @@ const NEVER: i64 = -(1 << 60);
 ///
 /// A finding keeps its saving of the recording where its remedy has no counterpart in a program:
 /// operators inside others, gaps of devices, ranks that come earlier, rows of other steps alone.
-/// [`Saving::source`](antipattern::Saving::source) says which it is. `is_inside` says whether a row
+/// [`Saving::source`](findings::Saving::source) says which it is. `is_inside` says whether a row
 /// of a rank is in the step.
 ///
 /// # Cost
@@ -43,10 +43,10 @@ pub fn of(
         again.graph = cured.graph;
         graph::relax_into(&again.graph, &mut again.times);
         let saved: i64 = (0..ranks).map(|rank| before[rank] - again.step_ns(rank)).sum();
-        antipattern::reprice(finding, saved / ranks.max(1) as i64, longest);
+        findings::reprice(finding, saved / ranks.max(1) as i64, longest);
         repriced += 1;
     }
-    antipattern::sort(findings);
+    findings::sort(findings);
     repriced
 }
 

@@ -72,7 +72,7 @@ pub struct KernelOfRank {
 }
 
 pub(crate) fn build_part(scopes: &[Scope<'_>]) -> DevicePart {
-    let mut rows: Vec<KernelRow> = scopes.iter().flat_map(kernels::of).collect();
+    let mut rows: Vec<KernelRow> = scopes.iter().flat_map(kernels::list_kernels).collect();
     kernels::distinguish(&mut rows);
     let mut found: BTreeMap<(String, WorkClass), KernelView> = BTreeMap::new();
     for row in rows {
@@ -93,8 +93,8 @@ pub(crate) fn build_part(scopes: &[Scope<'_>]) -> DevicePart {
         left_out_names: rest.len() as u64,
         left_out_count: rest.iter().map(|view| view.count).sum(),
         left_out_ns: rest.iter().map(|view| view.total_ns).sum(),
-        occupancy: scopes.iter().flat_map(occupancy::of).collect(),
-        queues: scopes.iter().flat_map(queue::of).collect(),
+        occupancy: scopes.iter().flat_map(occupancy::measure_occupancy).collect(),
+        queues: scopes.iter().flat_map(queue::measure_queues).collect(),
     }
 }
 

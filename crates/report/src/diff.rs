@@ -1,7 +1,7 @@
 //! Compares two recordings of a job: the changes, and one step of each recording on a timeline.
 
 use analyze::diff::{self as analysis, Diff, DiffSubject, DiffUnit, SpentChange};
-use analyze::{JobFacts, Scope, coverage, pool};
+use analyze::{JobFacts, Scope, coverage, cpu_run};
 use serde::Serialize;
 
 use crate::clock::Zero;
@@ -66,13 +66,13 @@ pub fn build_report(
     options: &Options,
 ) -> Result<DiffReport, Error> {
     let traces = || sides.iter().flat_map(|side| side.job.scopes()).map(|scope| scope.trace);
-    let (missing, is_pool) = (coverage::missing(traces()), pool::are_pools(traces()));
+    let (missing, is_pool) = (coverage::missing(traces()), cpu_run::are_cpu_runs(traces()));
     let mut changes: Vec<SpentChange> = Vec::new();
     for subject in SUBJECTS {
-        let real = diff.of_subject(subject).filter(|change| !change.is_noise);
+        let real = diff.filter_subject(subject).filter(|change| !change.is_noise);
         changes.extend(real.take(CHANGES).cloned());
     }
-    let all = SUBJECTS.iter().map(|subject| diff.of_subject(*subject).count()).sum::<usize>();
+    let all = SUBJECTS.iter().map(|subject| diff.filter_subject(*subject).count()).sum::<usize>();
     let left_out_count = all.saturating_sub(changes.len()) as u64;
     let [before, after] = sides;
     Ok(DiffReport {

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use analyze::Scope;
-use analyze::antipattern::{
-    Bound, Confidence, Finding, FindingCategory, FindingReport, HeldBack, Number, Proof, Saving,
-    Severity, Suppressed,
+use analyze::findings::{
+    Confidence, Evidence, Finding, FindingCategory, FindingReport, HeldBack, LimitingFactor,
+    Number, Saving, Severity, Suppressed,
 };
 use serde::Serialize;
 
@@ -41,7 +41,7 @@ pub struct FindingView {
     /// The reason why advice is withheld.
     pub held_back: Option<HeldBack>,
     /// The limiting factor without these rows, if the saving is far below their sum.
-    pub bound: Option<Bound>,
+    pub bound: Option<LimitingFactor>,
     /// Saving per step.
     pub saving: Option<Saving>,
     pub numbers: Vec<Number>,
@@ -50,7 +50,7 @@ pub struct FindingView {
     pub key: String,
 }
 
-/// A row that supports the finding; see [`Proof`].
+/// A row that supports the finding; see [`Evidence`].
 #[derive(Clone, Debug, Serialize)]
 pub struct ProofView {
     pub rank: u32,
@@ -80,11 +80,11 @@ pub(crate) fn build_part(scopes: &[Scope<'_>], found: &FindingReport, zero: &Zer
         what: finding.what.clone(),
         advice: finding.advice.clone(),
         held_back: finding.held_back,
-        bound: finding.bound.clone(),
+        bound: finding.limiting_factor.clone(),
         saving: finding.saving,
         numbers: finding.numbers.clone(),
         proofs: finding
-            .proofs
+            .evidence
             .iter()
             .map(|proof| proof_view(proof, by_rank.get(&proof.rank).copied(), zero))
             .collect(),
@@ -95,11 +95,11 @@ pub(crate) fn build_part(scopes: &[Scope<'_>], found: &FindingReport, zero: &Zer
         suppressed: found.suppressed.clone(),
         step_ns: found.step_ns,
         joint_saving_ns: found.joint_saving_ns,
-        account: found.account.clone(),
+        account: found.step_summary.clone(),
     }
 }
 
-fn proof_view(proof: &Proof, scope: Option<&Scope<'_>>, zero: &Zero) -> ProofView {
+fn proof_view(proof: &Evidence, scope: Option<&Scope<'_>>, zero: &Zero) -> ProofView {
     let at = proof.row.zip(scope).map(|(row, scope)| {
         let slices = &scope.trace.slices;
         (zero.at(proof.rank, slices.start(row)), slices.duration[row as usize])

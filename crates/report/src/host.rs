@@ -70,11 +70,12 @@ pub(crate) fn build_part(job: &JobFacts<'_>) -> HostPart {
     let mut found: BTreeMap<String, OperatorView> = BTreeMap::new();
     let (mut annotated, mut calls, mut sums) = (Vec::new(), Vec::new(), Vec::new());
     for rank in &job.ranks {
-        for row in ops::of(rank.scope, rank.tree(), rank.attribution()) {
+        for row in ops::list_operators(rank.scope, rank.tree(), rank.attribution()) {
             let name = row.name.clone();
             found.entry(name).or_insert_with(|| OperatorView::new(&row)).add(&row);
         }
-        let mut of_rank = annotations::of(rank.scope, rank.tree(), rank.attribution());
+        let mut of_rank =
+            annotations::list_annotations(rank.scope, rank.tree(), rank.attribution());
         of_rank.truncate(ANNOTATIONS);
         annotated.extend(of_rank);
         let rows = rank.launches();

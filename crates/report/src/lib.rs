@@ -24,8 +24,8 @@ pub mod timeline;
 pub mod training;
 
 use analyze::JobFacts;
-use analyze::antipattern;
 use analyze::coverage;
+use analyze::findings;
 use analyze::quality;
 use analyze::summary::{self, Summary};
 use serde::Serialize;
@@ -99,7 +99,7 @@ const TOP: usize = 8;
 /// [`Error::NoSuchStep`] if the windows have none of the requested steps.
 pub fn build_report(
     job: &JobFacts<'_>,
-    findings: &antipattern::FindingReport,
+    findings: &findings::FindingReport,
     options: &Options,
 ) -> Result<JobReport, Error> {
     let scopes = job.scopes();
@@ -110,7 +110,7 @@ pub fn build_report(
         program: options.program.clone(),
         missing: coverage::missing(scopes.iter().map(|scope| scope.trace)),
         quality: quality::by_kind(job.issues()).iter().map(|kind| line(kind, job)).collect(),
-        summary: summary::of(job, TOP),
+        summary: summary::summarize_job(job, TOP),
         findings: finding::build_part(scopes, findings, &zero),
         steps: step::build_part(job, &zero),
         idle: idle::build_part(job, &zero),

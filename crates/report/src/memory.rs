@@ -40,8 +40,8 @@ pub struct Curve {
 pub(crate) fn build_part(job: &JobFacts<'_>, zero: &Zero) -> MemoryPart {
     let mut part = MemoryPart::default();
     for rank in &job.ranks {
-        part.copies.extend(bandwidth::of(rank.scope));
-        let found = memory::of(rank.scope.trace, rank.tree());
+        part.copies.extend(bandwidth::measure_bandwidth(rank.scope));
+        let found = memory::measure_memory(rank.scope.trace, rank.tree());
         part.peaks.extend(found.peaks);
         for of_device in found.operators.chunk_by(|a, b| a.device == b.device) {
             part.operators.extend(of_device.iter().take(OPERATORS).cloned());

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use analyze::critical_path::{CategoryPart, Contributor, CriticalPath, Path, PathCategory};
-use analyze::graph::measured::Evidence;
+use analyze::graph::measured::WaitEvidence;
 use serde::Serialize;
 
 use crate::clock::Zero;
@@ -18,7 +18,7 @@ const STRETCHES: usize = 1060;
 pub struct PathPart {
     /// The job's path comes first if there are several ranks, then one path per rank.
     pub paths: Vec<PathView>,
-    pub evidence: Evidence,
+    pub evidence: WaitEvidence,
 }
 
 /// One critical path, prepared for display.

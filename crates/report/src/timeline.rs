@@ -13,7 +13,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use analyze::kernels;
-use analyze::{Scope, WorkClass, pool};
+use analyze::{Scope, WorkClass, cpu_run};
 use serde::Serialize;
 use trace::store::{EventKind, StringId, Trace};
 
@@ -185,7 +185,7 @@ fn is_device(trace: &Trace, rows: &[u32]) -> bool {
 
 fn track_name(trace: &Trace, track: usize, is_device: bool) -> String {
     let track = &trace.tracks[track];
-    if is_device && pool::is_pool(trace) {
+    if is_device && cpu_run::is_cpu_run(trace) {
         return "pool".to_owned();
     }
     if is_device {

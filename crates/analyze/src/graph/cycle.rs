@@ -1,4 +1,4 @@
-//! What waits for itself: the nodes of a cycle. Knows no times.
+//! Names the nodes of a cycle, for error messages about graphs that cannot be relaxed.
 
 use super::node::{Edge, NodeId};
 
@@ -6,7 +6,7 @@ use super::node::{Edge, NodeId};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("dependencies: expected no cycle, got one of {} nodes: {}", nodes.len(), named(nodes))]
 pub struct Cycle {
-    /// Each waits for the one before it, the first for the last; begins at the lowest.
+    /// Each node waits for the one before it, and the first for the last. Begins at the lowest id.
     pub nodes: Vec<NodeId>,
 }
 
@@ -25,8 +25,8 @@ fn named(nodes: &[NodeId]) -> String {
 pub(super) fn find(count: usize, edges: &[Edge], order: &[NodeId]) -> Cycle {
     let mut is_ordered = vec![false; count];
     order.iter().for_each(|node| is_ordered[node.index()] = true);
-    // Whatever has no place waits for something that has none either: going backwards along such
-    // edges never ends, so it comes to a node again.
+    // Every node without a place waits for another one without a place. Following such edges
+    // backwards never ends, so it reaches some node twice.
     let mut before: Vec<Option<NodeId>> = vec![None; count];
     for edge in edges.iter().filter(|edge| !is_ordered[edge.source.index()]) {
         before[edge.target.index()].get_or_insert(edge.source);

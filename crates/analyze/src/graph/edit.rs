@@ -1,5 +1,5 @@
-//! Applies edits to a measured graph, relaxes it, and undoes the edits. The one engine behind
-//! what-ifs and the savings of findings. Knows no trace and no rule.
+//! Applies edits to a measured graph, relaxes it, and undoes the edits. What-ifs and the savings of
+//! findings both use it.
 
 use std::collections::BTreeMap;
 
@@ -11,28 +11,27 @@ use super::{DependencyGraph, EdgeId, EdgeKind, NodeId, NodeTimes, relax_from};
 /// An edge that no longer decides: earlier than any time, and still far from overflow.
 const NEVER: i64 = -(1 << 60);
 
-/// What happens to the nodes of an edit.
+/// The change that an edit makes to its nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
-    /// It takes this share of its time; 0 removes it.
+    /// Multiplies its duration; 0 removes it.
     Scale(f64),
     /// What belongs to one row takes this many nanoseconds at most.
     ShortenTo(i64),
-    /// It runs beside what it stood before: priced as taking no time of its own.
+    /// Runs in parallel with its successor: priced as taking no time of its own.
     Overlap,
     /// The host no longer waits in it: for a device, or fetching a batch for who loads it.
     Unblock,
-    /// It follows at once on what its thread or stream did before.
+    /// Starts as soon as its thread or stream is free.
     CloseGap,
-    /// Its rank comes to this collective earlier by this many nanoseconds.
+    /// Its rank arrives at this collective earlier by this many nanoseconds.
     ArriveEarlier(i64),
 }
 
 /// One action on some nodes and edges of a graph.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Edit {
-    /// What it happens to.
     pub nodes: Vec<NodeId>,
     /// Edges that are scaled with them, and how many nanoseconds of each; other actions find theirs
     /// by the nodes.
@@ -40,14 +39,12 @@ pub struct Edit {
     pub action: Action,
 }
 
-/// What the weights an edit changed added up to.
+/// Total weight of the nodes that an edit changed, before and after.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Effect {
     /// How many weights there were.
     pub changed: u64,
-    /// Nanoseconds before.
     pub old_ns: i64,
-    /// Nanoseconds after.
     pub new_ns: i64,
 }
 
@@ -103,14 +100,14 @@ impl<'a> Editor<'a> {
         self.effect(before)
     }
 
-    /// When everything would start and end.
+    /// Returns the times of all nodes with the edits applied.
     pub fn times(&self) -> NodeTimes {
         let mut times = NodeTimes::default();
         self.update(&mut times);
         times
     }
 
-    /// [`Self::times`], written over earlier times of this graph, whose memory is used again.
+    /// Writes [`Self::times`] into an existing buffer, which avoids an allocation.
     ///
     /// # Cost
     /// Linear in the nodes and edges that stand behind the first change in the graph's order, plus
@@ -125,7 +122,7 @@ impl<'a> Editor<'a> {
         }
     }
 
-    /// Takes all edits back.
+    /// Undoes all edits, which restores the measured graph.
     pub fn undo(&mut self) {
         self.earliest = None;
         while let Some(change) = self.changes.pop() {
@@ -185,7 +182,7 @@ impl<'a> Editor<'a> {
         nodes.iter().zip(factors).for_each(|(node, factor)| self.scale(*node, factor));
     }
 
-    /// What waits for nothing else keeps its wait.
+    /// A node without another predecessor keeps its wait.
     fn unblock(&mut self, node: NodeId) {
         let loads = self.measured.origins[node.index()].category == PathCategory::DataLoading;
         let is_wait =

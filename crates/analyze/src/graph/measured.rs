@@ -1,4 +1,4 @@
-//! The dependency graph of measured traces, one rank or many.
+//! Builds the dependency graph of recorded traces, for one rank or many.
 //!
 //! Nodes are what threads and streams did in their windows, in pieces: what an operator did itself
 //! between the operators inside it, a call up to the start of what it launched and after it. Where
@@ -6,7 +6,7 @@
 //! from what ended last, so [`relax`](super::relax) gives back the measured times to the
 //! nanosecond. The other edges carry what such a wait usually takes, never more than it did, so
 //! that they decide when something else is made faster. Times of a device are those of its host's
-//! clock ([`skew`](crate::skew)). Knows no path through the graph.
+//! clock ([`skew`](crate::facts::skew)).
 
 mod device;
 mod draft;
@@ -28,18 +28,18 @@ use std::collections::BTreeSet;
 use trace::store::TrackId;
 
 use super::{DependencyGraph, Edge, EdgeKind, NodeId, NodeTimes};
-use crate::collectives::Collectives;
-use crate::interval::{self, Interval};
-use crate::job::RankFacts;
-use crate::scope::Scope;
+use crate::facts::collectives::Collectives;
+use crate::facts::interval::{self, Interval};
+use crate::facts::job::RankFacts;
+use crate::facts::scope::Scope;
 use draft::{Candidate, Draft};
 use label::PlacedRank;
 
-pub use label::{CATEGORIES, Evidence, NodeOrigin, Party, PathCategory, ThreadLabel};
+pub use label::{CATEGORIES, NodeOrigin, Party, PathCategory, ThreadLabel, WaitEvidence};
 pub use pause::Pauses;
 pub use rows::RowNodes;
 
-/// Where a rank's window begins and ends in the graph.
+/// The nodes at which a rank's window begins and ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Markers {
     pub rank: u32,
@@ -47,8 +47,7 @@ pub struct Markers {
     pub start: NodeId,
     /// A moment at the end of the window.
     pub end: NodeId,
-    /// Where the steps of the devices are longer than the host's: the moments between which theirs
-    /// lie.
+    /// Ends of the devices' steps, if they are longer than the host's.
     pub device: Option<(NodeId, NodeId)>,
 }
 
@@ -59,29 +58,29 @@ pub struct MeasuredGraph {
     pub graph: DependencyGraph,
     /// What was measured, absolute nanoseconds, cut to the windows.
     pub times: NodeTimes,
-    /// Per node: its label.
+    /// Origin of each node.
     pub origins: Vec<NodeOrigin>,
-    /// Per rank, in the order of the scopes.
+    /// One entry per rank, in the order of the scopes.
     pub ranks: Vec<Markers>,
-    /// Per rank and track: what names the thread's time between nodes, by start.
+    /// Labels of each thread's time between nodes, by rank, track and start.
     pub labels: Vec<Vec<Vec<ThreadLabel>>>,
-    /// Per rank and track: when frames of Python were recorded, by start.
+    /// Times of recorded Python frames, by rank, track and start.
     framed: Vec<Vec<Vec<Interval>>>,
-    /// Per rank: the threads that load input for others.
+    /// Threads of each rank that load input for others.
     loaders: Vec<BTreeSet<TrackId>>,
     /// What the dependencies rest on.
-    pub evidence: Evidence,
+    pub evidence: WaitEvidence,
 }
 
 /// Builds the graph of the windows of some ranks and what joins them.
 ///
 /// Edges are: the order of each thread; launches; the order of each stream; waits of streams and
-/// of the host, as the profiler recorded them, else inferred (`Evidence` counts both); hand-offs
-/// between the threads of forward and backward; and the matched collectives.
+/// of the host, as the profiler recorded them, else inferred (`WaitEvidence` counts both);
+/// hand-offs between the threads of forward and backward; and the matched collectives.
 ///
 /// # Cost
 /// `O(n log n)` in the rows of the windows.
-pub fn of(facts: &[RankFacts<'_>], collectives: &Collectives) -> MeasuredGraph {
+pub fn build_measured_graph(facts: &[RankFacts<'_>], collectives: &Collectives) -> MeasuredGraph {
     let scopes = || facts.iter().map(|rank| rank.scope);
     let origin = scopes().map(|scope| scope.window.start).min().unwrap_or_default();
     let mut draft = Draft::default();
@@ -92,8 +91,8 @@ pub fn of(facts: &[RankFacts<'_>], collectives: &Collectives) -> MeasuredGraph {
     let loaders: Vec<BTreeSet<TrackId>> = scopes().map(loader::tracks).collect();
     for (at, rank) in facts.iter().enumerate() {
         let clocks = device::RankClocks { skews: rank.skews(), meetings: &meetings };
-        let known = KnownRank { clocks: &clocks, loaders: &loaders[at] };
-        let (markers, named) = add_rank(&mut draft, (at as u32, rank), &known);
+        let inputs = KnownRank { clocks: &clocks, loaders: &loaders[at] };
+        let (markers, named) = add_rank(&mut draft, at as u32, rank, &inputs);
         ranks.push(markers);
         labels.push(named);
     }
@@ -114,21 +113,22 @@ pub fn of(facts: &[RankFacts<'_>], collectives: &Collectives) -> MeasuredGraph {
 }
 
 impl MeasuredGraph {
-    /// How long the steps of a rank's window take, by its place among the scopes: the host's, or
-    /// the devices' where those are longer.
+    /// Returns the length of a rank's steps: the host's, or the devices' if that is longer. `rank`
+    /// is its place among the scopes.
     pub fn length_ns(&self, rank: usize, times: &NodeTimes) -> i64 {
         let host = self.host_ns(rank, times);
         self.device_ns(rank, times).map_or(host, |device| host.max(device))
     }
 
-    /// How long a rank's window takes on its host.
+    /// Returns the length of a rank's window on its host.
     pub fn host_ns(&self, rank: usize, times: &NodeTimes) -> i64 {
         let Markers { start, end, .. } = self.ranks[rank];
         // The window begins when it begins, whatever is faster before it.
         times.start[end.index()] - self.times.start[start.index()]
     }
 
-    /// How long the devices' steps of a rank's window take, where they were measured to be longer.
+    /// Returns the length of the devices' steps, if they were measured to be longer than the
+    /// host's.
     pub fn device_ns(&self, rank: usize, times: &NodeTimes) -> Option<i64> {
         let (from, to) = self.ranks[rank].device?;
         Some(times.start[to.index()] - times.start[from.index()])
@@ -146,20 +146,20 @@ impl MeasuredGraph {
         of.track.is_some_and(|track| self.loaders[of.scope as usize].contains(&track))
     }
 
-    /// Of the time that passed between the ends of an edge between stretches of threads: how much
-    /// lay in recorded frames of Python, and how much passed.
+    /// Returns how much of the time across an edge lay in recorded Python frames, and the whole
+    /// time.
     pub fn framed_ns(&self, edge: &Edge) -> (i64, i64) {
         let (target, source) =
             (self.origins[edge.target.index()], self.origins[edge.source.index()]);
         let span = (self.times.end[edge.source.index()], self.times.start[edge.target.index()]);
         let origin = if target.track.is_some() { target } else { source };
-        let of_track = |track: TrackId| self.framed[origin.scope as usize].get(track.0 as usize);
-        let framed = origin.track.and_then(of_track).map_or(&[][..], Vec::as_slice);
+        let track_spans = |track: TrackId| self.framed[origin.scope as usize].get(track.0 as usize);
+        let framed = origin.track.and_then(track_spans).map_or(&[][..], Vec::as_slice);
         let passed = (span.1 - span.0).max(0);
         (if passed > 0 { interval::length_within(framed, span) } else { 0 }, passed)
     }
 
-    /// What the time between the ends of an edge is spent on: of a thread, most of it.
+    /// Returns the category in which most of the time across an edge was spent.
     pub fn edge_category(&self, edge: &Edge) -> PathCategory {
         let target = self.origins[edge.target.index()];
         match edge.kind {
@@ -178,18 +178,18 @@ impl MeasuredGraph {
     }
 }
 
-/// Per track: when any frame of Python ran.
+/// Returns for each track the times in which any Python frame ran.
 fn framed(scope: &Scope<'_>) -> Vec<Vec<Interval>> {
     let all = (i64::MIN, i64::MAX);
-    let of = |track: usize| {
+    let framed_in = |track: usize| {
         let stretches = scope.frames().within(TrackId(track as u32), all);
         interval::union(stretches.map(|one| (one.start, one.end)).collect())
     };
     let count = if scope.frames().is_empty() { 0 } else { scope.trace.tracks.len() };
-    (0..count).map(of).collect()
+    (0..count).map(framed_in).collect()
 }
 
-/// What is known of a rank before its graph is drafted.
+/// Facts of a rank that its part of the graph needs.
 struct KnownRank<'a> {
     clocks: &'a device::RankClocks<'a>,
     loaders: &'a BTreeSet<TrackId>,
@@ -197,7 +197,8 @@ struct KnownRank<'a> {
 
 fn add_rank(
     draft: &mut Draft,
-    (at, rank): (u32, &RankFacts<'_>),
+    at: u32,
+    rank: &RankFacts<'_>,
     known: &KnownRank<'_>,
 ) -> (Markers, Vec<Vec<ThreadLabel>>) {
     let KnownRank { clocks, loaders } = *known;
@@ -207,7 +208,7 @@ fn add_rank(
     // The first node is the origin of all ranks.
     let origin = Candidate { source: NodeId(0), kind: EdgeKind::ProgramOrder, usual: 0 };
     draft.bind(start, &[], origin);
-    // At most two stretches per row of the host, and a little more edges than nodes.
+    // At most two segments per host row, and slightly more edges than nodes.
     let expected = 2 * tree.nodes.len() + scope.device_rows.len();
     draft.nodes.reserve(expected);
     draft.edges.reserve(expected + expected / 4);
@@ -237,18 +238,19 @@ fn add_rank(
         host::bind(draft, chain, start, &device);
     }
     device::bind(draft, &device, start);
-    let end = end_marker(draft, (at, scope), start, (&chains, &device));
-    let device = device::steps(draft, (at, scope), (start, end), &device);
+    let end = end_marker(draft, (at, scope), start, &chains, &device);
+    let device = device::steps(draft, (at, scope), start, end, &device);
     (Markers { rank: scope.trace.rank, start, end, device }, labels)
 }
 
-/// The end of a window hangs on what ended last in it; of several, on work of a device. Threads
-/// that neither ran an operator nor launched anything only watch, unless all do.
+/// The end of a window waits for what ended last in it; of several, for device work. Threads that
+/// neither ran an operator nor launched anything are ignored, unless all threads are like that.
 fn end_marker(
     draft: &mut Draft,
     (at, scope): PlacedRank<'_, '_>,
     start: NodeId,
-    (chains, device): (&[host::Chain], &device::DeviceWork),
+    chains: &[host::Chain],
+    device: &device::DeviceWork,
 ) -> NodeId {
     let end = draft.marker(at, scope.window.end, draft::NodeOrder::End);
     // The steps of devices that lag behind have an end of their own; the window cuts their work.

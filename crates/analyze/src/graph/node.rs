@@ -1,4 +1,4 @@
-//! Nodes and edges. Knows no graph.
+//! Nodes and edges of the dependency graph.
 
 use serde::Serialize;
 
@@ -13,7 +13,7 @@ pub struct NodeId(pub u32);
 #[serde(transparent)]
 pub struct EdgeId(pub u32);
 
-/// What a node does.
+/// Kind of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NodeKind {
@@ -47,7 +47,7 @@ pub enum EdgeKind {
     Rendezvous,
 }
 
-/// What happens, for how long.
+/// A node: an activity and its duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GraphNode {
     pub kind: NodeKind,
@@ -55,19 +55,19 @@ pub struct GraphNode {
     pub weight: i64,
 }
 
-/// What must end before what can start.
+/// An edge: the target starts after the source has ended, plus a weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Edge {
     pub kind: EdgeKind,
     pub source: NodeId,
-    /// What waits for it.
+    /// The node that waits.
     pub target: NodeId,
     /// Nanoseconds from the end of the source to the earliest start of the target.
     pub weight: i64,
 }
 
 impl NodeId {
-    /// As a place in an array.
+    /// Returns the id as an array index.
     pub fn index(self) -> usize {
         self.0 as usize
     }

@@ -1,9 +1,9 @@
-//! How much later each node could end without delaying what counts. Changes nothing.
+//! Computes slack: how much later each node could end without delaying the given last nodes.
 
 use super::{DependencyGraph, NodeId, NodeTimes};
 
-/// Per node: the nanoseconds by which its end may move until one of `last` ends later; `None` for
-/// nodes that none of them waits for. 0 on every critical path.
+/// Computes for each node the nanoseconds by which its end may move until one of `last` ends later,
+/// or `None` for nodes that none of them waits for. It is 0 on every critical path.
 ///
 /// `late(n) = min over edges e out of n of (late(target(e)) − weight(target(e)) − weight(e))`, and
 /// at most the end of `n` itself where `n` is one of `last`.

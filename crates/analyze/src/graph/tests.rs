@@ -32,7 +32,7 @@ fn ties_on_the_path_go_to_the_lowest_node() {
 }
 
 #[test]
-fn nothing_takes_no_time() {
+fn an_empty_graph_takes_no_time() {
     let nothing = graph(&[], &[]);
     assert!(nothing.is_empty() && relax(&nothing, 5).start.is_empty());
 }
@@ -67,7 +67,7 @@ fn graphs() -> impl Strategy<Value = (Vec<i64>, Vec<Edge>)> {
 
 proptest! {
     #[test]
-    fn relax_finds_what_all_paths_together_say((weights, edges) in graphs()) {
+    fn relax_equals_the_longest_path((weights, edges) in graphs()) {
         let graph = graph(&weights, &edges);
         let times = relax(&graph, 0);
         for node in 0..weights.len() as u32 {
@@ -95,7 +95,7 @@ proptest! {
 }
 
 #[test]
-fn a_cycle_is_told_with_its_nodes() {
+fn a_cycle_error_names_its_nodes() {
     let nodes = vec![node(1); 5];
     let edges = [edge(0, 1, 0), edge(1, 2, 0), edge(2, 4, 0), edge(4, 1, 0), edge(2, 3, 0)];
     let cycle = DependencyGraph::try_new(nodes, &edges).expect_err("a cycle");
@@ -107,7 +107,7 @@ fn a_cycle_is_told_with_its_nodes() {
 }
 
 #[test]
-fn memory_of_other_times_is_used_again() {
+fn the_memory_of_times_is_reused() {
     let (small, large) = (graph(&[5], &[]), graph(&[5, 7, 3], &[edge(0, 2, 4), edge(1, 2, 1)]));
     let mut times = relax(&large, 100);
     relax_into(&small, &mut times);
@@ -139,7 +139,7 @@ proptest! {
     }
 
     #[test]
-    fn slack_is_the_delay_that_the_end_does_not_notice((weights, edges) in graphs()) {
+    fn slack_is_the_delay_that_does_not_move_the_end((weights, edges) in graphs()) {
         let mut graph = graph(&weights, &edges);
         let last = [NodeId(0), NodeId(weights.len() as u32 - 1)];
         let times = relax(&graph, 0);

@@ -1,7 +1,7 @@
 //! Advice against what a change brought, and against the bounds that no change can pass.
 
-use analyze::antipattern::{RuleSettings, Severity};
 use analyze::classify::ClassRule;
+use analyze::findings::{RuleSettings, Severity};
 use analyze::what_if::{self, NewWindow};
 use analyze::{Classifier, Scope, WindowRule};
 use trace::store::{Job, Trace};
@@ -25,7 +25,11 @@ fn steps<'a>(trace: &'a Trace, numbers: std::ops::RangeInclusive<i64>) -> Scope<
 /// The windows of the ranks after an edit, the job's last.
 fn after(job: &Job, edit: &str) -> Vec<NewWindow> {
     let scopes: Vec<Scope<'_>> = job.traces.iter().map(scope).collect();
-    what_if::of(&analyze::JobFacts::new(&scopes), &[what_if::parse(edit).expect("an edit")]).windows
+    what_if::answer_questions(
+        &analyze::JobFacts::new(&scopes),
+        &[what_if::parse(edit).expect("an edit")],
+    )
+    .windows
 }
 
 /// Every trace of the fixtures that is small enough for a test of all.
@@ -45,7 +49,7 @@ const ALL: [&str; 12] = [
 ];
 
 #[test]
-fn issue_24_the_stall_of_a_loader_is_worth_what_its_removal_brought() {
+fn issue_24_a_loader_stall_is_priced_as_its_removal_measured() {
     let Some(job) = fixture::job("modern/resnet50_2021_workers0.json.gz") else { return };
     let scopes = [steps(&job.traces[0], 17..=20)];
     let report = report(&job, &scopes, &RuleSettings::default());

@@ -19,7 +19,7 @@ fn dlrm8_launches_2116_pieces_of_work_and_128_are_older() {
     let (mut pairs, mut orphans) = (0, Vec::new());
     for trace in &job.traces {
         let scope = whole(trace);
-        let found = attribution::of(&scope, &tree::build(trace));
+        let found = attribution::attribute_device_work(&scope, &tree::build(trace));
         pairs += scope.device_rows.iter().filter(|row| scope.links().call(**row).is_some()).count();
         for coverage in found.coverage(&scope) {
             match coverage.method {
@@ -42,7 +42,7 @@ fn dlrm8_top_operators_own_the_recorded_device_time() {
     let mut leaf = 0;
     for trace in &job.traces {
         let (scope, tree) = (whole(trace), tree::build(trace));
-        let found = attribution::of(&scope, &tree);
+        let found = attribution::attribute_device_work(&scope, &tree);
         for row in tree.top_operators(trace) {
             let work = found.inclusive(&tree, row);
             let sum = by_name.entry(trace.name(row)).or_default();

@@ -26,7 +26,7 @@ fn scopes(job: &Job) -> Vec<Scope<'_>> {
 }
 
 fn summary(job: &Job) -> Summary {
-    summary::of(&JobFacts::new(&scopes(job)), 5)
+    summary::summarize_job(&JobFacts::new(&scopes(job)), 5)
 }
 
 fn loss(job: &Job, loss: Loss) -> u64 {
@@ -56,10 +56,10 @@ fn allreduce_kernels_of_other_libraries_are_communication() {
             .collect();
         assert_eq!(parts, [(150, 325), (50, 425)], "{case}");
         let scopes = scopes(&job);
-        let matched = collectives::of(&scopes);
+        let matched = collectives::match_collectives(&scopes);
         assert_eq!((matched.matched.len(), matched.unmatched.len()), (5, 0), "{case}");
         let facts = JobFacts::new(&scopes);
-        let found = stragglers::of(&scopes, &matched, facts.measured());
+        let found = stragglers::find_stragglers(&scopes, &matched, facts.measured());
         let late = found.ranks.iter().find(|rank| rank.rank == 1).expect("rank 1");
         assert_eq!((late.times_last, late.caused_delay_ns / 100_000), (5, 100), "{case}");
     }
@@ -132,7 +132,7 @@ fn two_recordings_of_a_rank_are_not_two_ranks() {
     assert_eq!(loss(&job, Loss::OtherCapture), 2);
     assert_eq!(issue(&page, "duplicate-ranks"), None);
     let scopes = scopes(&job);
-    let matched = collectives::of(&scopes).matched;
+    let matched = collectives::match_collectives(&scopes).matched;
     assert!(!matched.is_empty());
     for one in &matched {
         assert_eq!((one.ranks_seen, one.group_size), (2, 2));
@@ -176,7 +176,7 @@ fn a_bare_word_costs_its_value() {
 }
 
 #[test]
-fn the_refusal_says_what_trace_events_is() {
+fn the_error_describes_trace_events() {
     for (case, words) in [
         ("54-catapult3006-nested", "traceEvents that are an object with the keys"),
         ("79-null-events", "traceEvents that are null"),
@@ -191,7 +191,7 @@ fn the_refusal_says_what_trace_events_is() {
 }
 
 #[test]
-fn a_step_that_covers_no_work_is_no_step() {
+fn a_step_mark_without_work_is_ignored() {
     let Some((job, _)) = read("42-savings-of-a-15us-step/06-HTA238-one-step-at-end") else {
         return;
     };

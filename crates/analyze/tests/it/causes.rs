@@ -2,7 +2,7 @@
 //! raw rows give.
 
 use analyze::WindowRule;
-use analyze::antipattern::{Confidence, Finding, FindingReport, RuleSettings, Severity};
+use analyze::findings::{Confidence, Finding, FindingReport, RuleSettings, Severity};
 use trace::store::Job;
 
 use crate::findings::find;
@@ -12,7 +12,7 @@ fn found(job: &Job) -> FindingReport {
     find(job, WindowRule::Steps, &RuleSettings::default())
 }
 
-fn of<'a>(report: &'a FindingReport, rule: &str) -> Option<&'a Finding> {
+fn find_finding<'a>(report: &'a FindingReport, rule: &str) -> Option<&'a Finding> {
     report.findings.iter().find(|finding| finding.rule == rule)
 }
 
@@ -24,7 +24,7 @@ fn number(finding: &Finding, name: &str) -> f64 {
 fn a_finding_and_the_breakdown_agree_how_long_the_device_is_idle() {
     let Some(job) = fixture::job("dlrm8/dlrm_kineto.tar.gz") else { return };
     let report = found(&job);
-    let storm = of(&report, "L01").expect("a storm");
+    let storm = find_finding(&report, "L01").expect("a storm");
     // Rank 5 idles 10.526 of the 17.797 ms of its step, and behind it to the end of the recording;
     // 182 of its 245 kernels are shorter than their own launch call.
     assert!((number(storm, "idle_pct") - 59.246).abs() < 0.01);
@@ -33,10 +33,10 @@ fn a_finding_and_the_breakdown_agree_how_long_the_device_is_idle() {
 }
 
 #[test]
-fn what_the_device_waits_for_the_host_says_how_much_its_longest_causes_are() {
+fn host_bound_findings_show_the_share_of_their_longest_causes() {
     let Some(job) = fixture::job("dlrm8/dlrm_kineto.tar.gz") else { return };
     let report = found(&job);
-    let host = of(&report, "H01").expect("a host-bound job");
+    let host = find_finding(&report, "H01").expect("a host-bound job");
     // Rank 5, behind its first work.
     let longest = "aten::empty (263 µs), aten::mm (245 µs), aten::empty_strided (225 µs)";
     assert!(host.what.contains(longest), "{}", host.what);
@@ -48,10 +48,10 @@ fn what_the_device_waits_for_the_host_says_how_much_its_longest_causes_are() {
 fn the_stall_of_a_first_launch_is_named() {
     let Some(job) = fixture::job("odd/mi250_minitoy_train_ROCm6_2_kineto.json.gz") else { return };
     let report = found(&job);
-    let host = of(&report, "H01").expect("a host-bound job");
+    let host = find_finding(&report, "H01").expect("a host-bound job");
     let stall = "6.54 ms of it in one hipLaunchKernel of aten::add_";
     assert!(host.what.contains(stall), "{}", host.what);
-    let set_up = of(&report, "Q07").expect("set-up");
+    let set_up = find_finding(&report, "Q07").expect("set-up");
     assert!(set_up.what.contains("first launches of kernels 6.543 ms"), "{}", set_up.what);
 }
 
@@ -59,7 +59,7 @@ fn the_stall_of_a_first_launch_is_named() {
 fn set_up_is_the_context_the_memory_and_the_first_launches() {
     let Some(job) = fixture::job("alexnet") else { return };
     let report = found(&job);
-    let set_up = of(&report, "Q07").expect("set-up");
+    let set_up = find_finding(&report, "Q07").expect("set-up");
     for part in
         ["the first call, which sets the device up 29927.377 ms", "first launches of kernels 3055."]
     {
@@ -73,9 +73,9 @@ fn ranks_of_several_jobs_are_not_counted_as_those_of_one() {
     for folder in ["trace_diff", "odd", "modern"] {
         let Some(job) = fixture::job(folder) else { return };
         let report = found(&job);
-        let details = of(&report, "Q09").map_or("", |finding| &finding.what);
+        let details = find_finding(&report, "Q09").map_or("", |finding| &finding.what);
         assert!(!details.contains("ranks are there"), "{folder}: {details}");
-        let clocks = of(&report, "Q03").expect("several jobs");
+        let clocks = find_finding(&report, "Q03").expect("several jobs");
         assert_eq!(clocks.key, "Q03:mixed-jobs", "{folder}");
         assert!(clocks.advice.contains("Give the traces of one job"), "{folder}");
     }
@@ -85,8 +85,8 @@ fn ranks_of_several_jobs_are_not_counted_as_those_of_one() {
 fn kernels_that_graphs_miss_are_a_fault_of_the_recording() {
     let Some(job) = fixture::job("modern/a100_full_queue.json.gz") else { return };
     let report = found(&job);
-    assert!(of(&report, "L08").is_none());
-    let partial = of(&report, "Q10").expect("a recording with holes");
+    assert!(find_finding(&report, "L08").is_none());
+    let partial = find_finding(&report, "Q10").expect("a recording with holes");
     assert_eq!(partial.severity, Severity::Medium);
     // 122.3 ms of a step end with work of graphs.
     let seen = "each of the 14 launches of graphs in a step recorded as much work in all 4 steps";
@@ -97,7 +97,7 @@ fn kernels_that_graphs_miss_are_a_fault_of_the_recording() {
 fn the_parts_of_exposed_communication_are_exposed() {
     let Some(job) = fixture::job("modern/a100_full_queue.json.gz") else { return };
     let report = found(&job);
-    let exposed = of(&report, "M01").expect("exposed communication");
+    let exposed = find_finding(&report, "M01").expect("exposed communication");
     assert!((number(exposed, "exposed_per_step_ns") - 33_240_250.0).abs() < 1.0, "{exposed:?}");
     assert!(!exposed.what.contains("33.7 ms"), "{}", exposed.what);
     assert_eq!(exposed.confidence, Confidence::Medium);
@@ -107,7 +107,7 @@ fn the_parts_of_exposed_communication_are_exposed() {
 fn communication_of_devices_that_lag_behind_is_per_step_of_theirs() {
     let Some(job) = fixture::job("modern/mi300_resnet_act_checkpoint.json.gz") else { return };
     let report = found(&job);
-    let exposed = of(&report, "M01").expect("exposed communication");
+    let exposed = find_finding(&report, "M01").expect("exposed communication");
     // A step of the device takes 18.8 ms, of which 11.4 to 11.9 are exposed.
     let ns = number(exposed, "exposed_per_step_ns");
     assert!((11_300_000.0..12_000_000.0).contains(&ns), "{ns}");
@@ -118,7 +118,7 @@ fn communication_of_devices_that_lag_behind_is_per_step_of_theirs() {
 fn a_loader_is_worth_what_a_worker_can_hide() {
     let Some(job) = fixture::job("modern/mi300_owlv2.json.gz") else { return };
     let report = found(&job);
-    let stall = of(&report, "H02").expect("a stall");
+    let stall = find_finding(&report, "H02").expect("a stall");
     // Five fetches of 141 ms, and 66 ms of work behind each: four of them hide 66 ms each at most.
     let saving = stall.saving.expect("a saving");
     assert!((230_000_000..=330_000_000).contains(&saving.high_ns), "{saving:?}");
@@ -134,7 +134,7 @@ fn a_loader_is_worth_what_a_worker_can_hide() {
 fn copies_to_the_device_are_not_fetching() {
     let Some(job) = fixture::job("dlrm8/dlrm_kineto.tar.gz") else { return };
     let report = found(&job);
-    let stall = of(&report, "H02").expect("a stall");
+    let stall = find_finding(&report, "H02").expect("a stall");
     // `__next__` takes 1081 to 1298 µs, `## copy_batch_to_gpu ##` 1604.
     assert!(number(stall, "fetching_per_step_ns") <= 1_298_000.0, "{stall:?}");
 }
@@ -143,7 +143,7 @@ fn copies_to_the_device_are_not_fetching() {
 fn a_step_of_one_sequence_is_captured_whole() {
     let Some(job) = fixture::job("linear/linear_kineto.json.gz") else { return };
     let report = found(&job);
-    let graph = of(&report, "L03").expect("a region");
+    let graph = find_finding(&report, "L03").expect("a region");
     assert!(graph.what.contains("Each step launches the same 261 kernels"), "{}", graph.what);
     assert!(graph.advice.contains("whole step"), "{}", graph.advice);
 }
@@ -152,7 +152,7 @@ fn a_step_of_one_sequence_is_captured_whole() {
 fn copies_of_compiled_graphs_are_not_cured_by_compiling() {
     let Some(job) = fixture::job("trace_diff/test.json.gz") else { return };
     let report = found(&job);
-    let moving = of(&report, "C05").expect("moving");
+    let moving = find_finding(&report, "C05").expect("moving");
     assert!(moving.what.contains("of it are copies that compiled functions make"), "{moving:?}");
     assert!(!moving.advice.contains("let torch.compile fuse"), "{}", moving.advice);
 }
@@ -161,12 +161,12 @@ fn copies_of_compiled_graphs_are_not_cured_by_compiling() {
 fn products_name_the_size_that_is_odd_and_its_cure() {
     let Some(job) = fixture::job("modern/mi300_owlv2.json.gz") else { return };
     let report = found(&job);
-    let products = of(&report, "K07").expect("odd products");
+    let products = find_finding(&report, "K07").expect("odd products");
     assert!(products.what.contains("5185 is no multiple of 8"), "{}", products.what);
     assert!(products.advice.contains("scaled_dot_product_attention"), "{}", products.advice);
     let Some(job) = fixture::job("modern/a100_full_queue.json.gz") else { return };
     let report = found(&job);
-    let products = of(&report, "K07").expect("odd products");
+    let products = find_finding(&report, "K07").expect("odd products");
     // Kernels with `align1` in their names take 19.9 ms per step, most with a width of 2798.
     let ns = number(products, "time_per_step_ns");
     assert!((19_700_000.0..20_100_000.0).contains(&ns), "{ns}");
@@ -178,7 +178,7 @@ fn a_few_short_kernels_without_an_operator_are_a_remark() {
     let Some(job) = fixture::job("modern/sglang_decode.json.gz") else { return };
     let report = found(&job);
     // Three kernels of 18 µs in all, of 9.8 ms.
-    let open = of(&report, "Q08").expect("a remark");
+    let open = find_finding(&report, "Q08").expect("a remark");
     assert_eq!(open.severity, Severity::Info, "{}", open.what);
 }
 
@@ -186,7 +186,7 @@ fn a_few_short_kernels_without_an_operator_are_a_remark() {
 fn an_exchange_of_the_next_batch_needs_no_pipeline() {
     let Some(job) = fixture::job("trace_diff/control.json.gz") else { return };
     let report = found(&job);
-    let input = of(&report, "M02").expect("an exchange");
+    let input = find_finding(&report, "M02").expect("an exchange");
     assert_eq!((input.severity, input.saving), (Severity::Info, None));
     assert!(input.what.contains("that of the next batch already"), "{}", input.what);
 }
@@ -197,7 +197,7 @@ fn findings_of_one_cause_name_the_one_that_saves_most() {
     let report = found(&job);
     // The host launches too slowly: one graph of the step takes the time of the three others.
     for rule in ["L01", "H01", "C06"] {
-        let advice = &of(&report, rule).expect("a finding").advice;
+        let advice = &find_finding(&report, rule).expect("a finding").advice;
         assert!(advice.contains("Most of this time is L03's, too"), "{rule}: {advice}");
     }
 }

@@ -17,7 +17,10 @@ pub fn scopes(job: &Job) -> Vec<Scope<'_>> {
 fn dlrm8() -> Option<(Collectives, Value)> {
     let job = fixture::job("dlrm8/dlrm_kineto.tar.gz")?;
     let truth = fixture::text("hta_truth/dlrm8.collectives.exact.json")?;
-    Some((collectives::of(&scopes(&job)), serde_json::from_str(&truth).expect("JSON")))
+    Some((
+        collectives::match_collectives(&scopes(&job)),
+        serde_json::from_str(&truth).expect("JSON"),
+    ))
 }
 
 /// Microseconds of the truth as nanoseconds.
@@ -59,7 +62,7 @@ fn dlrm8_collectives_equal_the_truth_in_full() {
 #[test]
 fn one_rank_of_nccl_lists_its_all_reduces_with_their_bytes() {
     let Some(job) = fixture::job("nccl/nccl_data.json.gz") else { return };
-    let found = collectives::of(&scopes(&job));
+    let found = collectives::match_collectives(&scopes(&job));
     assert_eq!(found.unmatched, []);
     let one = found.matched.iter().find(|one| one.bytes == Some(6_637_568 * 4)).expect("it");
     assert_eq!((one.group_size, one.ranks_seen, one.last_rank), (2, 1, None));

@@ -16,7 +16,7 @@ fn dlrm8_top_kernels_of_rank_0() {
     let Some(job) = dlrm8() else { return };
     let scope = whole(&job.traces[0]);
     let mut by_name: BTreeMap<String, (i64, u64)> = BTreeMap::new();
-    for row in kernels::of(&scope) {
+    for row in kernels::list_kernels(&scope) {
         let sum = by_name.entry(row.short_name).or_default();
         sum.0 += row.total_ns / 1000;
         sum.1 += row.count;
@@ -82,7 +82,11 @@ fn dlrm8_annotations_and_the_step_of_rank_0() {
     let Some(job) = dlrm8() else { return };
     let trace = &job.traces[0];
     let (scope, tree) = (whole(trace), tree::build(trace));
-    let rows = annotations::of(&scope, &tree, &attribution::of(&scope, &tree));
+    let rows = annotations::list_annotations(
+        &scope,
+        &tree,
+        &attribution::attribute_device_work(&scope, &tree),
+    );
     let us = |part: &str| {
         let found = rows.iter().filter(|row| row.name.contains(part));
         found.map(|row| row.host_ns / 1000).max()
@@ -99,7 +103,7 @@ fn dlrm8_annotations_and_the_step_of_rank_0() {
     assert_eq!(expected.map(|(name, _)| us(name)), expected.map(|(_, us)| Some(us)));
     let mut durations = Vec::new();
     for trace in &job.traces {
-        let rows = steps::of(&whole(trace));
+        let rows = steps::list_steps(&whole(trace));
         assert_eq!((rows.len(), rows[0].number), (1, 10));
         durations.push(rows[0].host_ns / 1000);
     }
@@ -117,9 +121,9 @@ fn operators_add_up_to_what_the_device_did() {
         let Some(job) = job(path) else { return };
         for trace in &job.traces {
             let (scope, tree) = (whole(trace), tree::build(trace));
-            let found = attribution::of(&scope, &tree);
-            let rows = ops::of(&scope, &tree, &found);
-            let total: i64 = kernels::of(&scope).iter().map(|row| row.total_ns).sum();
+            let found = attribution::attribute_device_work(&scope, &tree);
+            let rows = ops::list_operators(&scope, &tree, &found);
+            let total: i64 = kernels::list_kernels(&scope).iter().map(|row| row.total_ns).sum();
             let of_others: i64 = (0..scope.device_rows.len())
                 .filter(|place| {
                     found.owner(*place).is_none_or(|row| trace.kind(row) != EventKind::Operator)
@@ -143,9 +147,9 @@ fn the_sequence_of_every_linear_layer_is_found() {
     let tree = tree::build(trace);
     let sequences = |rule| {
         let scope = Scope::new(trace, rule, &Classifier::new(ClassRule::Category));
-        let found = attribution::of(&scope, &tree);
+        let found = attribution::attribute_device_work(&scope, &tree);
         let request = sequences::SequenceRequest { operator: "aten::linear", kernels_min: 3 };
-        let rows = sequences::of(&scope, &tree, &found, request);
+        let rows = sequences::find_sequences(&scope, &tree, &found, request);
         let us = |row: &sequences::SequenceRow| (row.device_ns / 1000, row.host_ns / 1000);
         rows.iter().map(|row| (row.count, us(row), row.sequence.clone())).collect::<Vec<_>>()
     };
@@ -181,7 +185,11 @@ fn annotations_equal_recorded_tables_where_no_step_is_trimmed() {
         let mut seen = 0;
         for trace in &job.traces {
             let (scope, tree) = (whole(trace), tree::build(trace));
-            let rows = annotations::of(&scope, &tree, &attribution::of(&scope, &tree));
+            let rows = annotations::list_annotations(
+                &scope,
+                &tree,
+                &attribution::attribute_device_work(&scope, &tree),
+            );
             for (name, figures) in truth.iter().filter(|(_, row)| row[5] == f64::from(trace.rank)) {
                 let row = rows.iter().find(|row| row.name == *name).expect(name);
                 let ours = [row.host_ns, row.max_ns, row.min_ns].map(|ns| ns as f64 / 1000.0);
@@ -201,7 +209,8 @@ fn inclusive_device_time_equals_the_recorded_call_graph() {
     let Some(truth) = truth("dlrm8.op_kernel_attribution_inclusive_top40.csv", 4) else { return };
     let trace = &job.traces[0];
     let (scope, tree) = (whole(trace), tree::build(trace));
-    let rows = ops::of(&scope, &tree, &attribution::of(&scope, &tree));
+    let rows =
+        ops::list_operators(&scope, &tree, &attribution::attribute_device_work(&scope, &tree));
     let mut differs = Vec::new();
     for (name, figures) in &truth {
         let row = rows.iter().find(|row| row.name == *name).expect(name);

@@ -96,16 +96,16 @@ fn an_edit_by_one_changes_nothing_and_free_gemms_save_at_most_their_time() {
     let Some(job) = fixture::job("linear/linear_kineto.json.gz") else { return };
     let scopes = crate::collectives::scopes(&job);
     let job = JobFacts::new(&scopes);
-    let same = what_if::of(&job, &[what_if::parse("kernel=~. x1").expect("edit")]);
+    let same = what_if::answer_questions(&job, &[what_if::parse("kernel=~. x1").expect("edit")]);
     assert!(same.windows.iter().all(|window| window.saving_ns == 0));
     assert!(same.parts.iter().all(|part| part.duration_ns == part.new_duration_ns));
-    let free = what_if::of(&job, &[what_if::parse("kernel=~gemm x0").expect("edit")]);
+    let free = what_if::answer_questions(&job, &[what_if::parse("kernel=~gemm x0").expect("edit")]);
     let window = &free.windows[0];
     assert!(window.saving_ns >= 0 && window.saving_ns <= free.edits[0].old_ns);
 }
 
 #[test]
-fn a_copy_the_host_waits_for_is_not_the_hosts_time() {
+fn a_blocking_copy_is_not_host_time() {
     // Calls of cudaMemcpyAsync to pageable memory last up to 42 ms here, nearly all of it waiting
     // for the stream that computes what is copied.
     let Some(job) = fixture::job("trace_diff/test.json.gz") else { return };

@@ -77,7 +77,7 @@ fn check(whole: &Trace, text: &[u8]) -> Result<Option<(f64, f64)>, String> {
         let rows = scopes[0].device_rows.len();
         return if rows == 0 { Ok(None) } else { Err(format!("has {rows} device rows")) };
     }
-    let row = breakdown::of(&scopes[0]);
+    let row = breakdown::compute_breakdown(&scopes[0]);
     let Some(busy) = row.busy_pct.filter(|_| row.device_row_count > 0) else { return Ok(None) };
     let span = (scopes[0].window.start, scopes[0].window.end);
     // Some writers put the time that all others count from behind the events.
@@ -113,9 +113,11 @@ fn places(whole: &Trace, text: &[u8]) -> Vec<(usize, String)> {
     let mut places: Vec<(usize, String)> = [25, 50, 75, 95].map(share).to_vec();
     let mut seen = BTreeSet::new();
     for (category, kind) in whole.categories.iter().enumerate() {
-        let of_kind = |row: &u32| usize::from(whole.slices.category[*row as usize]) == category;
-        let rows =
-            || whole.rows().filter(of_kind).map(|row| whole.slices.offset[row as usize] as usize);
+        let rows_of_kind =
+            |row: &u32| usize::from(whole.slices.category[*row as usize]) == category;
+        let rows = || {
+            whole.rows().filter(rows_of_kind).map(|row| whole.slices.offset[row as usize] as usize)
+        };
         let Some((first, last)) = rows().min().zip(rows().max()) else { continue };
         for (at, edge) in
             [(first, "begins"), (last, "is about to end"), (event_end(text, last), "ends")]

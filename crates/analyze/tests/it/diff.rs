@@ -15,19 +15,19 @@ fn compared(before: &Job, after: &Job, rule: WindowRule) -> Diff {
         let scope = |trace| Scope::new(trace, rule, &classifier);
         job.traces.iter().map(scope).collect::<Vec<_>>()
     });
-    diff::of(&analyze::JobFacts::new(&scopes[0]), &analyze::JobFacts::new(&scopes[1]))
+    diff::compare_jobs(&analyze::JobFacts::new(&scopes[0]), &analyze::JobFacts::new(&scopes[1]))
 }
 
 /// How often something is on each side, whatever its shape.
 fn counts(diff: &Diff, subject: DiffSubject, name: &str) -> (u64, u64) {
-    let found = diff.of_subject(subject).filter(|change| change.name == name);
+    let found = diff.filter_subject(subject).filter(|change| change.name == name);
     found.fold((0, 0), |(before, after), change| {
         (before + change.before_count, after + change.after_count)
     })
 }
 
 #[test]
-fn control_and_test_differ_as_is_known() {
+fn control_and_test_differ_as_expected() {
     let Some(control) = fixture::job("trace_diff/control.json.gz") else { return };
     let Some(test) = fixture::job("trace_diff/test.json.gz") else { return };
     let diff = compared(&control, &test, WindowRule::All);
@@ -39,11 +39,12 @@ fn control_and_test_differ_as_is_known() {
     assert_eq!((exposed.before_ns, exposed.after_ns), (87_921_000, 73_298_000));
     assert_eq!(counts(&diff, DiffSubject::Call, "cudaGraphLaunch"), (0, 12));
     assert_eq!(counts(&diff, DiffSubject::Operator, "aten::copy_"), (444, 5232));
-    let graph = diff.of_subject(DiffSubject::Call).find(|change| change.name == "cudaGraphLaunch");
+    let graph =
+        diff.filter_subject(DiffSubject::Call).find(|change| change.name == "cudaGraphLaunch");
     assert_eq!(graph.unwrap().presence, Presence::Added);
     // Each operator has one place: both ways of looking at them spend the same.
     let spent = |subject| {
-        let each = diff.of_subject(subject).map(|change| (change.before_ns, change.after_ns));
+        let each = diff.filter_subject(subject).map(|change| (change.before_ns, change.after_ns));
         each.fold((0, 0), |sum, ns| (sum.0 + ns.0, sum.1 + ns.1))
     };
     assert_eq!(spent(DiffSubject::Operator), spent(DiffSubject::Path));

@@ -31,7 +31,7 @@ fn breakdowns_equal_the_exact_figures() {
             let text = fixture::text(&format!("hta_truth/{name}.exact.json")).unwrap();
             let truth: Value = serde_json::from_str(&text).unwrap();
             let scope = Scope::new(trace, WindowRule::Hta, &Classifier::new(ClassRule::Hta));
-            assert_eq!(figures(&breakdown::of(&scope)), truth["exact"], "{name}");
+            assert_eq!(figures(&breakdown::compute_breakdown(&scope)), truth["exact"], "{name}");
             let count = |key: &str| truth[key].as_u64().unwrap() as usize;
             let kept = count("gpu_events_kept") - count("cuda_sync_events_in_gpu_set");
             assert_eq!(scope.device_rows.len(), kept, "{name}");
@@ -62,9 +62,10 @@ fn figures(row: &breakdown::Breakdown) -> Value {
 }
 
 fn sums_are_exact(scope: &Scope<'_>) {
-    let row = breakdown::of(scope);
+    let row = breakdown::compute_breakdown(scope);
     let exposed = row.exposed_communication_ns + row.exposed_memory_ns + row.exposed_other_ns;
     assert_eq!(row.compute_ns + exposed + row.idle_ns, row.window_ns);
-    let exclusive: i64 = overlap::of(scope).iter().map(|class| class.exclusive_ns).sum();
+    let exclusive: i64 =
+        overlap::compute_overlap(scope).iter().map(|class| class.exclusive_ns).sum();
     assert_eq!(exclusive, row.busy_ns);
 }

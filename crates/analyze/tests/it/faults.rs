@@ -1,8 +1,8 @@
 //! Small made-up recordings with one fault each: what the figures, the quality and the findings
 //! have to be.
 
-use analyze::antipattern::{self, RuleSettings};
 use analyze::classify::ClassRule;
+use analyze::findings::{self, RuleSettings};
 use analyze::quality::{QualityVerdict, Severity};
 use analyze::summary::{self, Summary};
 use analyze::{Classifier, JobFacts, Scope, WindowRule, collectives, coverage, what_if};
@@ -50,7 +50,7 @@ fn summary(mut traces: Vec<Trace>) -> (Summary, Vec<Trace>) {
     let classifier = Classifier::new(ClassRule::Category);
     let scopes: Vec<Scope<'_>> =
         traces.iter().map(|trace| Scope::new(trace, WindowRule::Steps, &classifier)).collect();
-    let page = summary::of(&JobFacts::new(&scopes), 5);
+    let page = summary::summarize_job(&JobFacts::new(&scopes), 5);
     drop(scopes);
     (page, traces)
 }
@@ -75,7 +75,7 @@ fn silence_of_the_host_is_priced_without_steps() {
     let classifier = Classifier::new(ClassRule::Category);
     let scopes = [Scope::new(&job.traces[0], WindowRule::Steps, &classifier)];
     let facts = JobFacts::new(&scopes);
-    let report = antipattern::of(&facts, &RuleSettings::default()).expect("findings");
+    let report = findings::collect_findings(&facts, &RuleSettings::default()).expect("findings");
     let found = report.findings.iter().find(|one| one.rule == "H13").expect("H13");
     // Nine pauses of 9.91 ms between the last launch of an iteration and the first of the next.
     assert!(found.what.starts_with("The recording spends 89."), "{}", found.what);
@@ -120,7 +120,7 @@ fn a_host_duration_longer_than_the_recording_is_cut_and_counted() {
 }
 
 #[test]
-fn a_missing_step_number_tells_of_lost_rows() {
+fn a_missing_step_number_means_lost_rows() {
     let mut rows = steps(4);
     rows.retain(|row| row.1 != "ProfilerStep#2");
     let mut one = trace(0, &rows);
@@ -187,15 +187,16 @@ fn copies_of_one_file_and_more_ranks_than_the_world_are_named() {
 }
 
 #[test]
-fn a_step_that_covers_half_of_the_work_is_no_unit_of_the_window() {
+fn a_step_that_covers_half_of_the_work_is_not_a_unit() {
     let mut rows = steps(4);
     rows.retain(|row| row.0 != "user_annotation" || row.1 == "ProfilerStep#0");
     rows[0].3.1 = rows[0].3.0 + 2 * STEP_NS;
     let one = trace(0, &rows);
     let classifier = Classifier::new(ClassRule::Category);
     let scopes = [Scope::new(&one, WindowRule::Steps, &classifier)];
-    let report = antipattern::of(&JobFacts::new(&scopes), &RuleSettings::default()).unwrap();
-    assert!(report.account.contains("without named steps"), "{}", report.account);
+    let report =
+        findings::collect_findings(&JobFacts::new(&scopes), &RuleSettings::default()).unwrap();
+    assert!(report.step_summary.contains("without named steps"), "{}", report.step_summary);
     let texts = report.findings.iter().map(|found| &found.what);
     assert!(texts.clone().count() > 0 && texts.clone().all(|text| !text.contains("per step")));
 }
@@ -220,7 +221,7 @@ fn saved_without_devices_us(rows: &[Row]) -> i64 {
     let classifier = Classifier::new(ClassRule::Category);
     let scopes = [Scope::new(&one, WindowRule::All, &classifier)];
     let question = what_if::parse("kernel=~. x0").expect("a what-if");
-    what_if::of(&JobFacts::new(&scopes), &[question]).windows[0].saving_ns / 1_000
+    what_if::answer_questions(&JobFacts::new(&scopes), &[question]).windows[0].saving_ns / 1_000
 }
 
 #[test]
@@ -258,7 +259,7 @@ fn clocks_of_recordings_that_share_no_time_are_not_corrected() {
         let classifier = Classifier::new(ClassRule::Category);
         let scope = |one| Scope::new(one, WindowRule::All, &classifier);
         let aligned = [recording(0, 1_000_000_000), recording(1, 1_000_000_000)];
-        let mut found = collectives::of(&aligned.each_ref().map(scope));
+        let mut found = collectives::match_collectives(&aligned.each_ref().map(scope));
         assert_eq!(found.matched.len(), 10);
         // As if the files had sequence numbers, by which collectives match at any distance.
         found.matched.iter_mut().for_each(|one| one.participants[1].end_ns += offset_ns);

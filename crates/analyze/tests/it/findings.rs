@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use analyze::antipattern::{self, FindingReport, RuleSettings};
 use analyze::classify::ClassRule;
+use analyze::findings::{self, FindingReport, RuleSettings};
 use analyze::job::{OperatorTensors, Tensors};
 use analyze::{Classifier, Scope, WindowRule};
 use serde_json::Value;
@@ -25,7 +25,7 @@ pub fn find(job: &Job, window: WindowRule, settings: &RuleSettings) -> FindingRe
 pub fn report(job: &Job, scopes: &[Scope<'_>], settings: &RuleSettings) -> FindingReport {
     let mut facts = analyze::JobFacts::new(scopes);
     let mut shapes = OperatorTensors::new();
-    for (trace, rows) in job.traces.iter().zip(antipattern::rows_with_shapes(&facts)) {
+    for (trace, rows) in job.traces.iter().zip(findings::rows_with_shapes(&facts)) {
         shapes.extend(
             rows.iter()
                 .zip(arguments(trace, &rows))
@@ -33,7 +33,7 @@ pub fn report(job: &Job, scopes: &[Scope<'_>], settings: &RuleSettings) -> Findi
         );
     }
     facts.know_shapes(shapes);
-    antipattern::of(&facts, settings).unwrap()
+    findings::collect_findings(&facts, settings).unwrap()
 }
 
 fn arguments(trace: &Trace, rows: &[u32]) -> Vec<Tensors> {
@@ -88,7 +88,7 @@ fn made_up(rule: &str, which: &str) -> (FindingReport, BTreeSet<String>) {
 
 #[test]
 fn every_rule_fires_on_its_trace_and_is_silent_on_the_near_miss() {
-    for rule in antipattern::rules().map(|rule| rule.id) {
+    for rule in findings::rules().map(|rule| rule.id) {
         let (report, finds) = made_up(rule, "fires");
         assert_eq!(rules_of(&report, rule), finds, "{rule}.fires");
         assert!(finds.contains(rule), "{rule}.fires");
@@ -161,7 +161,7 @@ fn issue_24_products_are_judged_by_who_made_the_device_and_by_their_type() {
 }
 
 /// What K11 says of a change of its four towers; `None` if it says nothing.
-fn branches(change: impl Fn(&str) -> String) -> Option<antipattern::Finding> {
+fn branches(change: impl Fn(&str) -> String) -> Option<findings::Finding> {
     changed("K11", change).findings.into_iter().find(|one| one.rule == "K11")
 }
 
@@ -180,14 +180,14 @@ fn modules_are_branches_only_if_no_path_of_operators_joins_them() {
     // Without sizes nobody knows, and no gain is promised.
     let unknown = branches(|text| text.replace("\"Input Dims\"", "\"Other\"")).expect("a finding");
     assert!(unknown.what.contains("if no operator leads from one to the next"), "{unknown:?}");
-    assert_eq!((unknown.saving, unknown.severity), (None, antipattern::Severity::Info));
+    assert_eq!((unknown.saving, unknown.severity), (None, findings::Severity::Info));
 }
 
 #[test]
 fn branches_need_free_multiprocessors() {
     let full = |text: &str| text.replace("\"blocks per SM\":0.2", "\"blocks per SM\":0.99");
     assert_eq!(branches(full), None);
-    let saved = |finding: antipattern::Finding| finding.saving.expect("a saving").high_ns;
+    let saved = |finding: findings::Finding| finding.saving.expect("a saving").high_ns;
     // Four towers of 70 µs: no less than what they fill together, nor than the longest.
     let half = |text: &str| text.replace("\"blocks per SM\":0.2", "\"blocks per SM\":0.5");
     assert_eq!(saved(branches(half).expect("a finding")), 280_000 - 140_000);
@@ -210,7 +210,7 @@ fn small_kernels_are_to_run_side_by_side_only_where_two_fit_on_the_device() {
 }
 
 #[test]
-fn a_chain_says_which_sizes_of_tensors_it_rests_on() {
+fn a_chain_names_the_tensor_sizes_it_used() {
     let said = |change: &dyn Fn(&str) -> String| {
         let found = changed("K13", change).findings.into_iter().find(|one| one.rule == "K13");
         found.expect("a chain").what
@@ -241,7 +241,7 @@ fn replaced(text: &str, name: &str) -> String {
 
 #[test]
 fn a_finding_has_evidence_and_no_saving_above_its_rows() {
-    for rule in antipattern::rules().map(|rule| rule.id) {
+    for rule in findings::rules().map(|rule| rule.id) {
         let (report, _) = made_up(rule, "fires");
         for finding in &report.findings {
             let name = format!("{rule}.fires: {}", finding.rule);
@@ -257,8 +257,8 @@ fn a_finding_has_evidence_and_no_saving_above_its_rows() {
 }
 
 #[test]
-fn no_trace_stands_for_a_rule_that_is_not_there() {
-    let ids: Vec<&str> = antipattern::rules().map(|rule| rule.id).collect();
+fn every_test_trace_belongs_to_an_existing_rule() {
+    let ids: Vec<&str> = findings::rules().map(|rule| rule.id).collect();
     for entry in folder().read_dir().unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
         let (id, rest) = name.split_once('.').unwrap();
@@ -296,7 +296,7 @@ fn dlrm_on_eight_ranks_launches_tiny_kernels_and_waits_for_rank_seven() {
 }
 
 #[test]
-fn each_real_trace_has_what_it_is_known_for_and_nothing_else() {
+fn each_real_trace_has_exactly_its_expected_findings() {
     let alexnet = "alexnet/benchmark_result_2869224_1695835535_trace.json.gz";
     check(alexnet, &["C01", "H06", "K06", "Q06", "Q07", "Q09"]);
     let simple_add = "simple_add/benchmark_result_493459_1694039959_trace.json.gz";
@@ -310,7 +310,7 @@ fn each_real_trace_has_what_it_is_known_for_and_nothing_else() {
 }
 
 #[test]
-fn odd_traces_have_what_little_they_show() {
+fn odd_traces_still_yield_summaries() {
     check("odd/backward_thread.json", &["K01", "Q06", "Q09"]);
     check("odd/event_sync_multi_stream.json.gz", &["K06", "Q06", "Q09"]);
     // One read of a scalar, and a kernel of one block.

@@ -8,10 +8,10 @@ use trace::store::EventKind;
 use crate::fixture;
 
 #[test]
-fn issue_24_time_between_operators_of_2021_is_that_of_the_lines_around_them() {
+fn issue_24_lines_fill_the_time_between_operators_of_2021() {
     let Some(job) = fixture::job("modern/resnet50_2021_workers0.json.gz") else { return };
     let trace = &job.traces[0];
-    let frames = frames::of(trace);
+    let frames = frames::build_frames(trace);
     // The thread that has stacks; the backward pass has none.
     let (first, _) = trace.slices.call_stack.iter().next().expect("a stack");
     let track = trace.slices.track[first as usize];

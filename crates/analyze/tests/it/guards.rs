@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use analyze::antipattern::{Finding, FindingReport, HeldBack, RuleSettings, Severity};
 use analyze::classify::ClassRule;
+use analyze::findings::{Finding, FindingReport, HeldBack, RuleSettings, Severity};
 use analyze::quality;
 use analyze::summary::{self, Summary};
 use analyze::{Classifier, Scope, WindowRule, breakdown, steps, what_if};
@@ -24,21 +24,21 @@ fn found(job: &Job, rule: WindowRule) -> FindingReport {
 
 fn summed_up(job: &Job) -> Summary {
     let scopes = scopes(job, WindowRule::Steps);
-    summary::of(&analyze::JobFacts::new(&scopes), 5)
+    summary::summarize_job(&analyze::JobFacts::new(&scopes), 5)
 }
 
-fn of<'a>(report: &'a FindingReport, rule: &str) -> &'a Finding {
+fn find_finding<'a>(report: &'a FindingReport, rule: &str) -> &'a Finding {
     report.findings.iter().find(|one| one.rule == rule).expect(rule)
 }
 
 #[test]
-fn issue_24_exposed_communication_says_who_waits_for_whom() {
+fn issue_24_exposed_communication_names_the_awaited_rank() {
     let Some(job) = fixture::job("dlrm8/dlrm_kineto.tar.gz") else { return };
     let Some(truth) = fixture::text("hta_truth/dlrm8.collectives.exact.json") else { return };
     let truth: serde_json::Value = serde_json::from_str(&truth).unwrap();
     let report = found(&job, WindowRule::Steps);
-    let exposed = of(&report, "M01");
-    let bound = exposed.bound.as_ref().expect("an explanation");
+    let exposed = find_finding(&report, "M01");
+    let bound = exposed.limiting_factor.as_ref().expect("an explanation");
     let mut waits: BTreeMap<u64, i64> = BTreeMap::new();
     for one in truth["collectives"].as_array().unwrap() {
         let wait_us = one["wait_us"][bound.rank.to_string()].as_i64().unwrap();
@@ -59,15 +59,15 @@ fn issue_24_exposed_communication_says_who_waits_for_whom() {
 }
 
 #[test]
-fn a_saving_that_its_rows_bear_out_needs_no_explanation() {
+fn a_saving_close_to_its_rows_needs_no_explanation() {
     let Some(job) = fixture::job("modern/resnet50_2021_workers0.json.gz") else { return };
     let report = found(&job, WindowRule::Steps);
-    assert_eq!(of(&report, "H02").bound, None);
+    assert_eq!(find_finding(&report, "H02").limiting_factor, None);
     // The user's line, not the profiler's or PyTorch's.
-    let source = of(&report, "H02").proofs[0].source.as_deref();
+    let source = find_finding(&report, "H02").evidence[0].source.as_deref();
     assert_eq!(source, Some("resnet50_profiler_api.py(42): <module>"));
     // 60.9 ms a step of products without tensor cores, and the host decides.
-    let bound = of(&report, "K06").bound.as_ref().expect("an explanation");
+    let bound = find_finding(&report, "K06").limiting_factor.as_ref().expect("an explanation");
     assert!(bound.host_pct > 90.0 && bound.waits.is_empty(), "{bound:?}");
 }
 
@@ -76,7 +76,7 @@ fn issue_24_a_device_that_lags_behind_has_its_step_beside_the_hosts() {
     let Some(job) = fixture::job("modern/mi300_resnet_act_checkpoint.json.gz") else { return };
     let scopes = scopes(&job, WindowRule::Steps);
     // From the file: the last end of the work launched in each step, by correlation.
-    let rows = steps::of(&scopes[0]);
+    let rows = steps::list_steps(&scopes[0]);
     let rows: Vec<_> = rows.iter().map(|row| (row.number, row.host_ns, row.device_ns)).collect();
     let expected = [
         (15, 16_798_984, Some(18_980_345)),
@@ -85,7 +85,7 @@ fn issue_24_a_device_that_lags_behind_has_its_step_beside_the_hosts() {
     ];
     assert_eq!(rows, expected);
     let edit = what_if::parse("class=communication x0.5").unwrap();
-    let window = &what_if::of(&analyze::JobFacts::new(&scopes), &[edit]).windows[0];
+    let window = &what_if::answer_questions(&analyze::JobFacts::new(&scopes), &[edit]).windows[0];
     // By the host's clock, which is the device's here but for microseconds.
     let device = window.device_ns.expect("a step of its own");
     let all = 18_980_345 + 18_982_928 + 18_554_331;
@@ -96,12 +96,15 @@ fn issue_24_a_device_that_lags_behind_has_its_step_beside_the_hosts() {
     let job_ = summed_up(&job).job;
     assert_eq!((job_.step_p50_ns, job_.device_step_p50_ns), (Some(15_950_958), Some(18_980_345)));
     let report = found(&job, WindowRule::Steps);
-    assert!(report.account.contains("the device needs 56.5 ms for the same steps"), "{report:?}");
+    assert!(
+        report.step_summary.contains("the device needs 56.5 ms for the same steps"),
+        "{report:?}"
+    );
     // All that was launched counts, what runs behind the window too: then the host's 16.2 bind.
-    let exposed = of(&report, "M01");
+    let exposed = find_finding(&report, "M01");
     assert!(exposed.saving.expect("a saving").mid_pct > 13.0, "{exposed:?}");
     // The finding itself says what the device gains, and what the host.
-    let sides = exposed.sides.expect("a device that lags behind");
+    let sides = exposed.split.expect("a device that lags behind");
     assert!((sides.device_ns - all / 3).abs() < 10_000, "{sides:?}");
     let halved = sides.halved_device_ns.expect("transfers");
     let shorter = 100.0 * (sides.device_ns - halved) as f64 / sides.device_ns as f64;
@@ -141,9 +144,9 @@ fn issue_24_a_recording_of_a_host_alone_is_not_idle() {
     assert_eq!(own, expected);
     let report = found(&job, WindowRule::Steps);
     assert!(report.findings.iter().all(|one| one.rule.starts_with('Q')), "{:?}", report.findings);
-    assert!(report.account.ends_with("covers all of the window: 100.0 % host"), "{report:?}");
+    assert!(report.step_summary.ends_with("covers all of the window: 100.0 % host"), "{report:?}");
     let scope = &scopes(&job, WindowRule::Steps)[0];
-    assert_eq!(breakdown::of_recording(scope).idle_pct, Some(0.0));
+    assert_eq!(breakdown::compute_recorded_breakdown(scope).idle_pct, Some(0.0));
 }
 
 #[test]
@@ -154,7 +157,7 @@ fn issue_24_first_launches_and_set_up_weigh_less() {
     // One launch of 14 takes 6.54 ms, the first of its kernel; the others take microseconds. L06
     // leaves first launches out, and so does H01: of 8.1 ms that the device waits, 1.6 are left.
     assert!(report.findings.iter().all(|finding| finding.rule != "L06"));
-    let one = of(&report, "H01");
+    let one = find_finding(&report, "H01");
     assert_eq!((one.held_back, one.severity), (None, Severity::Medium));
     let idle = one.numbers.iter().find(|number| number.name == "idle_per_step_ns");
     let idle = idle.expect("a figure").value;
@@ -163,11 +166,11 @@ fn issue_24_first_launches_and_set_up_weigh_less() {
 }
 
 #[test]
-fn issue_24_what_the_profiler_waits_for_is_its_own() {
+fn issue_24_the_profilers_waits_are_its_own() {
     for name in ["h100_timesformer", "mi300_owlv2"] {
         let Some(job) = fixture::job(&format!("modern/{name}.json.gz")) else { return };
         let report = found(&job, WindowRule::Steps);
-        let wait = of(&report, "H06");
+        let wait = find_finding(&report, "H06");
         assert_eq!((wait.held_back, wait.severity), (Some(HeldBack::Profiler), Severity::Info));
     }
 }
@@ -179,7 +182,7 @@ fn issue_24_what_a_graph_captures_is_not_lost() {
     let issues = analyze::JobFacts::new(&scopes).issues().to_vec();
     assert!(issues.iter().all(|issue| issue.id != "lost-device-rows"), "{issues:?}");
     let report = found(&job, WindowRule::Steps);
-    assert_eq!(of(&report, "H06").held_back, Some(HeldBack::GraphCapture));
+    assert_eq!(find_finding(&report, "H06").held_back, Some(HeldBack::GraphCapture));
 }
 
 /// Steps, each by its length and how often the host waits for the device in it, inside a range.
@@ -209,16 +212,17 @@ fn waits_within(around: &str, steps: &[(i64, i64)]) -> FindingReport {
     let text = format!("{{\"traceEvents\": [{}]}}", rows.join(","));
     let job = Job { traces: vec![trace::open::parse(text.as_bytes()).unwrap()] };
     let scopes = scopes(&job, WindowRule::Steps);
-    analyze::antipattern::of(&analyze::JobFacts::new(&scopes), &RuleSettings::default()).unwrap()
+    analyze::findings::collect_findings(&analyze::JobFacts::new(&scopes), &RuleSettings::default())
+        .unwrap()
 }
 
 #[test]
 fn issue_24_a_wait_within_autotuning_weighs_less_than_one_of_the_loop() {
     let steps = [(1000, 1); 3];
     let usual = waits_within("forward", &steps);
-    let usual = of(&usual, "H06");
+    let usual = find_finding(&usual, "H06");
     let tuned = waits_within("CachingAutotuner.benchmark_all_configs", &steps);
-    let tuned = of(&tuned, "H06");
+    let tuned = find_finding(&tuned, "H06");
     assert_eq!((usual.held_back, tuned.held_back), (None, Some(HeldBack::Autotuning)));
     assert_eq!(tuned.saving, usual.saving);
     assert!(usual.severity < Severity::Info, "{usual:?}");
@@ -231,13 +235,13 @@ fn issue_24_a_wait_within_autotuning_weighs_less_than_one_of_the_loop() {
 #[test]
 fn issue_24_waits_of_a_first_step_that_takes_far_longer_are_warm_up() {
     let long = waits_within("forward", &[(2500, 5), (1000, 0), (1000, 0)]);
-    assert_eq!(of(&long, "H06").held_back, Some(HeldBack::WarmUp));
+    assert_eq!(find_finding(&long, "H06").held_back, Some(HeldBack::WarmUp));
     let usual = waits_within("forward", &[(1400, 2), (1000, 1), (1000, 1)]);
-    assert_eq!(of(&usual, "H06").held_back, None);
+    assert_eq!(find_finding(&usual, "H06").held_back, None);
 }
 
 #[test]
-fn every_place_tells_the_verdict_in_the_same_words() {
+fn every_report_shows_the_same_verdict_sentence() {
     for name in
         ["dlrm8/dlrm_kineto.tar.gz", "linear/linear_kineto.json.gz", "trace_diff/test.json.gz"]
     {

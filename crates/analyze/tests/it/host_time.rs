@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use analyze::antipattern::{Finding, RuleSettings};
+use analyze::findings::{Finding, RuleSettings};
 use analyze::{WindowRule, what_if};
 use trace::open::{self, ReadRequest};
 use trace::store::Job;
@@ -47,7 +47,7 @@ fn case_03_a_frame_of_python_is_worth_what_an_operator_in_its_place_is() {
     let scopes: Vec<_> = frame.traces.iter().map(crate::attribution::whole).collect();
     let facts = analyze::JobFacts::new(&scopes);
     let question = what_if::parse("name=~read_batch x0.5").expect("a what-if");
-    let gained = what_if::of(&facts, &[question]);
+    let gained = what_if::answer_questions(&facts, &[question]);
     // Ten steps, in each of which half of 5.8 ms goes.
     let saving_us = gained.windows[0].saving_ns / 1_000;
     assert!((28_000..=29_100).contains(&saving_us), "{gained:?}");

@@ -37,7 +37,7 @@ fn each(mut check: impl FnMut(&str, &Scope<'_>)) {
 fn idle_time_by_cause_sums_to_the_breakdown() {
     each(|path, scope| {
         let tree = tree::build(scope.trace);
-        let idle = idle::of(scope, &tree, &idle::IdleSettings::USUAL);
+        let idle = idle::compute_idle_time(scope, &tree, &idle::IdleSettings::USUAL);
         for device in breakdown::by_device(scope) {
             let rows = idle.devices.iter().filter(|row| Some(row.device) == device.device);
             assert_eq!(rows.map(|row| row.idle_ns).sum::<i64>(), device.idle_ns, "{path}");
@@ -63,13 +63,17 @@ fn idle_time_by_cause_sums_to_the_breakdown() {
 #[test]
 fn parts_of_every_window_and_device_sum_to_it() {
     each(|path, scope| {
-        let all = [breakdown::of(scope)].into_iter().chain(breakdown::by_device(scope));
+        let all =
+            [breakdown::compute_breakdown(scope)].into_iter().chain(breakdown::by_device(scope));
         for row in all {
             let exposed =
                 row.exposed_communication_ns + row.exposed_memory_ns + row.exposed_other_ns;
             assert_eq!(row.compute_ns + exposed + row.idle_ns, row.window_ns, "{path}");
-            let classes =
-                if row.device.is_some() { overlap::by_device(scope) } else { overlap::of(scope) };
+            let classes = if row.device.is_some() {
+                overlap::by_device(scope)
+            } else {
+                overlap::compute_overlap(scope)
+            };
             let mine = classes.iter().filter(|class| class.device == row.device);
             assert_eq!(mine.map(|class| class.exclusive_ns).sum::<i64>(), row.busy_ns, "{path}");
         }
@@ -79,7 +83,7 @@ fn parts_of_every_window_and_device_sum_to_it() {
 #[test]
 fn launches_queues_and_rates_agree_with_the_rows() {
     each(|path, scope| {
-        let rows = launches::of(scope, &launches::LaunchSettings::USUAL);
+        let rows = launches::list_launches(scope, &launches::LaunchSettings::USUAL);
         let summary = launches::summary(scope, &rows);
         let all = summary.work_count + summary.work_without_call_count;
         assert_eq!(all, scope.device_rows.len() as u64, "{path}");
@@ -96,11 +100,11 @@ fn launches_queues_and_rates_agree_with_the_rows() {
             let area = area.entry((point.device, point.stream)).or_default();
             *area += (end - point.time_ns) * i64::from(point.length);
         }
-        for queue in queue::of(scope) {
+        for queue in queue::measure_queues(scope) {
             let area = area.get(&(queue.device, queue.stream)).copied().unwrap_or_default();
             assert_eq!(area, queue.waiting_ns, "{path}");
         }
-        let bytes: u64 = bandwidth::of(scope).iter().map(|row| row.bytes).sum();
+        let bytes: u64 = bandwidth::measure_bandwidth(scope).iter().map(|row| row.bytes).sum();
         let sized: u64 = bandwidth::by_size(scope).iter().map(|row| row.bytes).sum();
         assert_eq!(bytes, sized, "{path}");
     });

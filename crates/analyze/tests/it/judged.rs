@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use analyze::antipattern::{Finding, RuleSettings, Severity};
 use analyze::classify::ClassRule;
+use analyze::findings::{Finding, RuleSettings, Severity};
 use analyze::{Classifier, Scope, WindowRule};
 
 use crate::findings::report;

@@ -40,12 +40,13 @@ fn scope(trace: &Trace) -> Scope<'_> {
 
 fn summary(trace: &Trace) -> LaunchSummary {
     let scope = scope(trace);
-    launches::summary(&scope, &launches::of(&scope, &launches::LaunchSettings::USUAL))
+    launches::summary(&scope, &launches::list_launches(&scope, &launches::LaunchSettings::USUAL))
 }
 
 /// Nanoseconds by stream and cause; 0 where there is none.
 fn idle_streams(trace: &Trace) -> BTreeMap<(i32, &'static str), i64> {
-    let idle = idle::of(&scope(trace), &tree::build(trace), &idle::IdleSettings::USUAL);
+    let idle =
+        idle::compute_idle_time(&scope(trace), &tree::build(trace), &idle::IdleSettings::USUAL);
     let mut streams = BTreeMap::new();
     for row in idle.streams {
         let cause = match row.cause {
@@ -99,7 +100,7 @@ fn queues_grow_as_long_as_in_hta() {
         let Some(job) = fixture::job(path) else { return };
         let truth = table(&format!("{name}.queue_length_summary"));
         for trace in &job.traces {
-            let ours = queue::of(&scope(trace));
+            let ours = queue::measure_queues(&scope(trace));
             let ours = ours.iter().map(|row| (row.stream.to_string(), row.length_max));
             let truth = truth.iter().filter(|row| row[0] == trace.rank.to_string());
             let truth = truth.map(|row| (row[1].clone(), ns(&row[9]) as u32 / 1000));

@@ -19,7 +19,6 @@ mod graph;
 mod guards;
 mod hole;
 mod host_time;
-mod hta;
 mod idle;
 mod judged;
 mod launches;

@@ -3,8 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
-use analyze::antipattern::{FindingReport, RuleSettings};
 use analyze::classify::ClassRule;
+use analyze::findings::{FindingReport, RuleSettings};
 use analyze::{Classifier, Scope, StepMark, WindowRule, quality, steps};
 use trace::open;
 use trace::store::Job;
@@ -36,7 +36,7 @@ fn a_loader_that_starves_a_cpu_job_is_found_in_an_on_demand_recording() {
     let (scopes, report) = found(&job);
     assert_eq!(scopes[0].step_mark, Some(StepMark::OptimizerStep));
     // Kineto stops within the sixth Optimizer.step, so five ends and four steps are known.
-    let rows = steps::of(&scopes[0]);
+    let rows = steps::list_steps(&scopes[0]);
     assert_eq!(rows.len(), 4);
     assert!(rows.iter().all(|row| row.is_whole), "{rows:?}");
     let stall = report.findings.iter().find(|one| one.rule == "H02").expect("H02");
@@ -52,7 +52,7 @@ fn a_loader_that_starves_a_cpu_job_is_found_in_an_on_demand_recording() {
     let step_ns = scopes[0].window.length() / 4;
     let per_step = step_ns - loading_ns / 16;
     assert!((saving.mid_ns - per_step).abs() * 20 < per_step, "{saving:?} {per_step}");
-    let issues = quality::of(&analyze::JobFacts::new(&scopes).ranks);
+    let issues = quality::find_issues(&analyze::JobFacts::new(&scopes).ranks);
     assert!(issues.iter().any(|issue| issue.id == "inferred-steps"), "{issues:?}");
 }
 

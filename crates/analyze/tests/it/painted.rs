@@ -83,7 +83,7 @@ fn running(scope: &Scope<'_>, device: Option<i32>, time: i64) -> BTreeSet<WorkCl
 }
 
 fn exclusive_classes(seed: u64, scope: &Scope<'_>) {
-    let mut rows = overlap::of(scope);
+    let mut rows = overlap::compute_overlap(scope);
     rows.extend(overlap::by_device(scope));
     let devices: BTreeSet<Option<i32>> = rows.iter().map(|row| row.device).collect();
     for device in devices {
@@ -99,7 +99,7 @@ fn exclusive_classes(seed: u64, scope: &Scope<'_>) {
             mine.map(|row| (row.classes.clone(), row.exclusive_ns)).collect();
         let row = match device {
             Some(_) => breakdown::by_device(scope).into_iter().find(|row| row.device == device),
-            None => Some(breakdown::of(scope)),
+            None => Some(breakdown::compute_breakdown(scope)),
         };
         let idle_ns = row.unwrap().idle_ns;
         if idle_ns > 0 {
@@ -112,7 +112,7 @@ fn exclusive_classes(seed: u64, scope: &Scope<'_>) {
 fn idle_sums(seed: u64, scope: &Scope<'_>) {
     let tree = tree::build(scope.trace);
     let settings = idle::IdleSettings { kernel_wait_ns: 6, ..idle::IdleSettings::USUAL };
-    let idle = idle::of(scope, &tree, &settings);
+    let idle = idle::compute_idle_time(scope, &tree, &settings);
     for gap in &idle.gaps {
         for time in gap.start_ns..gap.end_ns {
             assert!(running(scope, Some(gap.device), time).is_empty(), "seed {seed}");
@@ -127,7 +127,7 @@ fn idle_sums(seed: u64, scope: &Scope<'_>) {
 fn queues(seed: u64, scope: &Scope<'_>) {
     let slices = &scope.trace.slices;
     let series = queue::series(scope);
-    for queue in queue::of(scope) {
+    for queue in queue::measure_queues(scope) {
         let stream = (queue.device, queue.stream);
         let points = series.iter().filter(|point| (point.device, point.stream) == stream);
         let points: Vec<_> = points.collect();

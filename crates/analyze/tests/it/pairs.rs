@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use analyze::WindowRule;
-use analyze::antipattern::RuleSettings;
+use analyze::findings::RuleSettings;
 use serde_json::Value;
 use trace::open::{self, ReadRequest};
 
@@ -44,7 +44,7 @@ const RULES: [(&str, &str); 4] = [
 ];
 
 #[test]
-fn savings_of_recorded_pairs_are_what_the_cure_brought() {
+fn savings_match_the_recorded_pairs() {
     let mut judged = 0;
     for suite in suites() {
         for (name, rule) in RULES {
@@ -67,7 +67,7 @@ fn savings_of_recorded_pairs_are_what_the_cure_brought() {
 }
 
 #[test]
-fn a_cured_step_has_the_finding_no_more() {
+fn the_finding_disappears_with_its_cure() {
     for suite in suites() {
         for (name, rule) in RULES {
             let paths = vec![suite.join(name).join("after.json.gz")];

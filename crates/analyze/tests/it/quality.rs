@@ -10,7 +10,7 @@ use crate::fixture::job;
 
 fn summary(job: &Job) -> Summary {
     let scopes: Vec<Scope<'_>> = job.traces.iter().map(whole).collect();
-    summary::of(&analyze::JobFacts::new(&scopes), 3)
+    summary::summarize_job(&analyze::JobFacts::new(&scopes), 3)
 }
 
 /// Era, verdict, and per kind of issue its name, how many ranks have it and the first's text.
@@ -30,7 +30,7 @@ const NO_STACKS: (&str, u64, &str) = ("no-stacks", 1, "no frame of Python was re
 const NO_STEPS: (&str, u64, &str) = ("no-steps", 1, "the trace names no steps");
 
 #[test]
-fn the_doctor_knows_what_dlrm8_lacks() {
+fn the_doctor_lists_what_dlrm8_lacks() {
     let expected = [
         ("few-steps", 8, "1 step recorded"),
         ("low-coverage", 2, "only 80.4 % of the device work has an operator"),
@@ -43,7 +43,7 @@ fn the_doctor_knows_what_dlrm8_lacks() {
 }
 
 #[test]
-fn the_doctor_sees_warm_up_unsteady_steps_and_lost_rows() {
+fn the_doctor_reports_warm_up_unsteady_steps_and_lost_rows() {
     use Era::KinetoMicroseconds;
     let inferred =
         "no ProfilerStep was recorded; 39 steps are inferred from the ends of Optimizer.step";
@@ -84,7 +84,7 @@ fn the_doctor_sees_warm_up_unsteady_steps_and_lost_rows() {
 }
 
 #[test]
-fn the_doctor_says_so_where_nothing_is_wrong_or_nothing_ran() {
+fn the_doctor_reports_sound_and_empty_traces() {
     let expected = [
         ("missing-ranks", 0, "1 of 8 ranks are there"),
         ("missing-sync-events", 1, "247 calls wait, and no cuda_sync row says for what"),

@@ -52,7 +52,7 @@ fn outcome(seed: u64) -> Outcome {
     let questions = change.questions();
     let questions: Vec<Question> =
         questions.iter().map(|text| what_if::parse(text).expect("a question")).collect();
-    let said = what_if::of(&analyze::JobFacts::new(&scopes), &questions);
+    let said = what_if::answer_questions(&analyze::JobFacts::new(&scopes), &questions);
     let all = said.windows.last().expect("a window");
     let busy: i64 = runs[0].device.iter().map(|row| row.end - row.start).sum();
     let before_ns = length(&program, &runs);
@@ -106,7 +106,7 @@ fn errors<'a>(outcomes: impl Iterator<Item = &'a Outcome>) -> Vec<f64> {
 }
 
 #[test]
-fn issue_24_what_ifs_say_what_the_change_brings() {
+fn issue_24_what_ifs_predict_the_measured_change() {
     let mut outcomes: Vec<Outcome> = (0..1000).map(outcome).collect();
     outcomes.sort_by(|a, b| b.error_pct().abs().total_cmp(&a.error_pct().abs()));
     outcomes.iter().take(10).for_each(|worst| println!("{worst}"));
@@ -147,7 +147,7 @@ fn issue_24_the_worst_what_ifs_get_no_worse() {
 }
 
 #[test]
-fn a_change_of_nothing_changes_nothing() {
+fn an_edit_by_a_factor_of_one_changes_nothing() {
     for seed in 0..20 {
         let (program, _) = program::draw(seed);
         let same = Change::Kernels(1.0).applied(&program);

@@ -28,8 +28,8 @@ fn dlrm8_nests_like_its_execution_traces() {
             .map(|thread| {
                 let rows = tree.rows_of(thread);
                 let host = rows.iter().filter(|row| !trace.kind(**row).is_call());
-                let of_thread = |row: &&u32| trace.slices.track[**row as usize] == thread.track;
-                let operators = top.iter().filter(of_thread).count() as u32;
+                let thread_roots = |row: &&u32| trace.slices.track[**row as usize] == thread.track;
+                let operators = top.iter().filter(thread_roots).count() as u32;
                 (host.map(|row| tree.depth(*row)).sum(), operators)
             })
             .collect();
@@ -47,9 +47,9 @@ fn dlrm8_rank_0_has_391_and_101_roots() {
     let tree = tree::build(trace);
     let top = tree.top_rows(trace);
     let count = |thread: &tree::TreeThread, name: &str| {
-        let of_thread = |row: u32| trace.slices.track[row as usize] == thread.track;
+        let thread_roots = |row: u32| trace.slices.track[row as usize] == thread.track;
         let is_named = |row: u32| name.is_empty() || trace.name(row) == name;
-        top.iter().filter(|row| of_thread(**row) && is_named(**row)).count()
+        top.iter().filter(|row| thread_roots(**row) && is_named(**row)).count()
     };
     let names = ["", "cudaStreamWaitEvent", "cudaDeviceSynchronize"];
     let mut counts: Vec<_> =

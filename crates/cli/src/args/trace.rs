@@ -49,20 +49,16 @@ pub struct Selection {
     /// Traces: files, archives, folders, or `-` for standard input
     #[arg(required = true, value_name = "PATH")]
     pub paths: Vec<PathBuf>,
-    /// The part of each trace to analyse [default: steps, with --compat hta: hta]
+    /// The part of each trace to analyze [default: steps]
     #[arg(long, value_enum)]
     pub window: Option<WindowChoice>,
-    /// How device work is classified [default: category, with --compat hta: hta]
+    /// How device work is classified [default: category]
     #[arg(long, value_enum)]
     pub classify: Option<ClassifyChoice>,
     /// Classify kernels by name: compute, communication, memory or other, such as
     /// communication=my_all_to_all (a regular expression; repeatable, the first match wins)
     #[arg(long = "class", value_name = "CLASS=PATTERN")]
     pub classes: Vec<String>,
-    /// Print another tool's figures where they differ from ours (breakdown, idle, overlap, kernels,
-    /// launches, queue); elsewhere use its window and classes
-    #[arg(long, value_enum)]
-    pub compat: Option<Compat>,
     /// Only these ranks
     #[arg(long = "rank", value_name = "N")]
     pub ranks: Vec<u32>,
@@ -80,7 +76,7 @@ pub struct ReportContent {
     /// Traces: files, archives, folders, or `-` for standard input
     #[arg(required = true, value_name = "PATH")]
     pub paths: Vec<PathBuf>,
-    /// The part of each trace to analyse [default: steps]
+    /// The part of each trace to analyze [default: steps]
     #[arg(long, value_enum)]
     pub window: Option<WindowChoice>,
     /// Classify kernels by name: compute, communication, memory or other, such as
@@ -112,7 +108,7 @@ fn timeline_steps(text: &str) -> Result<report::TimelineSteps, String> {
     })
 }
 
-/// The part of a trace to analyse.
+/// The part of a trace to analyze.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum WindowChoice {
     /// Everything recorded.
@@ -132,13 +128,6 @@ pub enum ClassifyChoice {
     Hta,
 }
 
-/// Whose figures.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Compat {
-    /// Holistic Trace Analysis 0.6.1 (`traceinsight`), its rounding to microseconds included.
-    Hta,
-}
-
 /// The tables.
 #[derive(Debug, Subcommand)]
 pub enum TraceVerb {
@@ -147,7 +136,7 @@ pub enum TraceVerb {
 Examples:
   rowmill trace breakdown trace.json.gz
   rowmill trace breakdown job/ --by device --format csv
-  rowmill trace breakdown trace.json.gz --compat hta --format json")]
+  rowmill trace breakdown trace.json.gz --window hta --classify hta --format json")]
     Breakdown {
         /// What is selected.
         #[command(flatten)]

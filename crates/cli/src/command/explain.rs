@@ -3,7 +3,7 @@
 
 mod config;
 
-use analyze::antipattern::{self, Rule};
+use analyze::findings::{self, Rule};
 use serde::Serialize;
 
 use crate::args::Explain;
@@ -16,8 +16,8 @@ use crate::resolve::Session;
 struct Explained {
     rule: &'static str,
     title: &'static str,
-    category: antipattern::FindingCategory,
-    confidence: antipattern::Confidence,
+    category: findings::FindingCategory,
+    confidence: findings::Confidence,
     limits: Vec<LimitRow>,
     page: &'static str,
 }
@@ -36,19 +36,19 @@ pub fn run(args: &Explain, session: &Session) -> Result<(), Error> {
         return config::run(args.key.as_deref(), args.document, session);
     }
     let Some(id) = topic else {
-        let all: Vec<Explained> = antipattern::rules().map(explained).collect();
+        let all: Vec<Explained> = findings::rules().map(explained).collect();
         return session.console.report(&all, |all| {
             let row = |one: &Explained| vec![one.rule.to_owned(), one.title.to_owned()];
             render::grid(&["rule", "finds"], &all.iter().map(row).collect::<Vec<_>>())
         });
     };
-    let found = antipattern::rules().find(|rule| rule.id.eq_ignore_ascii_case(id));
+    let found = findings::rules().find(|rule| rule.id.eq_ignore_ascii_case(id));
     let found = found.ok_or_else(|| Error::NoSuchRule { rule: id.to_owned() })?;
     session.console.report(&explained(found), |one| one.page.trim_end().to_owned())
 }
 
 fn explained(rule: &'static Rule) -> Explained {
-    let limit = |limit: &antipattern::Limit| LimitRow {
+    let limit = |limit: &findings::Limit| LimitRow {
         name: limit.name,
         default: limit.default,
         meaning: limit.meaning,

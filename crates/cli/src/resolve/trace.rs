@@ -22,8 +22,6 @@ pub struct Chosen {
     pub job: Job,
     /// What is missing of the recordings, in one line.
     pub missing: Option<String>,
-    /// Whether the figures are those of Holistic Trace Analysis.
-    pub is_hta: bool,
     rule: WindowRule,
     classifier: Classifier,
     threads: usize,
@@ -31,18 +29,15 @@ pub struct Chosen {
 
 /// Reads the traces of a selection.
 pub fn choose(selection: &Selection, session: &Session) -> Result<Chosen, Error> {
-    let is_hta = selection.compat.is_some();
     let rule = match selection.window {
         Some(WindowChoice::All) => WindowRule::All,
         Some(WindowChoice::Steps) => WindowRule::Steps,
         Some(WindowChoice::Hta) => WindowRule::Hta,
-        None if is_hta => WindowRule::Hta,
         None => WindowRule::Steps,
     };
     let class_rule = match selection.classify {
         Some(ClassifyChoice::Category) => ClassRule::Category,
         Some(ClassifyChoice::Hta) => ClassRule::Hta,
-        None if is_hta => ClassRule::Hta,
         None => ClassRule::Category,
     };
     let mut classifier = Classifier::new(class_rule);
@@ -53,7 +48,7 @@ pub fn choose(selection: &Selection, session: &Session) -> Result<Chosen, Error>
     let Recordings { mut job, missing } = read(&selection.paths, session)?;
     keep_ranks(&mut job, &selection.ranks)?;
     job.traces.iter_mut().for_each(coverage::trim);
-    Ok(Chosen { job, missing, is_hta, rule, classifier, threads: session.threads })
+    Ok(Chosen { job, missing, rule, classifier, threads: session.threads })
 }
 
 /// Traces as they were read.

@@ -87,7 +87,7 @@ fn close(read: &Reader<'_>, top: &Open) -> Point {
 fn counts(read: &Reader<'_>, row: u32) -> bool {
     let trace = read.scope.trace;
     let name = trace.name(row);
-    let does = calls::of_name(name);
+    let does = calls::classify_call(name);
     let is_plain = matches!(
         does,
         calls::CallKind::Plain | calls::CallKind::EventRecord | calls::CallKind::StreamWait

@@ -56,7 +56,7 @@ impl Structure {
     /// Of the traces of a job. Its ranks are taken for those of one job, whatever their quality.
     pub fn of(job: &JobFacts<'_>) -> Self {
         let (scopes, found) = (job.scopes(), job.collectives());
-        let measured = measured::of(&job.ranks, found);
+        let measured = measured::build_measured_graph(&job.ranks, found);
         let mut ranks = vec![RankWaits::default(); scopes.len()];
         for edge in measured.graph.edges() {
             let (from, to) = (edge.source.index(), edge.target.index());

@@ -256,7 +256,7 @@ impl Writer<'_, '_> {
         let place = |row: &u32| self.work_of.get(row).copied();
         let launched = self.read.scope.links().work(point.row).iter().filter_map(place);
         let launches: Vec<u32> = launched.collect();
-        let does = calls::of_name(self.names.get(name));
+        let does = calls::classify_call(self.names.get(name));
         let waits = of(&self.read.waits.of_host, point.row);
         let mut awaits: Vec<u32> = waits.filter_map(|row| place(&row)).collect();
         let copies = |work: &u32| self.works[*work as usize].kind == WorkKind::Copy;

@@ -1,6 +1,6 @@
 //! Savings of findings by a simulation, on the step small enough to compute by hand.
 
-use analyze::antipattern::{
+use analyze::findings::{
     self, Action, Confidence, Finding, FindingCategory, Remedy, RowEdit, RuleSettings, Saving,
     SavingSource, Severity,
 };
@@ -26,11 +26,11 @@ fn finding(rule: &str, rows: Vec<u32>, action: Action) -> Finding {
         what: String::new(),
         advice: String::new(),
         held_back: None,
-        bound: None,
+        limiting_factor: None,
         saving: Some(Saving { mid_ns, high_ns: 100_000, mid_pct: 12.5, ..Saving::default() }),
-        sides: None,
+        split: None,
         numbers: Vec::new(),
-        proofs: Vec::new(),
+        evidence: Vec::new(),
         limits: Vec::new(),
         key: rule.to_owned(),
         remedy: Some(Remedy { edits: vec![RowEdit { rank: 0, rows, spans: Vec::new(), action }] }),
@@ -111,7 +111,7 @@ fn findings_of_a_real_job_are_repriced() {
     let scopes = scopes(&read.traces);
     let facts = analyze::JobFacts::new(&scopes);
     let mut findings =
-        antipattern::of(&facts, &RuleSettings::default()).expect("findings").findings;
+        findings::collect_findings(&facts, &RuleSettings::default()).expect("findings").findings;
     let step = recording.step(0);
     let mut calibration = Calibration::default();
     collect::add(&mut calibration, &step, &(0..8).collect::<Vec<_>>());

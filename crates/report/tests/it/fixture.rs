@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use analyze::antipattern::{self, RuleSettings};
 use analyze::classify::ClassRule;
+use analyze::findings::{self, RuleSettings};
 use analyze::{Classifier, Scope, WindowRule};
 use report::diff::RecordingSide;
 use report::html::{self, PageOrigin};
@@ -32,7 +32,7 @@ pub fn titled(job: &Job, origin: &PageOrigin, title: &str) -> String {
         steps: TimelineSteps::Fitting,
         events_max: Options::EVENTS_MAX,
     };
-    let found = antipattern::of(&facts, &RuleSettings::default()).unwrap();
+    let found = findings::collect_findings(&facts, &RuleSettings::default()).unwrap();
     let report = report::build_report(&facts, &found, &options).unwrap();
     html::page(&report, origin).unwrap()
 }
@@ -51,7 +51,7 @@ pub fn compared(before: &Job, after: &Job) -> String {
     };
     let names = [HOSTILE, "after.json"];
     let side = |at: usize| RecordingSide { name: names[at], job: &jobs[at] };
-    let found = analyze::diff::of(&jobs[0], &jobs[1]);
+    let found = analyze::diff::compare_jobs(&jobs[0], &jobs[1]);
     let report = report::diff::build_report([side(0), side(1)], &found, &options).unwrap();
     html::diff_page(&report).unwrap()
 }

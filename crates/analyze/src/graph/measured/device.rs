@@ -1,4 +1,4 @@
-//! Streams: a node for each piece of device work, and what it waited for.
+//! Adds a node for each piece of device work, with edges to what it waited for.
 
 use std::ops::Range;
 
@@ -7,12 +7,12 @@ use trace::store::EventKind;
 use super::draft::{Candidate, Draft, DraftNode, NodeOrder};
 use super::label::{NodeOrigin, PathCategory, PlacedRank};
 use super::rendezvous::Meetings;
-use crate::classify::WorkClass;
-use crate::distribution;
+use crate::facts::classify::WorkClass;
+use crate::facts::distribution;
+use crate::facts::interval::Interval;
+use crate::facts::scope::Scope;
+use crate::facts::skew::{self, Skew};
 use crate::graph::{Edge, EdgeKind, NodeId, NodeKind};
-use crate::interval::Interval;
-use crate::scope::Scope;
-use crate::skew::{self, Skew};
 
 const NONE: u32 = u32::MAX;
 
@@ -34,7 +34,7 @@ pub(super) struct WorkPiece {
     pub launch: Option<NodeId>,
 }
 
-/// What puts the times of a rank's devices beside those of its host and of other ranks.
+/// Clock corrections of a rank: skews of its devices, and meetings with other ranks.
 #[derive(Clone, Copy)]
 pub(super) struct RankClocks<'a> {
     pub skews: &'a [Skew],
@@ -49,11 +49,12 @@ pub(super) struct DeviceWork {
     pub streams: Vec<Range<usize>>,
     /// Device and stream of each.
     pub names: Vec<(i32, i32)>,
-    /// Per work: when the last launch up to it on its stream began; ascends within a stream.
+    /// For each work, the start of the latest launch up to it on its stream; ascends within a
+    /// stream.
     pub launched: Vec<i64>,
     /// Waits of streams for other streams: (waiting work, awaited work), by waiting work.
     pub stream_waits: Vec<(u32, u32)>,
-    /// Per row of the trace: its work.
+    /// Work of each row of the trace.
     work_of: Vec<u32>,
 }
 
@@ -80,12 +81,12 @@ impl DeviceWork {
             for &(_, (row, class)) in stream {
                 let shift = skew::shift_ns(skews, trace.device(row));
                 let call = scope.links().call(row).map(|call| trace.slices.start(call));
-                let Some(span) = span(scope, row, (shift, call)) else { continue };
+                let Some(span) = span(scope, row, shift, call) else { continue };
                 launched = launched.max(call.unwrap_or(i64::MIN));
                 let category = category(trace.kind(row), class);
                 let track = Some(trace.slices.track[row as usize]);
                 let origin = NodeOrigin { scope: at, row: Some(row), track, category };
-                let work = work(draft, scope, origin, (row, span, meetings));
+                let work = work(draft, scope, origin, row, span, meetings);
                 device.work_of[row as usize] = device.works.len() as u32;
                 device.works.push(work);
                 device.launched.push(launched);
@@ -116,9 +117,9 @@ impl DeviceWork {
     }
 }
 
-/// When a piece of work ran, by the host's clock: cut to the window, unless the devices' steps end
-/// behind it; `None` outside.
-fn span(scope: &Scope<'_>, row: u32, (shift, launched): (i64, Option<i64>)) -> Option<Interval> {
+/// Returns the time of a piece of work by the host's clock, clipped to the window unless the
+/// devices' steps end behind it; `None` outside.
+fn span(scope: &Scope<'_>, row: u32, shift: i64, launched: Option<i64>) -> Option<Interval> {
     let window = &scope.window;
     let is_late = scope.device_span.is_some() && launched.is_some_and(|at| at < window.end);
     let (start, mut end) = scope.clipped_by(row, shift);
@@ -136,7 +137,9 @@ fn work(
     draft: &mut Draft,
     scope: &Scope<'_>,
     origin: NodeOrigin,
-    (row, (start, end), meetings): (u32, Interval, &Meetings),
+    row: u32,
+    (start, end): Interval,
+    meetings: &Meetings,
 ) -> WorkPiece {
     let until = scope.window.end;
     if end <= until || start >= until {
@@ -157,7 +160,8 @@ fn work(
 pub(super) fn steps(
     draft: &mut Draft,
     (at, scope): PlacedRank<'_, '_>,
-    (start, end): (NodeId, NodeId),
+    start: NodeId,
+    end: NodeId,
     device: &DeviceWork,
 ) -> Option<(NodeId, NodeId)> {
     scope.device_span?;
@@ -191,7 +195,7 @@ pub(super) fn steps(
 fn nodes(
     draft: &mut Draft,
     origin: NodeOrigin,
-    (start, end): (i64, i64),
+    (start, end): Interval,
     meetings: &Meetings,
 ) -> (NodeId, NodeId) {
     let Some(met) = meetings.time(origin) else {
@@ -209,7 +213,7 @@ fn nodes(
     let transfer = NodeOrigin { category: PathCategory::CommunicationTransfer, ..origin };
     let order = NodeOrder::Transfer;
     let leave = draft.add(DraftNode { kind, start: met, end, order, origin: transfer });
-    meetings.take_part(origin, (enter, leave));
+    meetings.take_part(origin, enter, leave);
     (enter, leave)
 }
 
@@ -265,7 +269,7 @@ fn before(device: &DeviceWork, first: usize, at: usize) -> Option<usize> {
     nearest.or((at > first).then(|| at - 1))
 }
 
-/// What usually passes before device work.
+/// Usual delays before device work, for work without a known predecessor.
 struct UsualDelays {
     /// After a launch, on a stream with nothing to do.
     launch_delay: i64,
@@ -273,8 +277,8 @@ struct UsualDelays {
     gap: i64,
 }
 
-/// The medians of the window. What waited for another stream says nothing of launches, nor does a
-/// launch that was still under way when its work began.
+/// Returns the median delays of the window. Work that waited for another stream is left out, as are
+/// launches still running when their work began.
 fn usual(draft: &Draft, device: &DeviceWork) -> UsualDelays {
     let (mut delays, mut gaps) = (Vec::new(), Vec::new());
     let mut waits = device.stream_waits.iter().peekable();

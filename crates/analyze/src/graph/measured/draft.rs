@@ -1,15 +1,14 @@
-//! Nodes with their measured times while a graph is built, and the one rule by which edges get
-//! their weights. Knows no trace.
+//! Draft of a graph: nodes with their measured times, and the rule that gives edges their weights.
 
-use super::label::{Evidence, NodeOrigin, PathCategory};
+use super::label::{NodeOrigin, PathCategory, WaitEvidence};
 use crate::graph::{Edge, EdgeKind, NodeId, NodeKind};
 
-/// A graph being built.
+/// A graph under construction, whose nodes still carry measured times.
 #[derive(Debug, Default)]
 pub(super) struct Draft {
     pub nodes: Vec<DraftNode>,
     pub edges: Vec<Edge>,
-    pub evidence: Evidence,
+    pub evidence: WaitEvidence,
 }
 
 /// A node and when it was measured.
@@ -22,8 +21,8 @@ pub(super) struct DraftNode {
     pub origin: NodeOrigin,
 }
 
-/// What goes first of nodes that start at the same instant. Edges only go forwards in (start,
-/// order, id), so they form no cycle whatever the times.
+/// Order of nodes that start at the same time. Edges only go forwards in (start, order, id), so
+/// they form no cycle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum NodeOrder {
     Start,
@@ -57,7 +56,7 @@ impl Draft {
         self.add(DraftNode { kind, start: time, end: time, order, origin })
     }
 
-    /// End of a node.
+    /// Returns the measured end of a node.
     pub fn end(&self, node: NodeId) -> i64 {
         self.nodes[node.index()].end
     }
@@ -74,7 +73,7 @@ impl Draft {
         let mut deciding: Option<(i64, usize)> = None;
         for (at, one) in candidates.iter().enumerate() {
             let ready = (self.end(one.source) + one.usual).min(start);
-            // The first of those that are ready last.
+            // Of several latest predecessors, the first decides.
             if is_possible(self, one) && deciding.is_none_or(|(latest, _)| latest < ready) {
                 deciding = Some((ready, at));
             }

@@ -1,18 +1,19 @@
-//! Gaps of streams that no launch explains: what comes next waited for work of another stream.
+//! Explains gaps of streams whose next work was already launched: it waited for work of another
+//! stream.
 //!
 //! Which stream an unnamed wait concerns cannot be told from the order of calls where one thread
 //! makes the stream wait and another launches on it. But where a stream has nothing to do although
 //! its next work is launched, and that begins as soon as work of another stream has ended, it
-//! waited for that work. Knows no names.
+//! waited for that work.
 
 use super::device::{DeviceWork, WorkPiece};
 use super::draft::Draft;
 use super::wait::Waits;
-use crate::scope::Scope;
+use crate::facts::scope::Scope;
 
 /// Shortest gap that needs an explanation.
 const GAP_NS: i64 = 30_000;
-/// How soon after the end of what it waited for work begins.
+/// Work begins within this time after the end of the work it waited for.
 const NEAR_NS: i64 = 25_000;
 
 /// Adds the waits that gaps show.
@@ -47,7 +48,7 @@ pub(super) fn explain(
             let is_awaited = |other: &usize| {
                 let from = launched(&device.works[*other]);
                 let first = asked.partition_point(|time| from.is_some_and(|from| *time < from));
-                // Calls before the recording began are not known to have asked for nothing.
+                // Waits requested before the recording began are unknown.
                 let has_asked =
                     begun.is_none_or(|begun| asked.get(first).is_some_and(|time| *time < begun));
                 has_asked && !stream.contains(other)

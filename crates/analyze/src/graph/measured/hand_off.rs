@@ -1,4 +1,4 @@
-//! Threads that wait for each other: forward and backward.
+//! Finds waits between the threads of the forward and backward pass.
 //!
 //! No row says that a thread waits for another. But where a thread that belongs together with
 //! another begins again after a pause, and the other worked in that pause and has stopped, the
@@ -10,7 +10,7 @@ use trace::store::{EventKind, FlowPhase, Trace, TrackId, TrackKey};
 
 use super::draft::Draft;
 use super::host::{Chain, HandOff};
-use crate::scope::Scope;
+use crate::facts::scope::Scope;
 
 /// Finds the hand-offs to each step of each chain.
 pub(super) fn find(draft: &mut Draft, scope: &Scope<'_>, chains: &mut [Chain]) {
@@ -63,8 +63,8 @@ fn between(draft: &Draft, scope: &Scope<'_>, from: &Chain, to: &Chain) -> Vec<Ha
     found
 }
 
-/// Pairs of threads of one process of which one did the backward pass of the other's forward pass:
-/// by the arrows of the profiler, else by its numbers, else by the names of the operators.
+/// Finds pairs of threads in which one ran the backward pass of the other's forward pass: from the
+/// profiler's flow arrows, else its sequence numbers, else operator names.
 fn pairs(trace: &Trace) -> BTreeSet<(TrackId, TrackId)> {
     let mut pairs = BTreeSet::new();
     let mut ends: Vec<(u64, TrackId, FlowPhase)> = Vec::new();
@@ -90,8 +90,8 @@ fn pairs(trace: &Trace) -> BTreeSet<(TrackId, TrackId)> {
     if pairs.is_empty() { by_name(trace) } else { pairs }
 }
 
-/// By the numbers that profilers before 2022 give the operators of both passes: those of the
-/// backward pass name a thread of the forward pass, and have the sequence number of its operator.
+/// Finds pairs by the numbers that profilers wrote before 2022: operators of the backward pass name
+/// the forward thread and the sequence number of its operator.
 fn by_sequence(trace: &Trace) -> BTreeSet<(TrackId, TrackId)> {
     let slices = &trace.slices;
     let mut forward: BTreeMap<(&TrackKey, i64), TrackId> = BTreeMap::new();
@@ -124,7 +124,7 @@ fn by_name(trace: &Trace) -> BTreeSet<(TrackId, TrackId)> {
             backward.insert(track);
         }
     }
-    // A thread of the forward pass may itself do a little of the backward pass.
+    // The forward thread may run a small part of the backward pass itself.
     let mut by_process: BTreeMap<&TrackKey, Vec<TrackId>> = BTreeMap::new();
     for track in working {
         by_process.entry(process(trace, track)).or_default().push(track);

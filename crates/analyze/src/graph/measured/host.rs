@@ -7,13 +7,13 @@ use super::draft::{Candidate, Draft, DraftNode, NodeOrder};
 use super::label::{NodeOrigin, PathCategory, ThreadLabel, call_kind};
 use super::segment::{Segments, ThreadSegment};
 use super::wait::{ThreadOrder, Waits};
-use crate::calls;
+use crate::facts::back_pressure::Pressure;
+use crate::facts::calls;
+use crate::facts::scope::Scope;
+use crate::facts::tree::{self, OperatorTree, TreeThread};
 use crate::graph::{EdgeKind, NodeId, NodeKind};
-use crate::pressure::Pressure;
-use crate::scope::Scope;
-use crate::tree::{self, OperatorTree, TreeThread};
 
-/// A thread's nodes.
+/// The nodes of one thread, in order.
 #[derive(Debug)]
 pub(super) struct Chain {
     pub track: TrackId,
@@ -60,14 +60,15 @@ struct OpenSegment {
     is_label: bool,
 }
 
-/// Cuts a thread into segments. Only calls that launch nothing themselves and contain a call that
-/// waits are looked into; annotations are labels.
+/// Cuts a thread into segments. Calls are split only if they launch nothing themselves and contain
+/// a call that waits; annotations are labels.
 pub(super) fn segments(scope: &Scope<'_>, tree: &OperatorTree, thread: &TreeThread) -> Segments {
     let trace = scope.trace;
     let rows = tree.rows_of(thread);
     let mut cut = SegmentCutter { scope, found: Segments::default(), from: i64::MIN };
     let mut open: Vec<OpenSegment> = Vec::new();
-    let waits = |row: &u32| trace.kind(*row).is_call() && calls::of_name(trace.name(*row)).waits();
+    let waits =
+        |row: &u32| trace.kind(*row).is_call() && calls::classify_call(trace.name(*row)).waits();
     let mut at = 0;
     while at < rows.len() {
         let row = rows[at];
@@ -155,16 +156,16 @@ pub(super) fn chain(
     for call in earlier {
         let works = works(rank, call.row);
         let does = rank.waits.call(call.row);
-        rank.waits.note(&mut order, (call, does), &works, (rank.device, &mut draft.evidence));
+        rank.waits.note(&mut order, call, does, &works, rank.device, &mut draft.evidence);
     }
     let mut launched: &[u32] = &[];
     for segment in segments {
         if rank.scope.trace.kind(segment.row).is_call() {
             launched = rank.scope.links().work(segment.row);
-            add_call(draft, rank, &mut order, (segment, &mut steps));
+            add_call(draft, rank, &mut order, segment, &mut steps);
         } else {
-            let awaited = rank.waits.of_own_operator(segment, launched, rank.device);
-            add_step(draft, rank, &mut steps, (segment, NodeKind::HostWork, awaited));
+            let awaited = rank.waits.find_pool_work(segment, launched, rank.device);
+            add_step(draft, rank, &mut steps, segment, NodeKind::HostWork, awaited);
         }
     }
     let is_work = |segment: &ThreadSegment| {
@@ -175,53 +176,55 @@ pub(super) fn chain(
     Chain { track, steps, works, hand_offs: Vec::new() }
 }
 
-/// The work of a call that is looked at.
+/// Returns the works that a call launched.
 fn works(rank: &RankDraft<'_, '_>, call: u32) -> Vec<u32> {
     let rows = rank.scope.links().work(call).iter();
     rows.filter_map(|row| rank.device.work(*row)).collect()
 }
 
-/// A call: up to the start of what it launched, if that began inside, and the rest.
+/// Adds the nodes of a call: one up to the start of the work it launched, if that began inside, and
+/// one for the rest.
 fn add_call(
     draft: &mut Draft,
     rank: &mut RankDraft<'_, '_>,
     order: &mut ThreadOrder,
-    (segment, steps): (&ThreadSegment, &mut Vec<ThreadNode>),
+    segment: &ThreadSegment,
+    steps: &mut Vec<ThreadNode>,
 ) {
     let call = rank.waits.call(segment.row);
     let works = works(rank, segment.row);
     let kind = call_kind(!works.is_empty());
-    rank.waits.note(order, (segment, call), &works, (rank.device, &mut draft.evidence));
+    rank.waits.note(order, segment, call, &works, rank.device, &mut draft.evidence);
     let is_inside = |at: &i64| (segment.start..segment.end).contains(at);
     let begins = works.iter().map(|work| rank.device.works[*work as usize].start);
     let split = begins.filter(is_inside).min();
     let mut awaited =
-        rank.waits.of_call((segment, call), &works, (rank.device, &mut draft.evidence));
+        rank.waits.find_awaited_work(segment, call, &works, rank.device, &mut draft.evidence);
     let mut launch = None;
     let mut rest = *segment;
     if let Some(split) = split {
-        // A copy the host waited for may itself have waited: then the call took no time before it.
+        // A blocking copy may have waited itself; then the call took no time before it.
         let is_held_up = match awaited.first() {
-            Some(copy) => rank.waits.hold_up(segment, *copy, (rank.device, &mut draft.evidence)),
+            Some(copy) => rank.waits.hold_up(segment, *copy, rank.device, &mut draft.evidence),
             None => false,
         };
         let end = if is_held_up { segment.start } else { split };
         let before = ThreadSegment { end, ..*segment };
-        launch = Some(add_step(draft, rank, steps, (&before, kind, Vec::new())));
+        launch = Some(add_step(draft, rank, steps, &before, kind, Vec::new()));
         rest.start = end;
     }
-    let held_up = held_up(rank, segment, (&rest, &awaited));
+    let held_up = held_up(rank, segment, &rest, &awaited);
     if let Some(HeldUp { work, begin, .. }) = held_up {
         // Up to where it found the queue full, it takes its usual time.
         let before = ThreadSegment { end: begin, ..*segment };
-        add_step(draft, rank, steps, (&before, kind, Vec::new()));
+        add_step(draft, rank, steps, &before, kind, Vec::new());
         rest.start = begin;
         awaited = vec![work];
         draft.evidence.queue_waits += 1;
     }
-    let last = add_step(draft, rank, steps, (&rest, kind, awaited));
+    let last = add_step(draft, rank, steps, &rest, kind, awaited);
     if let Some(HeldUp { resume, .. }) = held_up {
-        // What waking up took belongs to the wait.
+        // The time to wake up belongs to the wait.
         let node = &mut draft.nodes[last.index()];
         node.start = node.start.max(resume);
     }
@@ -252,7 +255,8 @@ struct HeldUp {
 fn held_up(
     rank: &RankDraft<'_, '_>,
     segment: &ThreadSegment,
-    (rest, awaited): (&ThreadSegment, &[u32]),
+    rest: &ThreadSegment,
+    awaited: &[u32],
 ) -> Option<HeldUp> {
     if !awaited.is_empty() || rest.start > segment.start {
         return None;
@@ -271,7 +275,9 @@ fn add_step(
     draft: &mut Draft,
     rank: &RankDraft<'_, '_>,
     steps: &mut Vec<ThreadNode>,
-    (segment, kind, awaited): (&ThreadSegment, NodeKind, Vec<u32>),
+    segment: &ThreadSegment,
+    kind: NodeKind,
+    awaited: Vec<u32>,
 ) -> NodeId {
     let trace = rank.scope.trace;
     let entry = segment.start;

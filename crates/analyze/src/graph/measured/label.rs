@@ -3,10 +3,10 @@
 use serde::Serialize;
 use trace::store::TrackId;
 
+use crate::facts::scope::Scope;
 use crate::graph::node::NodeKind;
-use crate::scope::Scope;
 
-/// What time on a path is spent on.
+/// Category of time on a critical path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PathCategory {
@@ -21,7 +21,7 @@ pub enum PathCategory {
     /// A thread between what was recorded of it: Python, mostly, where no frames were recorded.
     UntracedHost,
     DataLoading,
-    /// From the end of a launch to the start of its work, with nothing before it on the stream.
+    /// Time from the end of a launch to the start of its work, on a stream with no earlier work.
     LaunchDelay,
     Compute,
     /// A device copies or sets memory.
@@ -36,7 +36,7 @@ pub enum PathCategory {
     DeviceGap,
 }
 
-/// Every category, in order.
+/// All categories, in the order of reports.
 pub const CATEGORIES: [PathCategory; 13] = [
     PathCategory::HostOperator,
     PathCategory::RuntimeCall,
@@ -53,7 +53,7 @@ pub const CATEGORIES: [PathCategory; 13] = [
     PathCategory::DeviceGap,
 ];
 
-/// Whose time a category is.
+/// The party that spends the time of a category: host, device or other ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Party {
@@ -80,16 +80,16 @@ pub struct NodeOrigin {
 /// A stretch of a thread in which nothing ran but what only names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadLabel {
-    /// Absolute nanoseconds.
+    /// Absolute time in nanoseconds.
     pub start: i64,
-    /// Absolute nanoseconds.
+    /// Absolute time in nanoseconds.
     pub end: i64,
     pub row: u32,
 }
 
-/// What the dependencies of a graph rest on.
+/// Number of waits that the profiler recorded, and of those that were inferred.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Evidence {
+pub struct WaitEvidence {
     /// Device work with its launch in the window.
     pub launches: u64,
     /// Device work that was launched before the window or unseen.
@@ -98,7 +98,7 @@ pub struct Evidence {
     pub early: u64,
     /// Waits of the host for a device that the profiler recorded (`cuda_sync`).
     pub host_waits_recorded: u64,
-    /// Those that were inferred from the names and times of calls.
+    /// Inferred from the names and times of calls.
     pub host_waits_inferred: u64,
     /// Launches that waited for a full queue, by their times.
     pub queue_waits: u64,
@@ -106,7 +106,7 @@ pub struct Evidence {
     pub queue_limited: u64,
     /// Waits of a stream for another one that the profiler recorded.
     pub stream_waits_recorded: u64,
-    /// Those that were inferred from the order of calls.
+    /// Inferred from the order of calls.
     pub stream_waits_inferred: u64,
     /// Threads that waited for another thread, by their gaps.
     pub hand_offs: u64,
@@ -115,7 +115,7 @@ pub struct Evidence {
 }
 
 impl PathCategory {
-    /// As it is written.
+    /// Returns the name of the category in tables and arguments.
     pub fn name(self) -> &'static str {
         match self {
             Self::HostOperator => "host_operator",
@@ -134,7 +134,7 @@ impl PathCategory {
         }
     }
 
-    /// Whose time it is.
+    /// Returns the party that spends the time of this category.
     pub fn party(self) -> Party {
         match self {
             Self::CommunicationWait => Party::Peers,
@@ -160,7 +160,7 @@ impl PathCategory {
 /// A rank, by its place among the scopes.
 pub(super) type PlacedRank<'a, 'b> = (u32, &'a Scope<'b>);
 
-/// What kind of node a call is, by whether it launched anything.
+/// Returns the node kind of a call that does or does not launch work.
 pub(super) fn call_kind(launches: bool) -> NodeKind {
     if launches { NodeKind::Launch } else { NodeKind::HostWork }
 }

@@ -9,11 +9,11 @@ use super::draft::Draft;
 use super::host::{Chain, HandOff};
 use super::label::PathCategory;
 use super::segment::{Segments, ThreadSegment};
-use crate::scope::Scope;
+use crate::facts::scope::Scope;
 
-/// Frames and operators that only such threads run.
+/// Frames and operators that only loader threads run.
 const LOADING: [&str; 3] = ["_utils/pin_memory.py(", "_utils/worker.py(", "aten::pin_memory"];
-/// What fetches a batch.
+/// Annotation around the fetch of a batch.
 const FETCHING: &str = "enumerate(DataLoader)";
 
 /// The tracks of threads that load input and fetch none.
@@ -26,7 +26,7 @@ pub(super) fn tracks(scope: &Scope<'_>) -> BTreeSet<TrackId> {
     if !loading.contains(&true) || !fetching.contains(&true) {
         return BTreeSet::new();
     }
-    let of = |names: &[bool]| -> BTreeSet<TrackId> {
+    let tracks_named = |names: &[bool]| -> BTreeSet<TrackId> {
         let is_host = |row: &u32| {
             matches!(
                 trace.kind(*row),
@@ -36,11 +36,11 @@ pub(super) fn tracks(scope: &Scope<'_>) -> BTreeSet<TrackId> {
         let rows = trace.rows().filter(|row| names[trace.slices.name[*row as usize].0 as usize]);
         rows.filter(is_host).map(|row| trace.slices.track[row as usize]).collect()
     };
-    &of(&loading) - &of(&fetching)
+    &tracks_named(&loading) - &tracks_named(&fetching)
 }
 
-/// What such a thread did of which only frames of Python tell: each time it put something into a
-/// queue.
+/// Returns the times at which a loader thread put something into a queue, which only Python frames
+/// show.
 pub(super) fn puts(scope: &Scope<'_>, track: TrackId) -> Segments {
     let trace = scope.trace;
     let is_put = |name: StringId| {
@@ -69,7 +69,7 @@ pub(super) fn puts(scope: &Scope<'_>, track: TrackId) -> Segments {
     Segments { work, ..Segments::default() }
 }
 
-/// Marks what a loading thread does as loading: its end is not that of the window.
+/// Marks the nodes of a loader thread as loading. Its end does not end the window.
 pub(super) fn mark(draft: &mut Draft, chain: &mut Chain) {
     chain.works = false;
     for step in &chain.steps {
@@ -80,14 +80,14 @@ pub(super) fn mark(draft: &mut Draft, chain: &mut Chain) {
     }
 }
 
-/// Finds what the threads that fetch batches waited for. Such a wait is no work of theirs.
+/// Finds what threads waited for that fetch batches. Such a wait is not their own work.
 pub(super) fn find(
     draft: &mut Draft,
     scope: &Scope<'_>,
     chains: &mut [Chain],
     loaders: &BTreeSet<TrackId>,
 ) {
-    // What loading threads did, by its end.
+    // Work of the loader threads, by end.
     let mut done: Vec<_> = chains
         .iter()
         .filter(|chain| loaders.contains(&chain.track))

@@ -6,13 +6,13 @@ use std::collections::BTreeMap;
 use trace::store::TrackId;
 
 use super::MeasuredGraph;
+use crate::facts::interval::Interval;
 use crate::graph::{Edge, EdgeId, EdgeKind};
-use crate::interval::Interval;
 
 /// The pauses of all threads of a graph.
 #[derive(Clone, Debug)]
 pub struct Pauses {
-    /// Per rank and thread, by start.
+    /// Pauses of each rank and thread, by start.
     by_thread: BTreeMap<(u32, TrackId), Vec<(Interval, EdgeId)>>,
 }
 

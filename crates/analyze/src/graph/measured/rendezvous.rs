@@ -5,32 +5,33 @@ use std::collections::HashMap;
 
 use super::draft::{Draft, DraftNode, NodeOrder};
 use super::label::{NodeOrigin, PathCategory};
-use crate::collectives::{Collectives, Participant};
+use crate::facts::collectives::{Collectives, Participant};
+use crate::facts::interval::Interval;
+use crate::facts::job::RankFacts;
+use crate::facts::skew;
 use crate::graph::{Edge, EdgeKind, NodeId, NodeKind};
-use crate::interval::Interval;
-use crate::job::RankFacts;
-use crate::skew;
 
 /// The collectives in which ranks meet.
 #[derive(Debug, Default)]
 pub(super) struct Meetings {
     /// (place of the rank among the scopes, row) → meeting.
     meeting: HashMap<(u32, u32), usize>,
-    /// Per meeting: when all had come.
+    /// Time at which all ranks had arrived, for each meeting.
     time: Vec<i64>,
-    /// Per meeting: the arrival and the transfer of each rank, as their nodes are made.
+    /// For each meeting, the arrival and the transfer of each rank, as their nodes are made.
     nodes: RefCell<Vec<Vec<(NodeId, NodeId)>>>,
 }
 
-/// The matched collectives of several ranks that lie in all their windows, and of which no rank's
-/// part ended before the last one's began: there the clocks disagree, or nobody had to wait.
+/// Selects the matched collectives of several ranks that lie in all their windows. Those in which a
+/// rank's part ended before the last one's began are left out: the clocks disagree, or nobody had
+/// to wait.
 pub(super) fn meetings(facts: &[RankFacts<'_>], collectives: &Collectives) -> Meetings {
     let mut meetings = Meetings::default();
     let place = |rank: u32| facts.iter().position(|facts| facts.rank() == rank);
     for one in collectives.matched.iter().filter(|one| one.participants.len() > 1) {
         let places: Option<Vec<_>> = one.participants.iter().map(|p| place(p.rank)).collect();
         let Some(places) = places else { continue };
-        // By the clocks of the hosts.
+        // Times by the clocks of the hosts.
         let span = |(part, place): (&Participant, &usize)| {
             let device = facts[*place].scope.trace.device(part.row);
             let shift = skew::shift_ns(facts[*place].skews(), device);
@@ -59,15 +60,16 @@ fn is_meeting(facts: &[RankFacts<'_>], spans: &[Interval], places: &[usize], met
 }
 
 impl Meetings {
-    /// When all had come to the meeting of a row; `None` if it is in none.
+    /// Returns the time at which all ranks had arrived at the collective of a row, or `None` if it
+    /// has none.
     pub fn time(&self, of: NodeOrigin) -> Option<i64> {
         self.place(of).map(|place| self.time[place])
     }
 
     /// Adds a rank's arrival and transfer.
-    pub fn take_part(&self, of: NodeOrigin, nodes: (NodeId, NodeId)) {
-        if let Some(place) = self.place(of) {
-            self.nodes.borrow_mut()[place].push(nodes);
+    pub fn take_part(&self, origin: NodeOrigin, arrival: NodeId, transfer: NodeId) {
+        if let Some(place) = self.place(origin) {
+            self.nodes.borrow_mut()[place].push((arrival, transfer));
         }
     }
 

@@ -1,19 +1,19 @@
-//! Maps rows of traces to the graph nodes made of them. Knows no edge.
+//! Maps rows of traces to the graph nodes made from them.
 
 use super::MeasuredGraph;
+use crate::facts::scope::Scope;
 use crate::graph::NodeId;
-use crate::scope::Scope;
 
-/// The nodes of each row.
+/// The graph nodes of each row of the traces.
 #[derive(Clone, Debug)]
 pub struct RowNodes {
-    /// Per scope, per row of its trace, and one behind: its first place in `nodes`.
+    /// For each scope, the first place in `nodes` of each row; one entry more than rows.
     first: Vec<Vec<u32>>,
     nodes: Vec<Vec<NodeId>>,
 }
 
 impl RowNodes {
-    /// Of a graph and the scopes it was made of.
+    /// Indexes a graph by the rows of the scopes it was built from.
     ///
     /// # Cost
     /// Linear in nodes and rows.
@@ -45,8 +45,8 @@ impl RowNodes {
         Self { first, nodes }
     }
 
-    /// The nodes of a row, by id; `scope` is the place of its rank among the scopes.
-    pub fn of_row(&self, scope: usize, row: u32) -> &[NodeId] {
+    /// Returns the nodes of a row, by id. `scope` is the place of its rank among the scopes.
+    pub fn get_nodes(&self, scope: usize, row: u32) -> &[NodeId] {
         let (from, to) = (self.first[scope][row as usize], self.first[scope][row as usize + 1]);
         &self.nodes[scope][from as usize..to as usize]
     }

@@ -1,8 +1,8 @@
-//! What threads did, in stretches.
+//! Segments of a thread: stretches in which one row ran.
 
 use super::label::ThreadLabel;
 
-/// What a thread did, and what names the rest of its time.
+/// The segments of a thread, and the labels that name the time between them.
 #[derive(Debug, Default)]
 pub(super) struct Segments {
     pub work: Vec<ThreadSegment>,

@@ -1,8 +1,8 @@
 use trace::store::{NewSlice, SyncWait, Trace};
 
 use super::*;
-use crate::classify::{ClassRule, Classifier};
-use crate::window::WindowRule;
+use crate::facts::classify::{ClassRule, Classifier};
+use crate::facts::window::WindowRule;
 
 type Track = (i64, i64);
 
@@ -44,7 +44,7 @@ impl Sketch {
     fn graph(&self) -> MeasuredGraph {
         let classifier = Classifier::new(ClassRule::Category);
         let scope = Scope::new(&self.trace, WindowRule::All, &classifier);
-        of(&[RankFacts::new(&scope)], &Collectives::default())
+        build_measured_graph(&[RankFacts::new(&scope)], &Collectives::default())
     }
 }
 
@@ -134,7 +134,7 @@ fn sequence_numbers_join_the_passes_of_old_recordings() {
 }
 
 #[test]
-fn a_gap_no_launch_explains_is_a_wait_for_the_other_stream() {
+fn an_unexplained_gap_waits_for_the_other_stream() {
     let mut sketch = Sketch::default();
     let ns = |us: i64| us * 1000;
     let span = |from: i64, to: i64| (ns(from), ns(to));
@@ -154,7 +154,7 @@ fn a_gap_no_launch_explains_is_a_wait_for_the_other_stream() {
 fn spent(trace: &Trace) -> Vec<(PathCategory, i64)> {
     let scope = Scope::new(trace, WindowRule::All, &Classifier::new(ClassRule::Category));
     let scopes = [scope];
-    let job = crate::JobFacts::new(&scopes);
+    let job = crate::facts::job::JobFacts::new(&scopes);
     let path = &job.paths().ranks[0];
     path.parts.iter().map(|part| (part.category, part.duration_ns)).collect()
 }
@@ -162,8 +162,10 @@ fn spent(trace: &Trace) -> Vec<(PathCategory, i64)> {
 /// The window after an edit.
 fn after(trace: &Trace, edit: &str) -> i64 {
     let scopes = [Scope::new(trace, WindowRule::All, &Classifier::new(ClassRule::Category))];
-    let edit = crate::what_if::parse(edit).unwrap();
-    crate::what_if::of(&crate::JobFacts::new(&scopes), &[edit]).windows[0].new_window_ns
+    let edit = crate::graph::what_if::parse(edit).unwrap();
+    crate::graph::what_if::answer_questions(&crate::facts::job::JobFacts::new(&scopes), &[edit])
+        .windows[0]
+        .new_window_ns
 }
 
 const FETCH: &str = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__";
@@ -191,7 +193,7 @@ fn a_batch_comes_when_the_thread_that_pins_it_is_done() {
 }
 
 #[test]
-fn frames_of_python_tell_of_a_pinning_thread_too() {
+fn python_frames_reveal_a_pinning_thread() {
     let frame = |id: u32, parent: &str, tid: u32, (start, end): (i64, i64), name: &str| {
         format!(
             "{{\"ph\":\"X\",\"cat\":\"python_function\",\"name\":\"{name}\",\"pid\":9,\"tid\":{tid},\
@@ -222,14 +224,14 @@ fn frames_of_python_tell_of_a_pinning_thread_too() {
     let text = format!("{{\"traceEvents\": [{}]}}", rows.join(","));
     let trace = trace::open::parse(text.as_bytes()).unwrap();
     let scope = Scope::new(&trace, WindowRule::All, &Classifier::new(ClassRule::Category));
-    let graph = of(&[RankFacts::new(&scope)], &Collectives::default());
+    let graph = build_measured_graph(&[RankFacts::new(&scope)], &Collectives::default());
     let hand_off = graph.graph.edges().iter().find(|edge| edge.kind == EdgeKind::Data).unwrap();
     let row = |node: NodeId| graph.origins[node.index()].row;
     assert_eq!((row(hand_off.source), row(hand_off.target)), (Some(3), Some(0)));
 }
 
 #[test]
-fn time_in_frames_of_python_is_called_that() {
+fn python_frame_time_has_its_own_category() {
     let text = br#"{"traceEvents": [
         {"ph":"X","cat":"python_function","name":"train.py(3): step","pid":9,"tid":1,"ts":0,"dur":80,
          "args":{"Python id":1}},
@@ -264,7 +266,7 @@ fn issue_24_stacks_of_operators_count_as_frames() {
     ];
     assert_eq!(spent(&trace), expected);
     let scopes = [Scope::new(&trace, WindowRule::All, &Classifier::new(ClassRule::Category))];
-    let job = crate::JobFacts::new(&scopes);
+    let job = crate::facts::job::JobFacts::new(&scopes);
     let path = &job.paths().ranks[0];
     let python = path.contributors.iter().find(|one| one.category == PathCategory::PythonFrame);
     assert_eq!(python.unwrap().name, "train.py(3): step");

@@ -1,17 +1,17 @@
-//! What the host and the streams waited for: as the profiler recorded it, else inferred from the
-//! names, order and times of calls.
+//! Finds what the host and the streams waited for: as the profiler recorded it, or else inferred
+//! from the names, order and times of calls.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use trace::store::{EventKind, TrackKey};
 
 use super::device::DeviceWork;
-use super::label::Evidence;
+use super::label::WaitEvidence;
 use super::segment::ThreadSegment;
-use crate::calls::{self, CallKind, Direction};
-use crate::scope::Scope;
+use crate::facts::calls::{self, CallKind, Direction};
+use crate::facts::scope::Scope;
 
-/// What is known of waits in a rank's window.
+/// Recorded and inferable waits in a rank's window.
 pub(super) struct Waits<'a, 'b> {
     scope: &'a Scope<'b>,
     calls: Vec<CallKind>,
@@ -21,7 +21,7 @@ pub(super) struct Waits<'a, 'b> {
     records: Vec<(u64, u32)>,
     /// Device and stream of each stream.
     streams: Vec<(i32, i32)>,
-    /// Per track: the devices its thread used, else its process; none: it may use any.
+    /// Devices that each track may use: those its thread used, else those of its process, else any.
     used: Vec<BTreeSet<i32>>,
 }
 
@@ -73,7 +73,7 @@ impl<'a, 'b> Waits<'a, 'b> {
         waits
     }
 
-    /// When calls made a stream wait, by time.
+    /// Returns the times at which calls made a stream wait.
     pub fn stream_waits(&self) -> Vec<i64> {
         let trace = self.scope.trace;
         let is_wait =
@@ -84,17 +84,19 @@ impl<'a, 'b> Waits<'a, 'b> {
         times
     }
 
-    /// What a call does.
+    /// Returns the kind of a call.
     pub fn call(&self, row: u32) -> CallKind {
         self.calls[self.scope.trace.slices.name[row as usize].0 as usize]
     }
 
-    /// The works a call waited for before it returned.
-    pub fn of_call(
+    /// Returns the works that a call waited for before it returned.
+    pub fn find_awaited_work(
         &self,
-        (segment, call): (&ThreadSegment, CallKind),
+        segment: &ThreadSegment,
+        call: CallKind,
         launched: &[u32],
-        (device, evidence): (&DeviceWork, &mut Evidence),
+        device: &DeviceWork,
+        evidence: &mut WaitEvidence,
     ) -> Vec<u32> {
         let mut awaited = match call {
             CallKind::Plain | CallKind::BlockingCopy => self.copies(call, launched, device),
@@ -102,7 +104,7 @@ impl<'a, 'b> Waits<'a, 'b> {
             _ => match self.recorded(segment.row) {
                 Some(sync) => {
                     evidence.host_waits_recorded += 1;
-                    return self.of_sync(segment, (sync, call), device);
+                    return self.find_recorded_work(segment, sync, call, device);
                 }
                 None => self.inferred(segment, call, device),
             },
@@ -114,9 +116,9 @@ impl<'a, 'b> Waits<'a, 'b> {
         awaited
     }
 
-    /// The work an operator of our own runs waited for: its thread takes part in the work, so a
-    /// kernel that ends inside the operator that launched it was awaited there.
-    pub fn of_own_operator(
+    /// Returns the works that an operator of our own trainer waited for: its thread takes part in
+    /// the work, so it waited for every kernel that it launched and that ended inside it.
+    pub fn find_pool_work(
         &self,
         segment: &ThreadSegment,
         launched: &[u32],
@@ -133,7 +135,7 @@ impl<'a, 'b> Waits<'a, 'b> {
         works.filter(is_inside).collect()
     }
 
-    /// Copies that ended inside their call: to or from pageable memory, or from the device.
+    /// Returns the copies that block their call: to or from pageable memory, or from the device.
     fn copies(&self, call: CallKind, launched: &[u32], device: &DeviceWork) -> Vec<u32> {
         let trace = self.scope.trace;
         let blocks = |work: &u32| {
@@ -147,7 +149,7 @@ impl<'a, 'b> Waits<'a, 'b> {
         launched.iter().copied().filter(blocks).collect()
     }
 
-    /// The profiler's row of a wait.
+    /// Returns the row in which the profiler recorded a wait.
     fn recorded(&self, call: u32) -> Option<u32> {
         let correlation = self.scope.trace.slices.correlation(call)?;
         let first = self.syncs.partition_point(|(id, _)| *id < correlation);
@@ -158,11 +160,12 @@ impl<'a, 'b> Waits<'a, 'b> {
         same.map(|(_, row)| *row).min_by_key(|row| apart(*row))
     }
 
-    /// The works a recorded wait of the host was for.
-    fn of_sync(
+    /// Returns the works that a recorded wait of the host was for.
+    fn find_recorded_work(
         &self,
         segment: &ThreadSegment,
-        (sync, call): (u32, CallKind),
+        sync: u32,
+        call: CallKind,
         device: &DeviceWork,
     ) -> Vec<u32> {
         let slices = &self.scope.trace.slices;
@@ -172,7 +175,7 @@ impl<'a, 'b> Waits<'a, 'b> {
         let own = slices.stream(sync).map(i64::from);
         let stream = wait.stream.filter(|id| *id >= 0).or(own.filter(|id| *id >= 0));
         let device_id = self.device_of(sync);
-        let of_stream = |at: &usize| {
+        let is_stream_meant = |at: &usize| {
             let (on, number) = self.streams[*at];
             let is_named = match (call, stream) {
                 (CallKind::StreamSync | CallKind::EventSync, Some(id)) => i64::from(number) == id,
@@ -180,7 +183,7 @@ impl<'a, 'b> Waits<'a, 'b> {
             };
             is_named && device_id.map_or_else(|| self.reaches(segment.row, *at), |id| id == on)
         };
-        let streams = (0..device.streams.len()).filter(of_stream);
+        let streams = (0..device.streams.len()).filter(is_stream_meant);
         let works = streams.filter_map(|at| device.last_launched(at, before));
         let ended: Vec<u32> =
             works.filter(|work| device.works[*work as usize].end <= segment.end).collect();
@@ -188,8 +191,8 @@ impl<'a, 'b> Waits<'a, 'b> {
         if is_one { latest(ended, device) } else { ended }
     }
 
-    /// The works a wait of the host must have been for, by what it is called and what ended before
-    /// it returned.
+    /// Infers the works that a host wait was for, from the name of the call and from what ended
+    /// before it returned.
     fn inferred(&self, segment: &ThreadSegment, call: CallKind, device: &DeviceWork) -> Vec<u32> {
         let streams = || self.reached(segment.row);
         let end = |work: u32| device.works[work as usize].end;
@@ -226,25 +229,28 @@ impl<'a, 'b> Waits<'a, 'b> {
         (done > 0).then(|| (range.start + done - 1) as u32)
     }
 
-    /// When the call of a correlation id recorded its event.
+    /// Returns the time at which the call of a correlation id recorded its event.
     fn record(&self, correlation: u64) -> Option<i64> {
         let at = self.records.binary_search_by_key(&correlation, |(id, _)| *id).ok()?;
         Some(self.scope.trace.slices.start(self.records[at].1))
     }
 
-    /// Takes note of a call, and finds which work of another stream what it launched waited for.
+    /// Records the effect of a call on streams, and infers which work of other streams its launched
+    /// work waited for.
     pub fn note(
         &self,
         order: &mut ThreadOrder,
-        (segment, call): (&ThreadSegment, CallKind),
+        segment: &ThreadSegment,
+        call: CallKind,
         launched: &[u32],
-        (device, evidence): (&mut DeviceWork, &mut Evidence),
+        device: &mut DeviceWork,
+        evidence: &mut WaitEvidence,
     ) {
         match call {
             CallKind::EventRecord => order.recorded = Some(segment.start),
             CallKind::StreamWait => match self.recorded(segment.row) {
                 Some(sync) => {
-                    if let Some(wait) = self.of_stream_wait(segment, sync, device) {
+                    if let Some(wait) = self.find_stream_wait(segment, sync, device) {
                         device.stream_waits.push(wait);
                         evidence.stream_waits_recorded += 1;
                     }
@@ -264,7 +270,7 @@ impl<'a, 'b> Waits<'a, 'b> {
                 order.pending.retain_mut(|wait| {
                     if !wait.seen.contains(&stream) {
                         wait.seen.push(stream);
-                        awaited.extend(self.other(device, (segment.row, first), wait.before));
+                        awaited.extend(self.other(device, segment.row, first, wait.before));
                     }
                     wait.seen.len() < device.streams.len()
                 });
@@ -276,9 +282,9 @@ impl<'a, 'b> Waits<'a, 'b> {
         }
     }
 
-    /// The works a recorded wait of a stream joins: the next of the waiting stream, and the last
-    /// launched on the other one before the event was recorded.
-    fn of_stream_wait(
+    /// Returns the two works that a recorded stream wait joins: the next on the waiting stream, and
+    /// the last launched on the other one before the event was recorded.
+    fn find_stream_wait(
         &self,
         segment: &ThreadSegment,
         sync: u32,
@@ -306,7 +312,8 @@ impl<'a, 'b> Waits<'a, 'b> {
         &self,
         segment: &ThreadSegment,
         copy: u32,
-        (device, evidence): (&mut DeviceWork, &mut Evidence),
+        device: &mut DeviceWork,
+        evidence: &mut WaitEvidence,
     ) -> bool {
         let start = device.works[copy as usize].start;
         let streams = self.reached(segment.row);
@@ -321,9 +328,9 @@ impl<'a, 'b> Waits<'a, 'b> {
         true
     }
 
-    /// Of the last works launched on other streams before a time, the one that ended last before a
-    /// work began that a call launched.
-    fn other(&self, device: &DeviceWork, (call, work): (u32, u32), before: i64) -> Option<u32> {
+    /// Returns the work of another stream that ended last before a launched work began, among the
+    /// last works launched on each.
+    fn other(&self, device: &DeviceWork, call: u32, work: u32, before: i64) -> Option<u32> {
         let start = device.works[work as usize].start;
         let is_other = |at: &usize| !device.streams[*at].contains(&(work as usize));
         let others = self.reached(call).filter(is_other);
@@ -332,11 +339,11 @@ impl<'a, 'b> Waits<'a, 'b> {
         ended.max_by_key(|work| device.works[*work as usize].end)
     }
 
-    /// The device a recorded wait is of, if its row says so.
+    /// Returns the device of a recorded wait, if its row names one.
     fn device_of(&self, sync: u32) -> Option<i32> {
         let trace = self.scope.trace;
         match trace.slices.device(sync).filter(|id| *id >= 0) {
-            // Without the argument it may stand on the track of a thread.
+            // Without the argument, the row may be on the track of a thread.
             None => Some(trace.device(sync)).filter(|id| self.streams.iter().any(|of| of.0 == *id)),
             known => known,
         }
@@ -355,7 +362,7 @@ impl<'a, 'b> Waits<'a, 'b> {
     }
 }
 
-/// Per track: the devices it launched work on; if none, those of the threads of its process.
+/// For each track, the devices on which it launched work, or else those of its process.
 fn used(scope: &Scope<'_>, streams: &[(i32, i32)]) -> Vec<BTreeSet<i32>> {
     let trace = scope.trace;
     let mut used = vec![BTreeSet::new(); trace.tracks.len()];

@@ -78,7 +78,7 @@ fn once(file: &Path, threads: usize) -> Result<Once, Error> {
     for trace in &job.traces {
         let scope = Scope::new(trace, WindowRule::Steps, &classifier);
         // Kept alive, so that it is computed.
-        std::hint::black_box(breakdown::of(&scope));
+        std::hint::black_box(breakdown::compute_breakdown(&scope));
         events += trace.event_count();
         text_bytes += trace.origin.text_bytes;
     }

@@ -1,7 +1,7 @@
 //! `rowmill predict findings`: what findings save, by a simulated step.
 
 use analyze::Scope;
-use analyze::antipattern::{Finding, RuleSettings, SavingSource, Severity};
+use analyze::findings::{Finding, RuleSettings, SavingSource, Severity};
 use predict::prediction::{self, Draws};
 use predict::recording::Span;
 use predict::reprice;

@@ -2,12 +2,10 @@
 
 use std::cmp::Reverse;
 
-use analyze::hta::{self, Cutoffs, View};
 use analyze::idle::IdleSettings;
 use analyze::job::{JobFacts, RankFacts};
 use analyze::launches::GroupedBy;
 use analyze::{breakdown, idle, kernels, launches, overlap, queue};
-use serde::Serialize;
 
 use super::{TraceLook, each};
 use crate::args::{BreakdownBy, IdleBy, KernelsBy, LaunchesBy, QueueBy};
@@ -16,28 +14,22 @@ use crate::resolve::trace::Chosen;
 
 /// `rowmill trace breakdown`.
 pub fn breakdown(look: &TraceLook<'_>, by: BreakdownBy) -> Result<(), Error> {
-    if look.chosen.is_hta {
-        look.explain(&[hta::HtaTable::Temporal, hta::HtaTable::Overlap]);
-        return look.put(&hta_breakdown(&look.views()));
-    }
     let scopes = Chosen::usable(look.chosen.scopes());
     let job = JobFacts::new(&scopes);
     match by {
-        BreakdownBy::Rank => look.put(&each(&job, |rank| [breakdown::of_recording(rank.scope)])),
+        BreakdownBy::Rank => {
+            look.put(&each(&job, |rank| [breakdown::compute_recorded_breakdown(rank.scope)]))
+        }
         BreakdownBy::Device => look.put(&each(&job, |rank| breakdown::by_device(rank.scope))),
     }
 }
 
 /// `rowmill trace idle`.
 pub fn idle(look: &TraceLook<'_>, by: IdleBy, kernel_wait_ns: i64) -> Result<(), Error> {
-    if look.chosen.is_hta {
-        look.explain(&[hta::HtaTable::Idle]);
-        return look.put(&hta::idle(&look.views(), kernel_wait_ns));
-    }
     let settings = IdleSettings { kernel_wait_ns, ..IdleSettings::USUAL };
     let scopes = look.chosen.scopes();
     let job = JobFacts::new(&scopes);
-    let of = |rank: &RankFacts<'_>| idle::of(rank.scope, rank.tree(), &settings);
+    let of = |rank: &RankFacts<'_>| idle::compute_idle_time(rank.scope, rank.tree(), &settings);
     match by {
         IdleBy::Device => look.put(&each(&job, |rank| of(rank).devices)),
         IdleBy::Stream => look.put(&each(&job, |rank| of(rank).streams)),
@@ -48,29 +40,21 @@ pub fn idle(look: &TraceLook<'_>, by: IdleBy, kernel_wait_ns: i64) -> Result<(),
 
 /// `rowmill trace overlap`.
 pub fn overlap(look: &TraceLook<'_>, by: BreakdownBy) -> Result<(), Error> {
-    if look.chosen.is_hta {
-        look.explain(&[hta::HtaTable::KernelTypes]);
-        return look.put(&hta::kernel_types(&look.views()));
-    }
     let scopes = Chosen::usable(look.chosen.scopes());
     let job = JobFacts::new(&scopes);
     match by {
-        BreakdownBy::Rank => look.put(&each(&job, |rank| overlap::of(rank.scope))),
+        BreakdownBy::Rank => look.put(&each(&job, |rank| overlap::compute_overlap(rank.scope))),
         BreakdownBy::Device => look.put(&each(&job, |rank| overlap::by_device(rank.scope))),
     }
 }
 
 /// `rowmill trace kernels`.
 pub fn kernels(look: &TraceLook<'_>, by: KernelsBy) -> Result<(), Error> {
-    if look.chosen.is_hta {
-        look.explain(&[hta::HtaTable::Kernels]);
-        return look.put(&hta::kernels(&look.views()));
-    }
     let scopes = look.chosen.scopes();
     let job = JobFacts::new(&scopes);
     match by {
         KernelsBy::Name => {
-            let mut rows = each(&job, |rank| kernels::of(rank.scope));
+            let mut rows = each(&job, |rank| kernels::list_kernels(rank.scope));
             kernels::distinguish(&mut rows);
             // The longest of any rank first; of one rank they are in that order already.
             rows.sort_by_key(|row| Reverse(row.total_ns));
@@ -82,14 +66,6 @@ pub fn kernels(look: &TraceLook<'_>, by: KernelsBy) -> Result<(), Error> {
 
 /// `rowmill trace launches`.
 pub fn launches(look: &TraceLook<'_>, by: LaunchesBy) -> Result<(), Error> {
-    if look.chosen.is_hta {
-        look.explain(&[hta::HtaTable::Launches]);
-        let rows = hta::launches(&look.views());
-        return match by {
-            LaunchesBy::Launch => look.put(&rows),
-            _ => look.put(&hta::launch_summary(&rows, Cutoffs::HTA)),
-        };
-    }
     let scopes = Chosen::usable(look.chosen.scopes());
     let job = JobFacts::new(&scopes);
     let distributions = |grouped_by| {
@@ -112,60 +88,10 @@ pub fn launches(look: &TraceLook<'_>, by: LaunchesBy) -> Result<(), Error> {
 
 /// `rowmill trace queue`.
 pub fn queue(look: &TraceLook<'_>, by: QueueBy) -> Result<(), Error> {
-    if look.chosen.is_hta {
-        look.explain(&[hta::HtaTable::Queue]);
-        return look.put(&hta::queue(&look.views()));
-    }
     let scopes = look.chosen.scopes();
     let job = JobFacts::new(&scopes);
     match by {
-        QueueBy::Stream => look.put(&each(&job, |rank| queue::of(rank.scope))),
+        QueueBy::Stream => look.put(&each(&job, |rank| queue::measure_queues(rank.scope))),
         QueueBy::Point => look.put(&each(&job, |rank| queue::series(rank.scope))),
-    }
-}
-
-/// A rank's breakdown as Holistic Trace Analysis prints it in two tables.
-#[derive(Serialize)]
-struct HtaBreakdown {
-    #[serde(flatten)]
-    temporal: hta::Temporal,
-    communication_ns: i64,
-    overlap_ns: i64,
-    overlap_pct: Option<f64>,
-}
-
-fn hta_breakdown(views: &[View<'_>]) -> Vec<HtaBreakdown> {
-    let overlaps = hta::overlap(views);
-    let with_overlap = |temporal: hta::Temporal| {
-        let overlap = overlaps.iter().find(|overlap| overlap.rank == temporal.rank);
-        HtaBreakdown {
-            temporal,
-            communication_ns: overlap.map_or(0, |overlap| overlap.communication_ns),
-            overlap_ns: overlap.map_or(0, |overlap| overlap.overlap_ns),
-            overlap_pct: overlap.and_then(|overlap| overlap.overlap_pct),
-        }
-    };
-    hta::temporal(views).into_iter().map(with_overlap).collect()
-}
-
-impl TraceLook<'_> {
-    fn views(&self) -> Vec<View<'_>> {
-        hta::views(self.chosen.job.traces.iter().filter(|trace| trace.is_usable()))
-    }
-
-    /// Why figures of Holistic Trace Analysis are not ours, with `-v`.
-    fn explain(&self, tables: &[hta::HtaTable]) {
-        let mut said = Vec::new();
-        for difference in hta::explain(&self.views()) {
-            let is_new = !said.contains(&difference.hta);
-            if tables.contains(&difference.table) && difference.row_count != Some(0) && is_new {
-                said.push(difference.hta);
-                let rows = difference.row_count.map_or(String::new(), |n| format!(" ({n} rows)"));
-                self.session.console.detail(format_args!(
-                    "Holistic Trace Analysis {}{rows}; rowmill {}",
-                    difference.hta, difference.rowmill
-                ));
-            }
-        }
     }
 }

@@ -45,7 +45,7 @@ pub fn run(
     }
     let scopes = [before.chosen.scopes(), after.scopes()];
     let jobs = [JobFacts::new(&scopes[0]), JobFacts::new(&scopes[1])];
-    let diff = diff::of(&jobs[0], &jobs[1]);
+    let diff = diff::compare_jobs(&jobs[0], &jobs[1]);
     let is_usable = |job: &store::Job| job.traces.iter().all(Trace::is_usable);
     let is_comparable = is_usable(&before.chosen.job) && is_usable(&after.job);
     // Steps are compared one by one, windows as a whole: a part of one with all of the other would
@@ -76,7 +76,7 @@ pub fn run(
         Some(DiffBy::Host) => DiffSubject::Host,
         Some(DiffBy::Call) => DiffSubject::Call,
     };
-    let rows: Vec<&SpentChange> = diff.of_subject(subject).collect();
+    let rows: Vec<&SpentChange> = diff.filter_subject(subject).collect();
     before.put(&rows)
 }
 
@@ -134,7 +134,7 @@ fn table(diff: &Diff, top: usize) -> String {
         (DiffSubject::Host, "operators: host time of their own"),
         (DiffSubject::Call, "calls of the runtime: host time"),
     ] {
-        let real = diff.of_subject(subject).filter(|change| !change.is_noise);
+        let real = diff.filter_subject(subject).filter(|change| !change.is_noise);
         let rows: Vec<Vec<String>> = real.take(top).map(|change| row(diff, change)).collect();
         if !rows.is_empty() {
             parts.push(render::grid(

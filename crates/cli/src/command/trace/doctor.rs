@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
+use analyze::cpu_run;
 use analyze::job::{JobFacts, RankFacts};
-use analyze::pool;
 use analyze::quality::{self, Issue, QualityVerdict, Severity};
 use analyze::skew::Skew;
 
@@ -43,7 +43,7 @@ pub fn run(look: &TraceLook<'_>) -> Result<ExitCode, Error> {
 /// What is known of the clocks of the devices, a line for each.
 fn clocks(job: &JobFacts<'_>) -> Vec<String> {
     // A pool's clock is its host's.
-    let devices = job.ranks.iter().filter(|rank| !pool::is_pool(rank.scope.trace));
+    let devices = job.ranks.iter().filter(|rank| !cpu_run::is_cpu_run(rank.scope.trace));
     let all = devices.flat_map(RankFacts::skews);
     let line = |skew: &Skew| {
         let rank =

@@ -180,7 +180,7 @@ pub fn clocks(job: &Job) -> Vec<clock::RankClock> {
     let classifier = Classifier::new(ClassRule::Category);
     let scope = |trace| Scope::new(trace, WindowRule::All, &classifier);
     let scopes: Vec<Scope<'_>> = job.traces.iter().map(scope).collect();
-    collectives::of(&scopes).compare_clocks(&scopes)
+    collectives::match_collectives(&scopes).compare_clocks(&scopes)
 }
 
 /// The job without what cut recordings do not cover.
@@ -256,12 +256,12 @@ fn tables(job: &Job, folder: &Path, session: &Session) -> Result<(), Error> {
         .iter()
         .flat_map(|scope| {
             let facts = RankFacts::new(scope);
-            ops::of(scope, facts.tree(), facts.attribution())
+            ops::list_operators(scope, facts.tree(), facts.attribution())
         })
         .collect();
-    let mut kernels: Vec<_> = scopes.iter().flat_map(kernels::of).collect();
+    let mut kernels: Vec<_> = scopes.iter().flat_map(kernels::list_kernels).collect();
     kernels::distinguish(&mut kernels);
-    let collectives = collectives::of(&scopes).rows();
+    let collectives = collectives::match_collectives(&scopes).rows();
     let names = ["events", "ops", "kernels", "collectives"];
     let missing = coverage::missing(&job.traces);
     let put = TableFolder { folder, console: session.console, missing: missing.as_deref() };

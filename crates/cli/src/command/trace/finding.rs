@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use analyze::antipattern::{
-    self, Confidence, Finding, FindingCategory, FindingReport, HeldBack, Proof, RuleSettings,
+use analyze::findings::{
+    self, Confidence, Evidence, Finding, FindingCategory, FindingReport, HeldBack, RuleSettings,
     Severity,
 };
 use analyze::job::{JobFacts, OperatorTensors, Tensors};
@@ -40,7 +40,7 @@ pub(super) fn run(
     let report = find(&mut JobFacts::new(&scopes), &settings)?;
     look.session.console.detail(format_args!(
         "{} rules after reading: {}",
-        antipattern::rules().count() + settings.own.len(),
+        findings::rules().count() + settings.custom.len(),
         render::nanos(started.elapsed().as_nanos() as f64)
     ));
     unless_closed(put(look, &report))?;
@@ -64,7 +64,7 @@ pub(super) fn run(
 /// The findings of a job; what its files know of tensors is read for them.
 pub fn find(job: &mut JobFacts<'_>, settings: &RuleSettings) -> Result<FindingReport, Error> {
     job.know_shapes(shapes(job));
-    Ok(antipattern::of(job, settings)?)
+    Ok(findings::collect_findings(job, settings)?)
 }
 
 fn settings(path: Option<&Path>) -> Result<RuleSettings, Error> {
@@ -81,7 +81,7 @@ fn settings(path: Option<&Path>) -> Result<RuleSettings, Error> {
 fn shapes(job: &JobFacts<'_>) -> OperatorTensors {
     let traces = job.ranks.iter().map(|rank| rank.scope.trace);
     let mut shapes = OperatorTensors::new();
-    each_with_shapes(traces, &antipattern::rows_with_shapes(job), |place, arguments| {
+    each_with_shapes(traces, &findings::rows_with_shapes(job), |place, arguments| {
         let tensors = tensors(arguments.get("Input Dims"), arguments.get("Input type"));
         shapes.extend(tensors.map(|tensors| (place, tensors)));
     });
@@ -204,18 +204,18 @@ fn paragraph(finding: &Finding) -> String {
     let mut lines = vec![heading(finding)];
     lines.extend(wrapped(&finding.what));
     lines.extend(wrapped(&format!("→ {}", finding.advice)));
-    let place = finding.proofs.first().and_then(place);
+    let place = finding.evidence.first().and_then(place);
     lines.extend(place.iter().flat_map(|place| wrapped(place)));
     lines.join("\n")
 }
 
 /// Where the most telling row lies, and the line of Python if it is known.
-fn place(proof: &Proof) -> Option<String> {
-    let start = render::nanos(proof.start_ns? as f64);
-    let source = proof.source.as_ref().map_or_else(String::new, |line| format!(", {line}"));
-    let path = proof.within.iter().map(String::as_str).chain([short_name(&proof.name)]);
+fn place(evidence: &Evidence) -> Option<String> {
+    let start = render::nanos(evidence.start_ns? as f64);
+    let source = evidence.source.as_ref().map_or_else(String::new, |line| format!(", {line}"));
+    let path = evidence.within.iter().map(String::as_str).chain([short_name(&evidence.name)]);
     let path = path.collect::<Vec<_>>().join(" › ");
-    Some(format!("at +{start} on rank {}: {path}{source}", proof.rank))
+    Some(format!("at +{start} on rank {}: {path}{source}", evidence.rank))
 }
 
 fn heading(finding: &Finding) -> String {

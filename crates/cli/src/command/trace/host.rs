@@ -17,13 +17,14 @@ pub fn ops(
     let scopes = look.chosen.scopes();
     let job = JobFacts::new(&scopes);
     match by {
-        OpsBy::Name => {
-            look.put(&each(&job, |rank| ops::of(rank.scope, rank.tree(), rank.attribution())))
-        }
-        OpsBy::Annotation => look
-            .put(&each(&job, |rank| annotations::of(rank.scope, rank.tree(), rank.attribution()))),
+        OpsBy::Name => look.put(&each(&job, |rank| {
+            ops::list_operators(rank.scope, rank.tree(), rank.attribution())
+        })),
+        OpsBy::Annotation => look.put(&each(&job, |rank| {
+            annotations::list_annotations(rank.scope, rank.tree(), rank.attribution())
+        })),
         OpsBy::Sequence => look.put(&each(&job, |rank| {
-            sequences::of(rank.scope, rank.tree(), rank.attribution(), pattern)
+            sequences::find_sequences(rank.scope, rank.tree(), rank.attribution(), pattern)
         })),
         OpsBy::Attribution => look.put(&each(&job, |rank| rank.attribution().coverage(rank.scope))),
     }
@@ -44,9 +45,9 @@ pub fn steps(look: &TraceLook<'_>, by: StepsBy) -> Result<(), Error> {
 pub fn memory(look: &TraceLook<'_>, by: MemoryBy) -> Result<(), Error> {
     let scopes = look.chosen.scopes();
     let job = JobFacts::new(&scopes);
-    let of = |rank: &RankFacts<'_>| memory::of(rank.scope.trace, rank.tree());
+    let of = |rank: &RankFacts<'_>| memory::measure_memory(rank.scope.trace, rank.tree());
     match by {
-        MemoryBy::Copy => look.put(&each(&job, |rank| bandwidth::of(rank.scope))),
+        MemoryBy::Copy => look.put(&each(&job, |rank| bandwidth::measure_bandwidth(rank.scope))),
         MemoryBy::Size => look.put(&each(&job, |rank| bandwidth::by_size(rank.scope))),
         MemoryBy::Peak => look.put(&each(&job, |rank| of(rank).peaks)),
         MemoryBy::Op => look.put(&each(&job, |rank| of(rank).operators)),

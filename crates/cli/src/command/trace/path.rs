@@ -20,7 +20,7 @@ pub fn run(look: &TraceLook<'_>, by: Option<PathBy>, edits: &[String]) -> Result
     let job = JobFacts::new(&scopes);
     say_evidence(look, job.measured());
     if !questions.is_empty() {
-        return changed(look, by, &what_if::of(&job, &questions));
+        return changed(look, by, &what_if::answer_questions(&job, &questions));
     }
     let found = job.paths();
     let is_usable = |path: &&Path| path.rank.is_some_and(|rank| is_usable(&scopes, rank));

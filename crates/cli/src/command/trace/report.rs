@@ -3,7 +3,7 @@
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use analyze::antipattern::RuleSettings;
+use analyze::findings::RuleSettings;
 use analyze::{JobFacts, Scope};
 use report::html::{self, PageOrigin};
 use report::{JobReport, Options, TimelineSteps};
@@ -76,7 +76,6 @@ pub fn read(content: &ReportContent, session: &Session) -> Result<Chosen, Error>
         window: content.window,
         classify: None,
         classes: content.classes.clone(),
-        compat: None,
         ranks: content.ranks.clone(),
         top: None,
         output: None,

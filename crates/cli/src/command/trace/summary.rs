@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use analyze::antipattern::{FindingReport, RuleSettings};
+use analyze::findings::{FindingReport, RuleSettings};
 use analyze::kernels::plain_name;
 use analyze::quality::{self, QualityVerdict, Severity};
 use analyze::summary::{self as page, Era, JobSummary, Summary};
@@ -48,7 +48,6 @@ pub fn of_run(folder: &Path, session: &Session) -> Result<String, Error> {
         window: None,
         classify: None,
         classes: Vec::new(),
-        compat: None,
         ranks: Vec::new(),
         top: None,
         output: None,
@@ -62,7 +61,7 @@ fn page(chosen: &Chosen, top: usize) -> Result<SummaryPage, Error> {
     let scopes = chosen.scopes();
     let mut job = JobFacts::new(&scopes);
     let findings = finding::find(&mut job, &RuleSettings::default())?;
-    let summary = page::of(&job, top);
+    let summary = page::summarize_job(&job, top);
     Ok(SummaryPage { summary, findings, finding_count: FINDINGS })
 }
 
@@ -150,8 +149,8 @@ fn job(page: &SummaryPage) -> Vec<(&'static str, String)> {
         ("window", format!("{window}, {}{over}", render::nanos(job.window_ns as f64))),
         ("step", step(job)),
     ];
-    if !page.findings.account.is_empty() && !is_unknown(&page.summary) {
-        facts.push(("adds up", page.findings.account.clone()));
+    if !page.findings.step_summary.is_empty() && !is_unknown(&page.summary) {
+        facts.push(("adds up", page.findings.step_summary.clone()));
     }
     if !job.is_of_host {
         let busy = if is_pool { "pool busy" } else { "device busy" };

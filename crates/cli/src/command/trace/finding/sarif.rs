@@ -1,6 +1,6 @@
 //! Findings as SARIF 2.1.0, which code hosts show beside changes. Knows no rule.
 
-use analyze::antipattern::{self, Finding, FindingReport, Severity};
+use analyze::findings::{self, Finding, FindingReport, Severity};
 use serde_json::{Value, json};
 use trace::store::Job;
 
@@ -12,7 +12,7 @@ pub fn text(report: &FindingReport, job: &Job) -> Result<String, Error> {
         report.findings.iter().filter(|one| !is_built_in(&one.rule)).map(
             |finding| json!({"id": finding.rule, "shortDescription": {"text": finding.title}}),
         );
-    let rules: Vec<Value> = antipattern::rules()
+    let rules: Vec<Value> = findings::rules()
         .map(|rule| {
             json!({
                 "id": rule.id,
@@ -38,7 +38,7 @@ pub fn text(report: &FindingReport, job: &Job) -> Result<String, Error> {
 }
 
 fn is_built_in(rule: &str) -> bool {
-    antipattern::rules().any(|known| known.id == rule)
+    findings::rules().any(|known| known.id == rule)
 }
 
 fn result(finding: &Finding, job: &Job) -> Value {
@@ -67,7 +67,7 @@ fn result(finding: &Finding, job: &Job) -> Value {
             "severity": finding.severity,
             "confidence": finding.confidence,
             "heldBack": finding.held_back,
-            "bound": finding.bound,
+            "bound": finding.limiting_factor,
             "saving": finding.saving,
             "ranks": finding.ranks,
         },

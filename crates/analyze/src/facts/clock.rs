@@ -1,0 +1,82 @@
+//! Clock offsets between ranks, estimated from collectives, which end everywhere at once.
+//!
+//! Which collectives belong together is `collectives`' affair.
+
+use serde::Serialize;
+
+use crate::facts::distribution;
+use crate::facts::window::TimeWindow;
+
+/// Minimum number of common collectives: with fewer, chance and skew cannot be distinguished.
+const LEAST: usize = 3;
+/// Share of the differences that the spread covers.
+const WITHIN: (usize, usize) = (9, 10);
+
+/// One rank's clock against the others'.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RankClock {
+    pub rank: u32,
+    /// Collectives whose end is known of this rank and of another.
+    pub collectives: u64,
+    /// Nanoseconds by which its clock runs ahead: the median over collectives of its end minus the
+    /// median end over ranks.
+    pub ahead_ns: i64,
+    /// How far single collectives lie from that: nine of ten are nearer.
+    pub spread_ns: i64,
+    /// What is to be subtracted from its times: `ahead_ns` where it can be told from the scatter of
+    /// single collectives, else 0.
+    pub correction_ns: i64,
+}
+
+/// Whether no moment lies in all windows. Empty windows are ignored.
+pub(crate) fn are_apart<'a>(windows: impl Iterator<Item = &'a TimeWindow>) -> bool {
+    let spans =
+        windows.filter(|window| window.length() > 0).map(|window| (window.start, window.end));
+    spans
+        .reduce(|a, b| (a.0.max(b.0), a.1.min(b.1)))
+        .is_some_and(|(latest, earliest)| latest >= earliest)
+}
+
+/// Estimates each rank's offset.
+///
+/// `ends[collective][rank]`, absolute nanoseconds, `None` where a rank does not take part; rows may
+/// be shorter than others. `ranks` names the columns.
+///
+/// `ahead(r) = median_c( end(c, r) − median_s end(c, s) )`
+///
+/// A correction is made only with three collectives or more, and only if the offset is larger than
+/// the spread: within it, kernels that end a few microseconds apart look like skew.
+///
+/// # Numerics
+/// Integers throughout. The median of an even count is the middle between two, rounded down.
+pub fn skew(ends: &[Vec<Option<i64>>], ranks: &[u32]) -> Vec<RankClock> {
+    let mut differences = vec![Vec::new(); ranks.len()];
+    for of_collective in ends {
+        let mut ends_ns: Vec<i64> = of_collective.iter().flatten().copied().collect();
+        if ends_ns.len() < 2 {
+            continue;
+        }
+        let Some(middle) = distribution::integer_median(&mut ends_ns) else { continue };
+        for (of_rank, end) in differences.iter_mut().zip(of_collective) {
+            of_rank.extend(end.map(|end| end - middle));
+        }
+    }
+    ranks.iter().zip(differences).map(|(rank, of_rank)| clock(*rank, of_rank)).collect()
+}
+
+fn clock(rank: u32, mut differences: Vec<i64>) -> RankClock {
+    let collectives = differences.len();
+    let Some(ahead_ns) = distribution::integer_median(&mut differences) else {
+        return RankClock { rank, collectives: 0, ahead_ns: 0, spread_ns: 0, correction_ns: 0 };
+    };
+    let mut distances: Vec<_> = differences.iter().map(|one| (one - ahead_ns).abs()).collect();
+    distances.sort_unstable();
+    let (share, whole) = WITHIN;
+    let spread_ns = distances[(collectives * share).div_ceil(whole) - 1];
+    let is_told = collectives >= LEAST && ahead_ns.abs() > spread_ns;
+    let correction_ns = if is_told { ahead_ns } else { 0 };
+    RankClock { rank, collectives: collectives as u64, ahead_ns, spread_ns, correction_ns }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,347 @@
+//! Finds host time that a job in steady state does not repeat: set-up, loading of kernels at their
+//! first launch, autotuning, graph capture, and the profiler's own work.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+use trace::store::{EventKind, StringId, TrackId};
+
+use crate::facts::calls::{self, CallKind};
+use crate::facts::captures::Captures;
+use crate::facts::distribution;
+use crate::facts::interval::{self, Interval};
+use crate::facts::named::{is_named, names};
+use crate::facts::scope::Scope;
+use crate::facts::tree::{self, OperatorTree};
+
+/// A kind of host work that steady steps do not repeat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Disturbance {
+    /// Memory from the driver and code loaded late, outside steady steps; a first step that takes
+    /// far longer than the others.
+    WarmUp,
+    /// The first launch of a kernel, which loads its code.
+    FirstLaunch,
+    /// Variants of a kernel are tried and timed.
+    Autotuning,
+    /// A graph is captured: what is launched does not run.
+    GraphCapture,
+    /// The profiler's own work: its buffers, and its waits as it starts and stops.
+    Profiler,
+}
+
+/// All kinds, in the order in which reports name them.
+pub const DISTURBANCES: [Disturbance; 5] = [
+    Disturbance::Profiler,
+    Disturbance::GraphCapture,
+    Disturbance::Autotuning,
+    Disturbance::FirstLaunch,
+    Disturbance::WarmUp,
+];
+
+/// Minimum ratio of a first launch to a usual call of its name.
+const FIRST_LAUNCH_RATIO: i64 = 10;
+/// And as long as this.
+const FIRST_LAUNCH_NS: i64 = 50_000;
+/// A first step takes this much of a usual one, at least.
+const FIRST_STEP_RATIO: f64 = 1.5;
+/// Measurements that make a loop.
+const MEASURED_MIN: usize = 3;
+/// Launches between two events of a measurement, at most.
+const LAUNCHES_MAX: usize = 8;
+/// Names of operators, annotations and frames that try variants.
+const TUNING: [&str; 8] = [
+    "do_bench",
+    "benchmark_all_configs",
+    "autotune_to_one_config",
+    "benchmark_fused_nodes",
+    "cudnnFind",
+    "miopenFind",
+    "TunableOp",
+    "rocblas_gemm_tune",
+];
+
+/// The disturbed times of each thread, by kind.
+#[derive(Clone, Debug, Default)]
+pub struct Disturbances {
+    /// Disjoint spans by time. The thread is `None` for disturbances of all threads.
+    spans: BTreeMap<(Disturbance, Option<TrackId>), Vec<Interval>>,
+}
+
+impl Disturbances {
+    /// Returns the time within a span in which a thread was disturbed in one way.
+    pub fn length_within(&self, kind: Disturbance, track: TrackId, span: Interval) -> i64 {
+        let spans_of =
+            |key: Option<TrackId>| self.spans.get(&(kind, key)).map_or(&[][..], Vec::as_slice);
+        // A disturbance of all threads may lie inside one of this thread.
+        let both = [spans_of(None), spans_of(Some(track))];
+        both.into_iter().map(|spans| interval::length_within(spans, span)).max().unwrap_or_default()
+    }
+
+    /// Returns the disjoint times in which any thread was disturbed in one way.
+    pub fn intervals(&self, kind: Disturbance) -> Vec<Interval> {
+        let spans = self.spans.iter().filter(|((of, _), _)| *of == kind);
+        interval::union(spans.flat_map(|(_, spans)| spans.iter().copied()).collect())
+    }
+
+    /// Returns whether the recording has no disturbance.
+    pub fn is_empty(&self) -> bool {
+        self.spans.is_empty()
+    }
+
+    fn add(&mut self, kind: Disturbance, track: Option<TrackId>, span: Interval) {
+        self.spans.entry((kind, track)).or_default().push(span);
+    }
+}
+
+/// Finds all disturbances of a recording. `tree` must be that of its trace.
+///
+/// # Cost
+/// `O(n log n)` in the host rows of the trace.
+pub fn find_disturbances(scope: &Scope<'_>, tree: &OperatorTree) -> Disturbances {
+    let mut found = Disturbances::default();
+    let captures = Captures::new(scope.trace, scope.frames());
+    for (track, spans) in captures.by_thread() {
+        for span in spans {
+            found.add(Disturbance::GraphCapture, Some(track), *span);
+        }
+    }
+    profiler(scope, tree, &mut found);
+    counter_collection(scope, &mut found);
+    named(scope, &mut found);
+    first_launches(scope, &mut found);
+    warm_up(scope, &captures, &mut found);
+    behind_captures(scope, &captures, &mut found);
+    let takes_time = names(scope.trace, |name| name.contains("EventElapsedTime"));
+    for thread in tree.threads.iter().filter(|_| takes_time.contains(&true)) {
+        measured(scope, tree, thread, &takes_time, &mut found);
+    }
+    for spans in found.spans.values_mut() {
+        *spans = interval::union(std::mem::take(spans));
+    }
+    found
+}
+
+/// Adds the profiler's rows, and device synchronizations before or after all other work that no
+/// operator or annotation of the user contains.
+fn profiler(scope: &Scope<'_>, tree: &OperatorTree, found: &mut Disturbances) {
+    let trace = scope.trace;
+    let set_up = |row: u32| calls::SET_UP.contains(&trace.name(row));
+    for row in trace.rows().filter(|row| trace.kind(*row) == EventKind::Overhead && !set_up(*row)) {
+        found.add(Disturbance::Profiler, None, (trace.slices.start(row), trace.slices.end(row)));
+    }
+    let names = calls::names(trace);
+    let does = |row: u32| names[trace.slices.name[row as usize].0 as usize];
+    let launches = trace
+        .rows()
+        .filter(|row| trace.kind(*row).is_call() && !scope.links().work(*row).is_empty());
+    let works = launches.map(|row| (trace.slices.start(row), trace.slices.end(row)));
+    let Some((first, last)) = works.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1))) else { return };
+    let is_wait = |row: &u32| trace.kind(*row).is_call() && does(*row) == CallKind::DeviceSync;
+    for row in trace.rows().filter(is_wait) {
+        let (start, end) = (trace.slices.start(row), trace.slices.end(row));
+        let is_users = tree.ancestors(row).any(|around| {
+            let is_step = trace.name(around).starts_with("ProfilerStep#");
+            matches!(trace.kind(around), EventKind::Operator | EventKind::Annotation) && !is_step
+        });
+        if !is_users && (end <= first || start >= last) {
+            let track = trace.slices.track[row as usize];
+            found.add(Disturbance::Profiler, Some(track), (start, end));
+        }
+    }
+}
+
+/// Launches while hardware counters are collected: the profiler saves the memory of each kernel and
+/// replays it once per group of counters, and the launch returns when that is done.
+///
+/// # Source
+/// CUPTI, range profiling with kernel replay; Kineto writes its rows as `cuda_profiler_range`.
+fn counter_collection(scope: &Scope<'_>, found: &mut Disturbances) {
+    let trace = scope.trace;
+    let is_collected = trace.categories.iter().any(|one| one.name == "cuda_profiler_range");
+    let launches = names(trace, |name| is_collected && name.contains("LaunchKernel"));
+    for row in trace.rows().filter(|row| is_named(trace, &launches, *row)) {
+        if trace.kind(row).is_call() {
+            let track = trace.slices.track[row as usize];
+            let span = (trace.slices.start(row), trace.slices.end(row));
+            found.add(Disturbance::Profiler, Some(track), span);
+        }
+    }
+}
+
+/// Operators, annotations and frames that say by their names that they tune.
+fn named(scope: &Scope<'_>, found: &mut Disturbances) {
+    let trace = scope.trace;
+    let is_tuning = |name: &str| {
+        let is_tuner = name.contains("autotuner.py(") && name.ends_with("_bench");
+        is_tuner || TUNING.iter().any(|part| name.contains(part))
+    };
+    let tuning = names(trace, is_tuning);
+    if !tuning.contains(&true) {
+        return;
+    }
+    let is_host = |row: &u32| {
+        matches!(trace.kind(*row), EventKind::Operator | EventKind::Annotation | EventKind::Python)
+    };
+    for row in trace.rows().filter(|row| is_named(trace, &tuning, *row)) {
+        if is_host(&row) {
+            let track = trace.slices.track[row as usize];
+            let span = (trace.slices.start(row), trace.slices.end(row));
+            found.add(Disturbance::Autotuning, Some(track), span);
+        }
+    }
+}
+
+/// First launches of a kernel that take far longer than usual ones.
+fn first_launches(scope: &Scope<'_>, found: &mut Disturbances) {
+    let trace = scope.trace;
+    let is_launch = names(trace, |name| name.contains("LaunchKernel"));
+    let mut launches: Vec<u32> = trace
+        .rows()
+        .filter(|row| is_named(trace, &is_launch, *row) && trace.kind(*row).is_call())
+        .collect();
+    launches.sort_by_key(|row| (trace.slices.start(*row), *row));
+    let mut lengths: Vec<i64> =
+        launches.iter().map(|row| trace.slices.duration[*row as usize]).collect();
+    let Some(usual) = distribution::integer_median(&mut lengths) else { return };
+    let least = (FIRST_LAUNCH_RATIO * usual).max(FIRST_LAUNCH_NS);
+    let mut seen: BTreeSet<StringId> = BTreeSet::new();
+    for row in launches {
+        let Some(work) = scope.links().work(row).first() else { continue };
+        let is_first = seen.insert(trace.slices.name[*work as usize]);
+        if is_first && trace.slices.duration[row as usize] >= least {
+            let track = trace.slices.track[row as usize];
+            let span = (trace.slices.start(row), trace.slices.end(row));
+            found.add(Disturbance::FirstLaunch, Some(track), span);
+        }
+    }
+}
+
+/// Set-up calls and compilation outside steady steps, and a first step that takes far longer than
+/// the others. A step in which a graph is captured is not steady.
+fn warm_up(scope: &Scope<'_>, captures: &Captures, found: &mut Disturbances) {
+    let trace = scope.trace;
+    let set_up = names(trace, |name| calls::SET_UP.contains(&name) || is_compilation(name));
+    let steps = &scope.steps;
+    let captured: Vec<Interval> =
+        interval::union(captures.by_thread().flat_map(|(_, spans)| spans.to_vec()).collect());
+    let is_steady = |time: i64| {
+        let around = steps.iter().skip(1).find(|step| (step.start..step.end).contains(&time));
+        around.is_some_and(|step| interval::length_within(&captured, (step.start, step.end)) == 0)
+    };
+    for row in trace.rows().filter(|row| is_named(trace, &set_up, *row)) {
+        let (start, end) = (trace.slices.start(row), trace.slices.end(row));
+        if !is_steady(start) {
+            // Loading rows of the profiler lie on tracks of their own.
+            let is_of_thread = trace.kind(row) != EventKind::Overhead;
+            let track = is_of_thread.then(|| trace.slices.track[row as usize]);
+            found.add(Disturbance::WarmUp, track, (start, end));
+        }
+    }
+    let mut others: Vec<i64> = steps.iter().skip(1).map(|step| step.end - step.start).collect();
+    let usual = distribution::integer_median(&mut others).filter(|_| others.len() >= 2);
+    if let (Some(first), Some(usual)) = (steps.first(), usual)
+        && (first.end - first.start) as f64 >= FIRST_STEP_RATIO * usual as f64
+    {
+        found.add(Disturbance::WarmUp, None, (first.start, first.end));
+    }
+}
+
+/// Whether an annotation or a frame of this name is PyTorch or Triton at compiling.
+fn is_compilation(name: &str) -> bool {
+    let is_triton = name.contains("triton/compiler/compiler.py(") && name.ends_with(": compile");
+    is_triton || name.contains("(dynamo_timed)") || name.contains("torch/_dynamo/convert_frame.py(")
+}
+
+/// Adds the time after a capture in which a thread warms up and compiles the next one, until it
+/// launches a graph or the step ends.
+fn behind_captures(scope: &Scope<'_>, captures: &Captures, found: &mut Disturbances) {
+    let trace = scope.trace;
+    let is_replay = names(trace, |name| name.contains("GraphLaunch"));
+    let replays = trace
+        .rows()
+        .filter(|row| is_named(trace, &is_replay, *row) && trace.kind(*row).is_call())
+        .map(|row| trace.slices.start(row));
+    let mut replays: Vec<i64> = replays.collect();
+    replays.sort_unstable();
+    for (track, spans) in captures.by_thread() {
+        for (at, (_, end)) in spans.iter().enumerate() {
+            let next = spans.get(at + 1).map(|(start, _)| *start);
+            let replay = replays.get(replays.partition_point(|start| start < end)).copied();
+            let step = scope.steps.iter().find(|step| (step.start..step.end).contains(end));
+            let until = [next, replay, step.map(|step| step.end)].into_iter().flatten().min();
+            if let Some(until) = until {
+                found.add(Disturbance::WarmUp, Some(track), (*end, until));
+            }
+        }
+    }
+}
+
+/// Loops that time variants with events: an operator in which time is taken several times, and runs
+/// of measurements of the same kernels.
+fn measured(
+    scope: &Scope<'_>,
+    tree: &OperatorTree,
+    thread: &tree::TreeThread,
+    takes_time: &[bool],
+    found: &mut Disturbances,
+) {
+    let trace = scope.trace;
+    let rows: Vec<u32> =
+        tree.rows_of(thread).iter().copied().filter(|row| trace.kind(*row).is_call()).collect();
+    let timed: Vec<usize> =
+        (0..rows.len()).filter(|at| is_named(trace, takes_time, rows[*at])).collect();
+    if timed.len() < MEASURED_MIN {
+        return;
+    }
+    let span = |from: u32, to: u32| (trace.slices.start(from), trace.slices.end(to));
+    let mut inside: BTreeMap<u32, usize> = BTreeMap::new();
+    for at in &timed {
+        if let Some(operator) = tree.operator(trace, rows[*at]) {
+            *inside.entry(operator).or_default() += 1;
+        }
+    }
+    for (operator, _) in inside.iter().filter(|(_, count)| **count >= MEASURED_MIN) {
+        found.add(Disturbance::Autotuning, Some(thread.track), span(*operator, *operator));
+    }
+    // Times are taken one after the other, behind all the measurements.
+    let is_between = |from: usize, to: usize| {
+        rows[from + 1..to].iter().all(|row| scope.links().work(*row).is_empty())
+    };
+    for run in timed.chunk_by(|a, b| is_between(*a, *b)) {
+        if run.len() >= MEASURED_MIN
+            && let Some(first) = first_measured(scope, &rows[..run[0]], run.len())
+        {
+            let last = rows[run[run.len() - 1]];
+            found.add(Disturbance::Autotuning, Some(thread.track), span(first, last));
+        }
+    }
+}
+
+/// The first of some calls that belongs to the last `count` measurements, if each launched the same
+/// few kernels between two events, and nothing was launched behind the last one. Communication is
+/// between two events always.
+fn first_measured(scope: &Scope<'_>, calls: &[u32], count: usize) -> Option<u32> {
+    let trace = scope.trace;
+    let is_event = |row: &u32| calls::classify_call(trace.name(*row)) == CallKind::EventRecord;
+    let events: Vec<usize> = (0..calls.len()).filter(|at| is_event(&calls[*at])).collect();
+    let events = &events[events.len().checked_sub(2 * count)?..];
+    let launched = |pair: &[usize]| {
+        let between = calls[pair[0] + 1..pair[1]].iter();
+        let works = between.filter_map(|call| scope.links().work(*call).first());
+        works.map(|work| trace.slices.name[*work as usize]).collect::<Vec<StringId>>()
+    };
+    let first = launched(&events[..2]);
+    let is_few = (1..=LAUNCHES_MAX).contains(&first.len());
+    let is_own = first.iter().all(|name| {
+        let name = trace.strings.get(*name);
+        !name.starts_with("nccl") && !name.starts_with("rccl")
+    });
+    let is_same = events.chunks(2).all(|pair| launched(pair) == first);
+    let is_last = launched(&[events[events.len() - 1], calls.len()]).is_empty();
+    (is_few && is_own && is_same && is_last).then(|| calls[events[0]])
+}

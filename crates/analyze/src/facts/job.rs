@@ -1,0 +1,127 @@
+//! A job and its ranks, with facts computed lazily and once. Every analysis of a whole job takes
+//! one.
+
+mod copies;
+mod kernel;
+mod kernels;
+mod rank;
+mod stalls;
+
+use std::sync::OnceLock;
+
+use crate::facts::collectives::{self, Collectives};
+use crate::facts::quality::{self, Issue, QualityVerdict};
+use crate::facts::scope::Scope;
+use crate::graph::critical_path::{self, CriticalPath};
+use crate::graph::measured::{self, MeasuredGraph};
+use crate::tables::stragglers::{self, Stragglers};
+
+pub(crate) use copies::Copy;
+pub(crate) use kernel::WindowKernel;
+pub use rank::{OperatorTensors, RankFacts, Tensors};
+
+/// Facts of a job that several analyses share. Each is computed on first use; [`RankFacts`] holds
+/// those of one rank.
+#[derive(Debug)]
+pub struct JobFacts<'a> {
+    /// Each rank, in the order of the scopes.
+    pub ranks: Vec<RankFacts<'a>>,
+    scopes: &'a [Scope<'a>],
+    collectives: OnceLock<Collectives>,
+    measured: OnceLock<MeasuredGraph>,
+    paths: OnceLock<CriticalPath>,
+    stragglers: OnceLock<Stragglers>,
+    issues: OnceLock<Vec<Issue>>,
+}
+
+impl<'a> JobFacts<'a> {
+    /// The job of some ranks' windows; nothing is computed yet.
+    pub fn new(scopes: &'a [Scope<'a>]) -> Self {
+        Self {
+            ranks: scopes.iter().map(RankFacts::new).collect(),
+            scopes,
+            collectives: OnceLock::new(),
+            measured: OnceLock::new(),
+            paths: OnceLock::new(),
+            stragglers: OnceLock::new(),
+            issues: OnceLock::new(),
+        }
+    }
+
+    /// Adds the tensors of operators, which no column of a trace holds. The caller reads them from
+    /// the file.
+    pub fn know_shapes(&mut self, shapes: OperatorTensors) {
+        for ((rank, row), tensors) in shapes {
+            if let Some(facts) = self.ranks.iter_mut().find(|facts| facts.rank() == rank) {
+                facts.know_tensors(row, tensors);
+            }
+        }
+    }
+
+    /// Returns the analyzed windows, one per rank.
+    pub fn scopes(&self) -> &'a [Scope<'a>] {
+        self.scopes
+    }
+
+    /// Returns the facts of the rank with this number.
+    pub fn rank(&self, rank: u32) -> Option<&RankFacts<'a>> {
+        self.ranks.iter().find(|facts| facts.rank() == rank)
+    }
+
+    /// Returns the collectives, matched across ranks.
+    pub fn collectives(&self) -> &Collectives {
+        self.collectives.get_or_init(|| collectives::match_collectives(self.scopes))
+    }
+
+    /// Returns the dependency graph of all ranks.
+    pub fn measured(&self) -> &MeasuredGraph {
+        let apart = Collectives::default();
+        let build = || match self.is_one_job() {
+            true => measured::build_measured_graph(&self.ranks, self.collectives()),
+            false => measured::build_measured_graph(&self.ranks, &apart),
+        };
+        self.measured.get_or_init(build)
+    }
+
+    /// The critical paths of the job and of each rank, with all contributors.
+    pub fn paths(&self) -> &CriticalPath {
+        self.paths.get_or_init(|| critical_path::find_critical_paths(self.scopes, self.measured()))
+    }
+
+    /// Returns which ranks arrived late at collectives, and why.
+    pub fn stragglers(&self) -> &Stragglers {
+        let find = || stragglers::find_stragglers(self.scopes, self.collectives(), self.measured());
+        self.stragglers.get_or_init(find)
+    }
+
+    /// Returns whether the ranks belong to one job recorded at one time. Otherwise their
+    /// collectives are not matched.
+    pub fn is_one_job(&self) -> bool {
+        const APART: [&str; 3] = ["mixed-jobs", "ranks-apart", "duplicate-ranks"];
+        self.ranks.len() < 2 || !self.issues().iter().any(|issue| APART.contains(&issue.id))
+    }
+
+    /// Returns the defects of the recordings, worst first.
+    pub fn issues(&self) -> &[Issue] {
+        self.issues.get_or_init(|| quality::find_issues(&self.ranks))
+    }
+
+    /// Returns the overall quality verdict of the recordings.
+    pub fn verdict(&self) -> QualityVerdict {
+        quality::verdict(self.issues())
+    }
+
+    /// Returns the mean step of the slowest rank, or its window if it has no steps.
+    pub fn step_ns(&self) -> i64 {
+        self.ranks.iter().map(RankFacts::step_ns).max().unwrap_or_default()
+    }
+
+    /// Passes each rank the time that its collectives waited for other ranks.
+    pub(crate) fn tell_waits(&self) {
+        for facts in self.ranks.iter().filter(|_| self.ranks.len() > 1 && self.is_one_job()) {
+            let parts = self.collectives().matched.iter().flat_map(|one| &one.participants);
+            let own = parts.filter(|part| part.rank == facts.rank());
+            facts.know_waits(own.map(|part| (part.row, part.wait_ns)));
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! A kernel of the window with its owner and launch shape.
+
+use trace::store::LaunchShape;
+
+use crate::facts::classify::WorkClass;
+
+/// A kernel in the window.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WindowKernel {
+    pub row: u32,
+    pub class: WorkClass,
+    pub duration: i64,
+    /// Row of the operator or annotation that owns it.
+    pub owner: Option<u32>,
+    pub shape: Option<LaunchShape>,
+    pub device: i32,
+}
+
+impl WindowKernel {
+    /// Returns the number of blocks per multiprocessor, if known.
+    pub fn blocks_per_sm(&self) -> Option<f64> {
+        let blocks = self.shape.map(|shape| f64::from(shape.blocks_per_sm))?;
+        blocks.is_finite().then_some(blocks)
+    }
+
+    pub fn threads_per_block(&self) -> u64 {
+        self.shape.map_or(0, |shape| shape.block.iter().map(|n| u64::from(*n)).product())
+    }
+
+    pub fn blocks(&self) -> u64 {
+        self.shape.map_or(0, |shape| shape.grid.iter().map(|n| u64::from(*n)).product())
+    }
+}

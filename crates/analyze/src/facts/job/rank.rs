@@ -1,0 +1,337 @@
+//! Lazily computed facts of one rank. Facts that need other ranks are in [`super::JobFacts`].
+
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+use trace::store::EventKind;
+
+use super::copies::{self, Copy};
+use super::kernel::WindowKernel;
+use crate::facts::attribution::{self, Attribution};
+use crate::facts::back_pressure::{self, Pressure};
+use crate::facts::calls;
+use crate::facts::disturbance::{self, Disturbances};
+use crate::facts::interval::{self, Interval};
+use crate::facts::scope::Scope;
+use crate::facts::skew::Skew;
+use crate::facts::tree::{self, OperatorTree};
+use crate::tables::breakdown::{self, Breakdown};
+use crate::tables::idle::{self, DeviceCause, Gap, Idle};
+use crate::tables::launches::{self, LaunchRow};
+use crate::tables::steps::{self, StepRow};
+
+/// Idle time below which a device counts as busy all the time, percent of the window.
+const DEVICE_BOUND_PCT: f64 = 5.0;
+
+/// The tensors of operators, by rank and row. No column of a trace holds them.
+pub type OperatorTensors = BTreeMap<(u32, u32), Tensors>;
+
+/// The inputs of one operator.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tensors {
+    /// Sizes of each input; empty for inputs that are not tensors.
+    pub dims: Vec<Vec<u64>>,
+    /// Type of each, as PyTorch writes it, such as `c10::Half`.
+    pub types: Vec<String>,
+}
+
+/// Facts of one rank that several analyses share, each computed on first use.
+#[derive(Debug)]
+pub struct RankFacts<'a> {
+    /// The analysed part of its trace.
+    pub scope: &'a Scope<'a>,
+    tensors: BTreeMap<u32, Tensors>,
+    tree: OnceLock<OperatorTree>,
+    attribution: OnceLock<Attribution>,
+    clocks: OnceLock<(Vec<Skew>, Pressure)>,
+    breakdown: OnceLock<Breakdown>,
+    steps: OnceLock<Vec<StepRow>>,
+    idle: OnceLock<Idle>,
+    launches: OnceLock<Vec<LaunchRow<'a>>>,
+    calls: OnceLock<Vec<u32>>,
+    copies: OnceLock<Vec<Copy>>,
+    pub(super) kernels: OnceLock<Vec<WindowKernel>>,
+    overhead: OnceLock<Vec<Interval>>,
+    set_up: OnceLock<Vec<Interval>>,
+    disturbances: OnceLock<Disturbances>,
+    python: OnceLock<OperatorTree>,
+    waits: OnceLock<BTreeMap<u32, i64>>,
+}
+
+impl<'a> RankFacts<'a> {
+    /// Creates the facts of a window without computing any.
+    pub fn new(scope: &'a Scope<'a>) -> Self {
+        Self {
+            scope,
+            tensors: BTreeMap::new(),
+            tree: OnceLock::new(),
+            attribution: OnceLock::new(),
+            clocks: OnceLock::new(),
+            breakdown: OnceLock::new(),
+            steps: OnceLock::new(),
+            idle: OnceLock::new(),
+            launches: OnceLock::new(),
+            calls: OnceLock::new(),
+            copies: OnceLock::new(),
+            kernels: OnceLock::new(),
+            overhead: OnceLock::new(),
+            set_up: OnceLock::new(),
+            disturbances: OnceLock::new(),
+            python: OnceLock::new(),
+            waits: OnceLock::new(),
+        }
+    }
+
+    /// Returns the nesting of host rows.
+    pub fn tree(&self) -> &OperatorTree {
+        self.tree.get_or_init(|| tree::build(self.scope.trace))
+    }
+
+    /// Returns the owners of the window's device work.
+    pub fn attribution(&self) -> &Attribution {
+        self.attribution.get_or_init(|| attribution::attribute_device_work(self.scope, self.tree()))
+    }
+
+    /// Returns the clock skew of each device against its host.
+    pub fn skews(&self) -> &[Skew] {
+        &self.clocks().0
+    }
+
+    /// Returns the launches that waited for a full queue.
+    pub fn pressure(&self) -> &Pressure {
+        &self.clocks().1
+    }
+
+    fn clocks(&self) -> &(Vec<Skew>, Pressure) {
+        self.clocks.get_or_init(|| back_pressure::with_clocks(self.scope))
+    }
+
+    /// Returns the steps of the trace.
+    pub fn steps(&self) -> &[StepRow] {
+        self.steps.get_or_init(|| steps::list_steps(self.scope))
+    }
+
+    pub(super) fn know_tensors(&mut self, row: u32, tensors: Tensors) {
+        self.tensors.insert(row, tensors);
+    }
+
+    /// Returns the inputs of an operator, if the caller has read them from the file.
+    pub fn tensors(&self, row: u32) -> Option<&Tensors> {
+        self.tensors.get(&row)
+    }
+
+    /// Returns whether the inputs of any operator are known.
+    pub(crate) fn has_tensors(&self) -> bool {
+        self.tensors.values().any(|tensors| !tensors.dims.is_empty())
+    }
+
+    pub(super) fn know_waits(&self, waits: impl Iterator<Item = (u32, i64)>) {
+        self.waits.get_or_init(|| waits.collect());
+    }
+
+    /// Returns the time that a collective's kernel waited for other ranks; 0 if no other rank was
+    /// read.
+    pub(crate) fn waited(&self, row: u32) -> i64 {
+        self.waits.get().and_then(|waits| waits.get(&row).copied()).unwrap_or_default()
+    }
+
+    /// Returns the number of the rank in its job.
+    pub fn rank(&self) -> u32 {
+        self.scope.trace.rank
+    }
+
+    /// Returns the number of steps in the window, or 1 if it has no steps.
+    pub fn step_count(&self) -> i64 {
+        (self.scope.window.steps.len() as i64).max(1)
+    }
+
+    /// Returns the mean step of the host, or of the devices if that is longer.
+    pub fn step_ns(&self) -> i64 {
+        self.scope.length_ns() / self.step_count()
+    }
+
+    pub(crate) fn per_step(&self, ns: i64) -> i64 {
+        ns / self.step_count()
+    }
+
+    /// Returns a count per step.
+    pub(crate) fn count_per_step(&self, count: usize) -> f64 {
+        count as f64 / self.step_count() as f64
+    }
+
+    /// Returns a time relative to the window, in percent.
+    pub(crate) fn share(&self, ns: i64) -> f64 {
+        100.0 * ns as f64 / self.scope.window.length().max(1) as f64
+    }
+
+    /// Returns the breakdown of the window's time.
+    pub fn breakdown(&self) -> &Breakdown {
+        self.breakdown.get_or_init(|| breakdown::compute_breakdown(self.scope))
+    }
+
+    /// Returns the idle time of streams and devices, with owners and gaps.
+    pub fn idle(&self) -> &Idle {
+        self.idle.get_or_init(|| {
+            idle::compute_idle_time(self.scope, self.tree(), &idle::IdleSettings::USUAL)
+        })
+    }
+
+    /// Returns each gap in which a device was idle.
+    pub fn gaps(&self) -> &[Gap] {
+        &self.idle().gaps
+    }
+
+    /// Returns the gap of any device that contains a time.
+    pub(crate) fn gap_at(&self, time: i64) -> Option<&Gap> {
+        self.gaps_near((time, time)).find(|gap| gap.start_ns <= time && time < gap.end_ns)
+    }
+
+    /// Iterates over the gaps of all devices that touch a span.
+    ///
+    /// # Cost
+    /// Two binary searches per device, because gaps are sorted by device and start.
+    pub(crate) fn gaps_near(&self, (from, to): Interval) -> impl Iterator<Item = &Gap> {
+        let mut rest = self.gaps();
+        let devices = std::iter::from_fn(move || {
+            let device = rest.first()?.device;
+            let (gaps, others) = rest.split_at(rest.partition_point(|gap| gap.device <= device));
+            rest = others;
+            Some(gaps)
+        });
+        devices.flat_map(move |gaps| {
+            let first = gaps.partition_point(|gap| gap.end_ns < from);
+            gaps[first..].iter().take_while(move |gap| gap.start_ns <= to)
+        })
+    }
+
+    /// Returns the idle time of some causes, averaged over the devices.
+    pub(crate) fn idle_by(&self, causes: &[DeviceCause]) -> i64 {
+        self.idle_where(|cause| causes.contains(&cause))
+    }
+
+    fn idle_where(&self, is_meant: impl Fn(DeviceCause) -> bool) -> i64 {
+        let devices = i64::from(self.breakdown().device_count).max(1);
+        let rows = self.idle().devices.iter().filter(|row| is_meant(row.cause));
+        rows.map(|row| row.idle_ns).sum::<i64>() / devices
+    }
+
+    /// Returns whether the devices are busy almost all the time of the window, its head and tail
+    /// included.
+    pub(crate) fn is_device_bound(&self) -> bool {
+        let has_devices = self.breakdown().device_count > 0;
+        has_devices && self.share(self.idle_where(|_| true)) < DEVICE_BOUND_PCT
+    }
+
+    /// Whether the host alone decides how long a step takes: the recording has no device work and
+    /// names no device, and its ranks do not communicate, so that the host has nothing to wait for.
+    pub(crate) fn is_host_only(&self) -> bool {
+        let trace = self.scope.trace;
+        let is_exchange = |name: &str| name == "record_param_comms" || name.starts_with("nccl");
+        trace.header.devices.is_empty()
+            && !trace.rows().any(|row| trace.kind(row).is_device_work())
+            && !trace.strings.iter().any(is_exchange)
+    }
+
+    /// Returns the launches of the window with their delays.
+    pub fn launches(&self) -> &[LaunchRow<'a>] {
+        self.launches
+            .get_or_init(|| launches::list_launches(self.scope, &launches::LaunchSettings::USUAL))
+    }
+
+    /// Runtime and driver calls that start in the window, by start.
+    pub(crate) fn calls(&self) -> &[u32] {
+        self.calls.get_or_init(|| {
+            let trace = self.scope.trace;
+            let is_call = |row: &u32| trace.kind(*row).is_call() && self.scope.starts_inside(*row);
+            let mut calls: Vec<u32> = trace.rows().filter(is_call).collect();
+            calls.sort_by_key(|row| (trace.slices.start(*row), *row));
+            calls
+        })
+    }
+
+    pub(crate) fn copies(&self) -> &[Copy] {
+        self.copies.get_or_init(|| copies::copies(self.scope))
+    }
+
+    /// Returns the times of the profiler's own work.
+    pub(crate) fn overhead(&self) -> &[Interval] {
+        self.overhead.get_or_init(|| {
+            let trace = self.scope.trace;
+            let rows = trace.rows().filter(|row| trace.kind(*row) == EventKind::Overhead);
+            interval::union(rows.map(|row| self.scope.clipped(row)).collect())
+        })
+    }
+
+    /// Returns the times outside steady steps in which any thread allocated driver memory or loaded
+    /// code.
+    pub(crate) fn set_up(&self) -> &[Interval] {
+        self.set_up.get_or_init(|| {
+            let names = self.names(|name| calls::SET_UP.contains(&name));
+            let rows = self.scope.trace.rows().filter(|row| self.is_named(&names, *row));
+            let rows = rows.filter(|row| !self.is_steady(self.start(*row)));
+            interval::union(rows.map(|row| self.scope.clipped(row)).collect())
+        })
+    }
+
+    /// Returns the nesting of Python frames, empty if none were recorded.
+    pub(crate) fn python(&self) -> &OperatorTree {
+        self.python.get_or_init(|| {
+            let trace = self.scope.trace;
+            let is_empty = trace.slices.python.is_empty();
+            if is_empty { OperatorTree::default() } else { tree::build_python_tree(trace) }
+        })
+    }
+
+    /// Returns the host work that steady steps do not repeat.
+    pub fn disturbances(&self) -> &Disturbances {
+        self.disturbances.get_or_init(|| disturbance::find_disturbances(self.scope, self.tree()))
+    }
+
+    /// Returns the index of the step that contains a time.
+    pub(crate) fn step_at(&self, time: i64) -> Option<usize> {
+        let steps = &self.scope.window.steps;
+        let at = steps.partition_point(|step| step.end <= time);
+        steps.get(at).filter(|step| step.start <= time).map(|_| at)
+    }
+
+    /// Returns whether a time lies in a step after the first, when set-up is over.
+    pub(crate) fn is_steady(&self, time: i64) -> bool {
+        self.step_at(time).is_some_and(|step| step > 0)
+    }
+
+    pub(crate) fn start(&self, row: u32) -> i64 {
+        self.scope.trace.slices.start(row)
+    }
+
+    pub(crate) fn end(&self, row: u32) -> i64 {
+        self.scope.trace.slices.end(row)
+    }
+
+    pub(crate) fn duration(&self, row: u32) -> i64 {
+        self.scope.trace.slices.duration[row as usize]
+    }
+
+    pub(crate) fn name(&self, row: u32) -> &'a str {
+        self.scope.trace.name(row)
+    }
+
+    pub(crate) fn total(&self, rows: &[u32]) -> i64 {
+        rows.iter().map(|row| self.duration(*row)).sum()
+    }
+
+    /// Returns whether a graph launch launched this device row.
+    pub(crate) fn is_of_graph(&self, row: u32) -> bool {
+        let call = self.scope.links().call(row);
+        call.is_some_and(|call| self.name(call).contains("GraphLaunch"))
+    }
+
+    /// Returns whether other ranks of the job were read.
+    pub(crate) fn has_peers(&self) -> bool {
+        self.waits.get().is_some()
+    }
+
+    /// Returns some rows together with all rows inside them.
+    pub(crate) fn whole(&self, rows: &[u32]) -> Vec<u32> {
+        rows.iter().flat_map(|row| self.tree().subtree(*row).iter().copied()).collect()
+    }
+}

@@ -1,0 +1,65 @@
+//! Finds gaps in which a device was idle although its next work had been launched.
+
+use super::rank::RankFacts;
+use crate::tables::idle::{DeviceCause, Gap};
+
+/// Gaps of a rank's window in which the next work had already been launched.
+#[derive(Debug)]
+pub(crate) struct Stalls<'a> {
+    /// Sorted by device and start.
+    pub gaps: Vec<&'a Gap>,
+    /// Devices that worked, at least 1.
+    pub device_count: i64,
+    /// The time of the gaps, the mean of the devices.
+    pub idle_ns: i64,
+    /// The part of `idle_ns` in gaps that end with work of a graph.
+    pub in_graphs_ns: i64,
+    /// Gaps directly behind the start of a recording, in which work from before it may have run.
+    pub left_out_ns: i64,
+}
+
+impl Stalls<'_> {
+    /// Returns whether most of the idle time ends with graph work. Profilers record some graphs
+    /// partially, so the device may have been busy there.
+    pub fn is_doubtful(&self) -> bool {
+        2 * self.in_graphs_ns > self.idle_ns
+    }
+}
+
+/// If such gaps take this share of the window, in percent, graphs count as partially recorded.
+const IDLE_PCT: f64 = 5.0;
+/// A gap so near the start of a recording may hold work from before it.
+const START_NS: i64 = 1_000_000;
+
+impl RankFacts<'_> {
+    /// Returns the gaps that suggest missing graph kernels, or `None` if there are none.
+    pub(crate) fn partial_graphs(&self) -> Option<Stalls<'_>> {
+        let trace = self.scope.trace;
+        if !trace.strings.iter().any(|name| name.contains("GraphLaunch")) {
+            return None;
+        }
+        let stalls = self.stalls(START_NS);
+        (stalls.is_doubtful() && self.share(stalls.idle_ns) >= IDLE_PCT).then_some(stalls)
+    }
+
+    /// Returns the gaps that end with work launched before them. Without steps, gaps that begin
+    /// within `start_ns` of the window's start are left out.
+    pub(crate) fn stalls(&self, start_ns: i64) -> Stalls<'_> {
+        let window = &self.scope.window;
+        let is_unknown =
+            |gap: &&Gap| window.steps.is_empty() && gap.start_ns - window.start < start_ns;
+        let is_stall = |gap: &&Gap| gap.cause == DeviceCause::Dependency;
+        let (unknown, gaps): (Vec<&Gap>, Vec<&Gap>) =
+            self.gaps().iter().filter(is_stall).partition(is_unknown);
+        let device_count = i64::from(self.breakdown().device_count).max(1);
+        let is_of_graph = |gap: &&&Gap| gap.ending_row.is_some_and(|row| self.is_of_graph(row));
+        let in_graphs: i64 = gaps.iter().filter(is_of_graph).map(|gap| gap.idle_ns).sum();
+        Stalls {
+            device_count,
+            idle_ns: gaps.iter().map(|gap| gap.idle_ns).sum::<i64>() / device_count,
+            in_graphs_ns: in_graphs / device_count,
+            left_out_ns: unknown.iter().map(|gap| gap.idle_ns).sum(),
+            gaps,
+        }
+    }
+}

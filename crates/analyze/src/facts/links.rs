@@ -1,0 +1,189 @@
+//! Which call launched which device work, by correlation id.
+
+use trace::store::{EventKind, Trace};
+
+const NONE: u32 = u32::MAX;
+
+/// Calls and the device work they launched. One call may launch many (a graph).
+#[derive(Clone, Debug)]
+pub struct Links {
+    /// The call of each row of device work.
+    call: Vec<u32>,
+    /// First place in `work` of each row.
+    first: Vec<u32>,
+    work: Vec<u32>,
+    /// Device rows of which several calls have the id.
+    contested: Vec<u32>,
+}
+
+impl Links {
+    /// Joins the runtime and driver calls of a trace to its device work.
+    ///
+    /// Where a runtime and a driver call share a correlation id, the runtime call, the outer one,
+    /// is taken. Processes count ids each on their own, and no row of a device names its process:
+    /// of several calls of one kind with one id, the last that starts at or before the work is
+    /// taken, else the first. See [`Links::contested`].
+    ///
+    /// # Cost
+    /// `O(n)` in the rows where ids are dense, as profilers count them; else `O(n log n)` in calls
+    /// and device rows, as where ids are repeated.
+    pub fn new(trace: &Trace) -> Self {
+        let mut calls: Vec<Numbered> = Vec::new();
+        let mut device: Vec<(u64, u32)> = Vec::new();
+        for row in trace.rows() {
+            let kind = trace.kind(row);
+            if !kind.is_call() && !kind.is_device_work() {
+                continue;
+            }
+            // Id 0 is what profilers write for "none".
+            let id = trace.slices.correlation(row).filter(|id| *id != 0);
+            let Some(id) = id else { continue };
+            if kind.is_call() {
+                calls.push(Numbered { id, is_driver: kind == EventKind::Driver, row });
+            } else {
+                device.push((id, row));
+            }
+        }
+        let index = CallIndex::new(trace, calls);
+        let mut contested = Vec::new();
+        let rows = trace.slices.len();
+        let mut call = vec![NONE; rows];
+        let mut first = vec![0u32; rows + 1];
+        for &(id, row) in &device {
+            let launched_by = match index.find_repeated(id, || trace.slices.start(row)) {
+                Some(call) => {
+                    contested.push(row);
+                    call
+                }
+                None => index.find(id),
+            };
+            call[row as usize] = launched_by;
+            if launched_by != NONE {
+                first[launched_by as usize + 1] += 1;
+            }
+        }
+        for row in 0..rows {
+            first[row + 1] += first[row];
+        }
+        let mut work = vec![0; first[rows] as usize];
+        for &(_, row) in &device {
+            let launched_by = call[row as usize];
+            if launched_by != NONE {
+                let place = &mut first[launched_by as usize];
+                work[*place as usize] = row;
+                *place += 1;
+            }
+        }
+        // Filling moved each place to its end, which is where the next one begins.
+        first.copy_within(..rows, 1);
+        first[0] = 0;
+        Self { call, first, work, contested }
+    }
+
+    /// The call that launched a row of device work, if it was recorded.
+    pub fn call(&self, device_row: u32) -> Option<u32> {
+        Some(self.call[device_row as usize]).filter(|row| *row != NONE)
+    }
+
+    /// The device work a call launched, in the order of the file; none for other rows.
+    pub fn work(&self, call_row: u32) -> &[u32] {
+        let row = call_row as usize;
+        &self.work[self.first[row] as usize..self.first[row + 1] as usize]
+    }
+
+    /// The device work that several calls of one kind may have launched, in the order of the file.
+    pub fn contested(&self) -> &[u32] {
+        &self.contested
+    }
+}
+
+/// A call and its id. Of one id the least is taken.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Numbered {
+    id: u64,
+    is_driver: bool,
+    row: u32,
+}
+
+/// Index from correlation ids to rows of calls.
+struct CallIndex {
+    first: First,
+    /// Calls of ids that several calls of the kind that is taken have: id, start, row; sorted.
+    repeated: Vec<(u64, i64, u32)>,
+}
+
+/// The first call of each id.
+enum First {
+    /// The rows from a first id on.
+    Dense(u64, Vec<u32>),
+    /// Sorted, each id once.
+    Sparse(Vec<Numbered>),
+}
+
+impl CallIndex {
+    fn new(trace: &Trace, mut calls: Vec<Numbered>) -> Self {
+        // A table of this many rows per call is smaller than the calls themselves.
+        const SPREAD: u64 = 6;
+        let least = calls.iter().map(|call| call.id).min().unwrap_or_default();
+        let most = calls.iter().map(|call| call.id).max().unwrap_or_default();
+        let mut repeated = Vec::new();
+        let one = |id: u64, row: u32| (id, trace.slices.start(row), row);
+        let first = if most - least >= SPREAD * calls.len() as u64 {
+            calls.sort_unstable();
+            for same in calls.chunk_by(|a, b| a.id == b.id) {
+                let same_side = same.iter().filter(|call| call.is_driver == same[0].is_driver);
+                if same_side.clone().nth(1).is_some() {
+                    repeated.extend(same_side.map(|call| one(call.id, call.row)));
+                }
+            }
+            calls.dedup_by_key(|call| call.id);
+            First::Sparse(calls)
+        } else {
+            let mut rows = vec![NONE; (most - least) as usize + 1];
+            // Calls come in the order of their rows, so the first one of a kind stays.
+            for is_driver in [false, true] {
+                for call in calls.iter().filter(|call| call.is_driver == is_driver) {
+                    let place = &mut rows[(call.id - least) as usize];
+                    if *place == NONE {
+                        *place = call.row;
+                    } else if !is_driver || trace.kind(*place) == EventKind::Driver {
+                        repeated.extend([one(call.id, *place), one(call.id, call.row)]);
+                    }
+                }
+            }
+            First::Dense(least, rows)
+        };
+        repeated.sort_unstable();
+        repeated.dedup();
+        Self { first, repeated }
+    }
+
+    fn find(&self, id: u64) -> u32 {
+        match &self.first {
+            First::Dense(least, rows) => {
+                let place = id.checked_sub(*least).and_then(|at| rows.get(at as usize));
+                place.copied().unwrap_or(NONE)
+            }
+            First::Sparse(calls) => {
+                let at = calls.binary_search_by_key(&id, |call| call.id);
+                at.map_or(NONE, |at| calls[at].row)
+            }
+        }
+    }
+
+    /// Finds the call for an id that several calls share: the last one before the work starts, else
+    /// the first.
+    fn find_repeated(&self, id: u64, start: impl Fn() -> i64) -> Option<u32> {
+        if self.repeated.is_empty() {
+            return None;
+        }
+        let until = (id, start());
+        let at = self.repeated.partition_point(|(id, start, _)| (*id, *start) <= until);
+        let before = at.checked_sub(1).map(|at| self.repeated[at]).filter(|call| call.0 == id);
+        let after = || self.repeated.get(at).copied().filter(|call| call.0 == id);
+        before.or_else(after).map(|(.., row)| row)
+    }
+}
+
+#[cfg(test)]
+mod tests;

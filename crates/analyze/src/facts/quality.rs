@@ -1,0 +1,154 @@
+//! Judges how far a trace can be trusted: what it lacks, which analyses that affects, and what to
+//! record instead.
+
+mod candidate;
+mod graphs;
+mod host;
+mod issue;
+mod job;
+pub(crate) mod losses;
+mod records;
+#[cfg(test)]
+mod tests;
+mod unknown;
+
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+
+use crate::facts::job::RankFacts;
+
+pub use issue::{Issue, Severity};
+
+/// Overall quality of a job's recordings, from the worst issue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum QualityVerdict {
+    /// Nothing worse than [`Severity::Info`].
+    Good,
+    Doubtful,
+    Poor,
+    /// Parts of the recording are missing.
+    Broken,
+}
+
+impl QualityVerdict {
+    /// Returns the sentence that every report shows for this verdict.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Good => "good: its figures can be trusted",
+            Self::Doubtful => "doubtful: some figures may mislead",
+            Self::Poor => "poor: some figures are wrong",
+            Self::Broken => "broken: parts of the recording are missing",
+        }
+    }
+}
+
+/// Finds all issues of a job, worst first, then by kind and rank.
+///
+/// # Cost
+/// `O(n log n)` in the rows of the traces.
+pub fn find_issues(ranks: &[RankFacts<'_>]) -> Vec<Issue> {
+    let mut issues = job::issues(ranks);
+    issues.extend(candidate::issue(ranks));
+    for rank in ranks {
+        issues.extend(records::issues(rank));
+        if rank.scope.trace.is_usable() {
+            issues.extend(host::issues(rank));
+            issues.extend(graphs::issue(rank));
+        }
+    }
+    issues.sort_by_key(|issue| (issue.severity, issue.id, issue.loss, issue.rank));
+    issues
+}
+
+/// Finds issues that exist only outside the analyzed window. They change no figure and no verdict.
+///
+/// # Cost
+/// As [`find_issues`].
+pub fn outside(inside: &[Issue], whole: &[RankFacts<'_>]) -> Vec<Issue> {
+    let is_new = |issue: &Issue| {
+        !inside
+            .iter()
+            .any(|known| (known.id, known.loss, known.rank) == (issue.id, issue.loss, issue.rank))
+    };
+    let note = |issue: Issue| Issue {
+        severity: Severity::Info,
+        what: format!("in the recording outside the analyzed window: {}", issue.what),
+        ..issue
+    };
+    find_issues(whole).into_iter().filter(is_new).map(note).collect()
+}
+
+/// Returns the verdict that the issues imply.
+pub fn verdict(issues: &[Issue]) -> QualityVerdict {
+    match issues.iter().map(|issue| issue.severity).min() {
+        Some(Severity::Broken) => QualityVerdict::Broken,
+        Some(Severity::Error) => QualityVerdict::Poor,
+        Some(Severity::Warning) => QualityVerdict::Doubtful,
+        _ => QualityVerdict::Good,
+    }
+}
+
+/// Issues of one kind and severity, merged over ranks. Losses of different kinds stay separate.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct IssueKind {
+    pub id: &'static str,
+    pub severity: Severity,
+    /// The first rank that has it; `None` where it is the job's.
+    pub rank: Option<u32>,
+    /// How many ranks have it; 0 where it is the job's.
+    pub rank_count: u64,
+    /// How many ranks have exactly this.
+    pub alike_count: u64,
+    /// What is wrong, of the first rank that has it.
+    pub what: String,
+    /// The analyses that suffer, and how.
+    pub matters: &'static str,
+    /// What to do about it.
+    pub hint: &'static str,
+}
+
+/// Issues as [`find_issues`] orders them, one row per kind and severity.
+pub fn by_kind(issues: &[Issue]) -> Vec<IssueKind> {
+    let kinds = issues.chunk_by(|a, b| (a.severity, a.id, a.loss) == (b.severity, b.id, b.loss));
+    let kind = |same: &[Issue]| IssueKind {
+        id: same[0].id,
+        severity: same[0].severity,
+        rank: same[0].rank,
+        rank_count: ranks(same, |_| true),
+        alike_count: ranks(same, |issue| issue.what == same[0].what),
+        what: same[0].what.clone(),
+        matters: same[0].matters,
+        hint: same[0].hint,
+    };
+    kinds.map(kind).collect()
+}
+
+/// Counts the ranks that have a matching issue.
+fn ranks(issues: &[Issue], is_such: impl Fn(&Issue) -> bool) -> u64 {
+    let such = issues.iter().filter(|issue| is_such(issue));
+    such.filter_map(|issue| issue.rank).collect::<BTreeSet<_>>().len() as u64
+}
+
+impl IssueKind {
+    /// Describes the issue and the ranks that have it.
+    pub fn words(&self, of_ranks: u64) -> String {
+        match (self.rank, self.rank_count) {
+            (Some(rank), 1) if of_ranks > 1 => format!("rank {rank}: {}", self.what),
+            (Some(rank), count) if of_ranks > 1 => {
+                let (alike, what) = (self.alike_count, &self.what);
+                let others = match (alike, count - alike) {
+                    (_, 0) => format!("{count} of {of_ranks} ranks have this"),
+                    (1, 1) => format!("1 more of {of_ranks} ranks has the like"),
+                    (1, similar) => format!("{similar} more of {of_ranks} ranks have the like"),
+                    (_, similar) => {
+                        format!("{alike} of {of_ranks} ranks have this, {similar} more the like")
+                    }
+                };
+                format!("rank {rank}: {what} ({others})")
+            }
+            _ => self.what.clone(),
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! One thing wrong with a recording, and its words.
+
+use serde::Serialize;
+use trace::store::{Loss, Trace};
+
+use crate::facts::scope::Scope;
+use crate::tables::kernels::short_name;
+
+/// Severity of an issue, by its effect on the figures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// The recording is not whole.
+    Broken,
+    Error,
+    Warning,
+    /// Some analysis lacks its data.
+    Info,
+}
+
+/// One thing wrong with a trace.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Issue {
+    /// Stable name of the kind of issue, such as `lost-device-rows`.
+    pub id: &'static str,
+    pub severity: Severity,
+    /// The rank; `None` for the job as a whole.
+    pub rank: Option<u32>,
+    /// What is wrong, with numbers.
+    pub what: String,
+    /// The first or worst place; empty where it has none.
+    pub place: String,
+    /// How many rows, files or steps.
+    pub count: u64,
+    /// How much of what the text names.
+    pub share_pct: Option<f64>,
+    /// The kind of loss, of what the reader could not read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub loss: Option<Loss>,
+    /// The analyses that suffer, and how.
+    pub matters: &'static str,
+    /// What to do about it.
+    pub hint: &'static str,
+}
+
+/// The parts of an issue that all issues of a kind share.
+pub(super) struct IssueKind {
+    pub id: &'static str,
+    pub severity: Severity,
+    pub matters: &'static str,
+    pub hint: &'static str,
+}
+
+impl IssueKind {
+    pub fn issue(self, rank: Option<u32>, count: u64, what: String) -> Issue {
+        Issue {
+            id: self.id,
+            severity: self.severity,
+            rank,
+            what,
+            place: String::new(),
+            count,
+            share_pct: None,
+            loss: None,
+            matters: self.matters,
+            hint: self.hint,
+        }
+    }
+}
+
+impl Issue {
+    pub(super) fn at(self, place: String) -> Self {
+        Self { place, ..self }
+    }
+
+    pub(super) fn share(self, share_pct: Option<f64>) -> Self {
+        Self { share_pct, ..self }
+    }
+}
+
+/// A row in words: name, track and when it starts, from the first nanosecond of the window.
+pub(super) fn place(scope: &Scope<'_>, row: u32) -> String {
+    let trace: &Trace = scope.trace;
+    let track = trace.track(row);
+    let ms = (trace.slices.start(row) - scope.window.start) as f64 / 1e6;
+    let name = short_name(trace.name(row));
+    format!("{name} on {}/{} at {ms:+.3} ms", track.pid, track.tid)
+}
+
+pub(super) fn milliseconds(ns: i64) -> String {
+    format!("{:.3} ms", ns as f64 / 1e6)
+}

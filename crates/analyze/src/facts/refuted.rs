@@ -1,0 +1,120 @@
+//! Durations that other rows refute. A stream runs its work one after the other, so the profiler
+//! gave a wrong end to work that reaches far past the next start on its stream. A host is recorded
+//! as long as it runs, so a host row that ends long after all other rows has a wrong end as well.
+
+use std::collections::HashMap;
+
+use trace::store::{EventKind, Loss, Trace};
+
+use crate::facts::window;
+
+/// How far work may reach past the next start on its stream before its duration is refuted. Below
+/// that, profilers round and clocks jitter.
+pub(crate) const REFUTED_NS: i64 = 1_000_000;
+
+/// A recording of fewer rows does not show when it ended.
+const ROWS_MIN: usize = 10;
+
+/// A host row that ends long after all other rows of its recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Straggler {
+    pub row: u32,
+    /// When the last of the other rows ends, absolute nanoseconds.
+    pub others_end: i64,
+}
+
+/// Finds the row that ends later than all others, if it does so by more than the others take from
+/// the first start to the last end. Rows of devices are found too: a kernel may hang.
+///
+/// # Cost
+/// Linear in the rows of the trace.
+pub(crate) fn find_straggler(trace: &Trace) -> Option<Straggler> {
+    let slices = &trace.slices;
+    let lost = window::lost_start(trace);
+    let counts = |row: &u32| {
+        let is_mark = matches!(trace.kind(*row), EventKind::Overhead | EventKind::Window);
+        !is_mark && Some(slices.start(*row)) != lost
+    };
+    let row = trace.rows().filter(counts).max_by_key(|row| slices.end(*row))?;
+    let (mut count, mut start, mut end) = (0, i64::MAX, i64::MIN);
+    for other in trace.rows().filter(counts).filter(|other| *other != row) {
+        count += 1;
+        start = start.min(slices.start(other));
+        end = end.max(slices.end(other));
+    }
+    let excess = slices.end(row).checked_sub(end)?;
+    let is_far = count >= ROWS_MIN && excess >= REFUTED_NS && excess > end.saturating_sub(start);
+    is_far.then_some(Straggler { row, others_end: end })
+}
+
+/// Cuts refuted durations: of device work where the next work of its stream starts, of a host row
+/// where everything else ends. Counts them as losses.
+///
+/// Work of graphs is left alone: profilers show its parallel branches on one stream. So is work
+/// whose stream is unknown.
+///
+/// # Cost
+/// `O(n log n)` in the device rows of the trace.
+pub fn clip(trace: &mut Trace) {
+    clip_streams(trace);
+    // Each pass finds one row, and several may have a wrong end.
+    while let Some(Straggler { row, others_end }) = find_straggler(trace) {
+        let start = trace.slices.start(row);
+        if trace.kind(row).is_device_work() || start >= others_end {
+            return;
+        }
+        let (name, end) = (trace.name(row).to_owned(), trace.slices.end(row));
+        trace.slices.duration[row as usize] = others_end - start;
+        trace.losses.count(Loss::RefutedDuration, || {
+            let excess_ms = (end - others_end) as f64 / 1e6;
+            format!("row {row}: {name} ends {excess_ms:.3} ms after everything else; cut there")
+        });
+    }
+}
+
+fn clip_streams(trace: &mut Trace) {
+    let mut rows: Vec<u32> = trace.rows().filter(|row| trace.kind(*row).is_device_work()).collect();
+    rows.sort_by_key(|row| (trace.slices.start(*row), *row));
+    let mut last: HashMap<(i32, i32), u32> = HashMap::new();
+    for row in rows {
+        let stream = (trace.device(row), trace.stream(row));
+        let Some(before) = last.insert(stream, row).filter(|_| stream.1 >= 0) else { continue };
+        let (start, end) = (trace.slices.start(row), trace.slices.end(before));
+        let is_of_graph = |row: u32| trace.slices.graph_node.get(row).is_some();
+        if end - start < REFUTED_NS || is_of_graph(before) || is_of_graph(row) {
+            continue;
+        }
+        let name = trace.name(before).to_owned();
+        trace.slices.duration[before as usize] = start - trace.slices.start(before);
+        trace.losses.count(Loss::RefutedDuration, || {
+            let excess_ms = (end - start) as f64 / 1e6;
+            format!(
+                "row {before}: {name} reaches {excess_ms:.3} ms past the next start on stream {}; cut there",
+                stream.1
+            )
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::clip;
+    use trace::store::{Loss, NewSlice, Trace};
+
+    #[test]
+    fn work_ends_where_the_next_of_its_stream_starts() {
+        let mut trace = Trace::default();
+        for (name, stream, span) in [
+            ("copy", 7, (0, 3_150_000_000)),
+            ("gemm", 7, (10_000_000, 12_000_000)),
+            ("rounded", 7, (11_999_000, 14_000_000)),
+            ("other stream", 8, (5_000_000, 90_000_000)),
+        ] {
+            trace.push(&NewSlice::new("kernel", name, (0, stream), span));
+        }
+        clip(&mut trace);
+        let ends: Vec<i64> = trace.rows().map(|row| trace.slices.end(row)).collect();
+        assert_eq!(ends, [10_000_000, 12_000_000, 14_000_000, 90_000_000]);
+        assert_eq!(trace.losses.count_of(Loss::RefutedDuration), 1);
+    }
+}

@@ -1,0 +1,215 @@
+//! The analysed part of one rank: window, device rows, classes, launches.
+
+use std::collections::BTreeSet;
+use std::sync::OnceLock;
+
+use trace::store::{EventKind, Trace};
+
+use crate::facts::classify::{Classifier, WorkClass};
+use crate::facts::device_step;
+use crate::facts::frames::{self, Frames};
+use crate::facts::interval::Interval;
+use crate::facts::links::Links;
+use crate::facts::window::{self, Lack, StepMark, TimeWindow, TrainingStep, WindowRule};
+
+/// The input of every analysis of one rank: its trace, the analyzed window, and the device rows in
+/// it with their classes.
+///
+/// ```
+/// use analyze::classify::ClassRule;
+/// use analyze::{Classifier, Scope, WindowRule, breakdown};
+///
+/// let text = r#"{"traceEvents": [
+///     {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 0, "dur": 30},
+///     {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 50, "dur": 50}
+/// ]}"#;
+/// let trace = trace::open::parse(text.as_bytes())?;
+/// let scope = Scope::new(&trace, WindowRule::All, &Classifier::new(ClassRule::Category));
+/// let breakdown = breakdown::compute_breakdown(&scope);
+/// assert_eq!((breakdown.compute_ns, breakdown.idle_ns), (80_000, 20_000));
+/// # Ok::<(), trace::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Scope<'a> {
+    pub trace: &'a Trace,
+    pub window: TimeWindow,
+    /// All steps of the trace, by start, whole or not.
+    pub steps: Vec<TrainingStep>,
+    /// The annotations that delimit the steps; `None` without steps.
+    pub step_mark: Option<StepMark>,
+    /// Kernels, copies and sets that overlap the window, by start, then row.
+    pub device_rows: Vec<u32>,
+    /// The class of each of them.
+    pub classes: Vec<WorkClass>,
+    /// The span of the devices' steps where it is longer than the window: see
+    /// [`device_step::span`].
+    pub device_span: Option<Interval>,
+    /// Then, the work behind the window that was launched before its end, by start.
+    pub late_work: Vec<(u32, WorkClass)>,
+    links: OnceLock<Links>,
+    frames: OnceLock<Frames>,
+}
+
+/// Part of everything recorded that too few steps have to cover to stand for it, percent.
+const STEPS_PCT: i64 = 75;
+
+impl<'a> Scope<'a> {
+    /// Selects and classifies.
+    ///
+    /// # Cost
+    /// `O(n log n)` in the rows of the trace.
+    pub fn new(trace: &'a Trace, rule: WindowRule, classifier: &Classifier) -> Self {
+        let (links, frames) = (OnceLock::new(), OnceLock::new());
+        let (step_mark, all_steps) = window::steps(
+            trace,
+            || links.get_or_init(|| Links::new(trace)),
+            || frames.get_or_init(|| frames::build_frames(trace)),
+        );
+        let mut steps = all_steps.clone();
+        let (window, mut device_rows) = match rule {
+            WindowRule::Hta => {
+                // Holistic Trace Analysis knows the profiler's annotations only.
+                if step_mark != Some(StepMark::ProfilerStep) {
+                    steps.clear();
+                }
+                let rows = kept_by_hta(trace, &steps);
+                let start = rows.iter().map(|row| trace.slices.start(*row)).min();
+                let end = rows.iter().map(|row| trace.slices.end(*row)).max();
+                let (start, end) = start.zip(end).unwrap_or_default();
+                (TimeWindow { rule, start, end, steps }, rows)
+            }
+            WindowRule::All | WindowRule::Steps => {
+                let whole: Vec<_> = steps.iter().filter(|step| step.is_whole).cloned().collect();
+                let applied = if rule == WindowRule::Steps && whole.len() >= 2 {
+                    steps = whole;
+                    WindowRule::Steps
+                } else {
+                    WindowRule::All
+                };
+                let (start, end) = match (applied, steps.first(), steps.last()) {
+                    (WindowRule::Steps, Some(first), Some(last)) => (first.start, last.end),
+                    _ => window::recorded(trace).unwrap_or_default(),
+                };
+                // Not a step of the job, so means must not include it.
+                steps.retain(|step| step.lack != Some(Lack::Launches));
+                // Time outside the steps would be counted as theirs.
+                let inside: i64 = steps.iter().map(|step| step.end - step.start).sum();
+                if rule != applied && 100 * inside < STEPS_PCT * (end - start) {
+                    steps.clear();
+                }
+                let lost = window::lost_start(trace);
+                let overlaps = |row: &u32| {
+                    let (from, to) = (trace.slices.start(*row), trace.slices.end(*row));
+                    let inside = from < end && (start < to || start <= from);
+                    trace.kind(*row).is_device_work()
+                        && Some(from) != lost
+                        && (inside || applied == WindowRule::All)
+                };
+                let rows = trace.rows().filter(overlaps).collect();
+                (TimeWindow { rule: applied, start, end, steps }, rows)
+            }
+        };
+        device_rows.sort_by_key(|row| (trace.slices.start(*row), *row));
+        let classes = classifier.classes(trace, &device_rows);
+        let mut scope = Self {
+            trace,
+            window,
+            steps: all_steps,
+            step_mark,
+            device_rows,
+            classes,
+            device_span: None,
+            late_work: Vec::new(),
+            links,
+            frames,
+        };
+        scope.add_late_work(classifier);
+        scope
+    }
+
+    fn add_late_work(&mut self, classifier: &Classifier) {
+        if self.window.rule != WindowRule::Steps {
+            return;
+        }
+        self.device_span = device_step::span(self.trace, self.links(), &self.window);
+        if self.device_span.is_some() {
+            let rows = device_step::late_rows(self.trace, self.links(), &self.window);
+            let classes = classifier.classes(self.trace, &rows);
+            self.late_work = rows.into_iter().zip(classes).collect();
+        }
+    }
+
+    /// Launches and their work, of the whole trace; joined on first use.
+    pub fn links(&self) -> &Links {
+        self.links.get_or_init(|| Links::new(self.trace))
+    }
+
+    /// Lines of Python, of the whole trace; sorted on first use.
+    pub fn frames(&self) -> &Frames {
+        self.frames.get_or_init(|| frames::build_frames(self.trace))
+    }
+
+    /// The part of a row inside the window; empty if none is.
+    pub fn clipped(&self, row: u32) -> Interval {
+        self.clipped_by(row, 0)
+    }
+
+    /// The part inside the window of a row whose clock is ahead by some nanoseconds.
+    pub fn clipped_by(&self, row: u32, ahead_ns: i64) -> Interval {
+        let slices = &self.trace.slices;
+        let (start, end) = (slices.start(row) - ahead_ns, slices.end(row) - ahead_ns);
+        let start = start.clamp(self.window.start, self.window.end);
+        (start, end.clamp(start, self.window.end))
+    }
+
+    /// The parts inside the window of the device rows a predicate takes, by start.
+    pub fn spans(&self, mut takes: impl FnMut(u32, WorkClass) -> bool) -> Vec<Interval> {
+        let rows = self.device_rows.iter().zip(&self.classes);
+        rows.filter(|(row, class)| takes(**row, **class))
+            .map(|(row, _)| self.clipped(*row))
+            .collect()
+    }
+
+    /// The devices with work in the window, ascending.
+    pub fn devices(&self) -> Vec<i32> {
+        let mut devices: BTreeSet<i32> = BTreeSet::new();
+        for row in &self.device_rows {
+            devices.insert(self.trace.device(*row));
+        }
+        devices.into_iter().collect()
+    }
+
+    /// Returns the length of the window's steps on the host, or on the devices if that is longer.
+    pub fn length_ns(&self) -> i64 {
+        let device = self.device_span.map_or(0, |(start, end)| end - start);
+        self.window.length().max(device)
+    }
+
+    /// Whether a host row starts in the window.
+    pub fn starts_inside(&self, row: u32) -> bool {
+        let start = self.trace.slices.start(row);
+        self.window.start <= start && start < self.window.end
+    }
+}
+
+/// With two or more steps: device work whose correlation id occurs on a host row that starts before
+/// the last step. Else all device work.
+///
+/// # Source
+/// traceinsight 0.6.1, `hta/common/trace.py`, `_filter_irrelevant_gpu_kernels`.
+fn kept_by_hta(trace: &Trace, steps: &[window::TrainingStep]) -> Vec<u32> {
+    let device = trace.rows().filter(|row| trace.kind(*row).is_device_work());
+    let [.., _, last] = steps else { return device.collect() };
+    let is_host = |row: &u32| {
+        let kind = trace.kind(*row);
+        !kind.is_device_work() && !matches!(kind, EventKind::DeviceAnnotation | EventKind::Sync)
+    };
+    let before = |row: &u32| trace.slices.start(*row) < last.start;
+    let correlation = |row: u32| trace.slices.correlation(row);
+    let mut launched: Vec<u64> =
+        trace.rows().filter(is_host).filter(before).filter_map(correlation).collect();
+    launched.sort_unstable();
+    let is_kept =
+        |row: &u32| correlation(*row).is_some_and(|id| launched.binary_search(&id).is_ok());
+    device.filter(is_kept).collect()
+}

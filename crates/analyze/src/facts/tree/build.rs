@@ -1,0 +1,243 @@
+//! Builds an [`OperatorTree`] by sorting each thread and keeping a stack of open rows.
+
+use trace::store::{EventKind, Trace, TrackId};
+
+use super::{Clip, NONE, OperatorTree, TreeThread};
+use crate::facts::interval::Interval;
+
+/// A host row and its place in the order of starts on its thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Started {
+    start: i64,
+    rank: RowRank,
+    /// Event index, external id, correlation id; or smaller the longer the row.
+    order: u64,
+    row: u32,
+}
+
+/// Order of rows that start at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum RowRank {
+    /// An annotation without an index: it is around what starts with it.
+    Around,
+    /// Operators and annotations by event index.
+    Indexed,
+    /// Operators by external id.
+    External,
+    /// Operators with neither, longest first.
+    Longest,
+    /// A call, by correlation id.
+    Call,
+}
+
+/// Nests operators, annotations, runtime and driver calls per (process, thread).
+///
+/// Within a thread rows are taken by (start, operators before calls, event index or correlation
+/// id). A row is inside the innermost open one; a row is closed before a later start, and at the
+/// same instant before a row with a duration. Where there is no event index: annotations first,
+/// then by external id, and without one the longest first.
+///
+/// # Cost
+/// `O(n log n)` in the host rows of a thread.
+pub fn build(trace: &Trace) -> OperatorTree {
+    let mut tree = OperatorTree { node: vec![NONE; trace.slices.len()], ..OperatorTree::default() };
+    for (track, mut rows) in started(trace).into_iter().enumerate() {
+        if rows.is_empty() {
+            continue;
+        }
+        rows.sort_unstable();
+        let first = tree.nodes.len() as u32;
+        stack(trace, &rows, &mut tree);
+        finish(&mut tree, track, first);
+    }
+    tree
+}
+
+/// Collects the host rows of each track.
+fn started(trace: &Trace) -> Vec<Vec<Started>> {
+    let slices = &trace.slices;
+    let mut by_track = vec![Vec::new(); trace.tracks.len()];
+    let mut indices = slices.event_index.iter().peekable();
+    for row in trace.rows() {
+        let kind = trace.kind(row);
+        let is_call = kind.is_call();
+        if !is_call && !matches!(kind, EventKind::Operator | EventKind::Annotation) {
+            continue;
+        }
+        while indices.next_if(|(indexed, _)| *indexed < row).is_some() {}
+        let index = indices.next_if(|(indexed, _)| *indexed == row).map(|(_, index)| *index);
+        let longest = u64::MAX - slices.duration[row as usize].unsigned_abs();
+        let (rank, order) = if is_call {
+            (RowRank::Call, slices.correlation(row).unwrap_or(0))
+        } else if let Some(index) = index {
+            (RowRank::Indexed, index)
+        } else if kind == EventKind::Annotation {
+            (RowRank::Around, longest)
+        } else if let Some(id) = slices.external_id(row) {
+            (RowRank::External, id)
+        } else {
+            (RowRank::Longest, longest)
+        };
+        let start = slices.start(row);
+        by_track[slices.track[row as usize].0 as usize].push(Started { start, rank, order, row });
+    }
+    by_track
+}
+
+/// Nests the rows of one thread by opening and closing them in start order.
+fn stack(trace: &Trace, rows: &[Started], tree: &mut OperatorTree) {
+    let mut open: Vec<u32> = Vec::new();
+    for &Started { start, row, .. } in rows {
+        let end = trace.slices.end(row);
+        while let Some(&top) = open.last() {
+            let top_end = tree.end[top as usize];
+            // A row without duration may be the last child of an operator, but never starts inside
+            // a call that has ended.
+            let is_past_call = || trace.kind(tree.nodes[top as usize]).is_call();
+            let is_inside = top_end == start && end == start && !is_past_call();
+            if top_end > start || is_inside {
+                break;
+            }
+            close(tree, &mut open);
+        }
+        open_row(trace, tree, &mut open, row, start);
+    }
+    while !open.is_empty() {
+        close(tree, &mut open);
+    }
+}
+
+/// Opens a row that starts at a time inside the innermost open one.
+fn open_row(trace: &Trace, tree: &mut OperatorTree, open: &mut Vec<u32>, row: u32, start: i64) {
+    let end = trace.slices.end(row);
+    let parent = open.last().copied();
+    let limit = parent.map_or(i64::MAX, |parent| tree.end[parent as usize]);
+    if let Some(parent) = parent.filter(|_| end > limit) {
+        let parent = tree.nodes[parent as usize];
+        tree.clipped.push(Clip { row, parent, excess_ns: end - limit });
+    }
+    open.push(add(tree, row, parent, (start, end.min(limit))));
+}
+
+fn add(tree: &mut OperatorTree, row: u32, parent: Option<u32>, span: Interval) -> u32 {
+    let node = tree.nodes.len() as u32;
+    let depth = parent.map_or(1, |parent| tree.depth[parent as usize] + 1);
+    tree.nodes.push(row);
+    tree.parent.push(parent.unwrap_or(NONE));
+    tree.depth.push(depth);
+    tree.behind.push(NONE);
+    tree.start.push(span.0);
+    tree.end.push(span.1);
+    tree.node[row as usize] = node;
+    node
+}
+
+fn close(tree: &mut OperatorTree, open: &mut Vec<u32>) {
+    if let Some(node) = open.pop() {
+        tree.behind[node as usize] = tree.nodes.len() as u32;
+    }
+}
+
+fn finish(tree: &mut OperatorTree, track: usize, first: u32) {
+    let behind = tree.nodes.len() as u32;
+    tree.threads.push(TreeThread { track: TrackId(track as u32), first, behind });
+}
+
+/// Nests the frames of Python by their parent ids, which are right where times are not.
+///
+/// A frame whose parent is missing, on another thread or later than itself is a root.
+///
+/// # Cost
+/// `O(n log n)` in the frames.
+pub fn build_python_tree(trace: &Trace) -> OperatorTree {
+    let slices = &trace.slices;
+    let mut frames: Vec<Frame> = slices
+        .python
+        .iter()
+        .filter(|(row, _)| trace.kind(*row) == EventKind::Python)
+        .map(|(row, frame)| Frame {
+            track: slices.track[row as usize],
+            start: slices.start(row),
+            id: frame.id,
+            row,
+            parent: frame.parent,
+        })
+        .collect();
+    frames.sort_unstable();
+    let mut tree = OperatorTree { node: vec![NONE; slices.len()], ..OperatorTree::default() };
+    let forest = forest(&frames);
+    let track = |root: &u32| frames[*root as usize].track;
+    for roots in forest.roots.chunk_by(|a, b| track(a) == track(b)) {
+        let first = tree.nodes.len() as u32;
+        walk(trace, &forest, &frames, roots, &mut tree);
+        finish(&mut tree, track(&roots[0]).0 as usize, first);
+    }
+    tree
+}
+
+/// A frame of Python; a parent starts no later and has the smaller id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Frame {
+    track: TrackId,
+    start: i64,
+    id: u64,
+    row: u32,
+    parent: Option<u64>,
+}
+
+/// First child and next sibling of each frame, as places among the frames.
+struct Forest {
+    child: Vec<u32>,
+    sibling: Vec<u32>,
+    roots: Vec<u32>,
+}
+
+fn forest(frames: &[Frame]) -> Forest {
+    let mut by_id: Vec<(u64, u32)> =
+        frames.iter().enumerate().map(|(at, frame)| (frame.id, at as u32)).collect();
+    by_id.sort_unstable();
+    let find = |id: u64| by_id.binary_search_by_key(&id, |(id, _)| *id).ok();
+    let none = vec![NONE; frames.len()];
+    let mut forest = Forest { child: none.clone(), sibling: none, roots: Vec::new() };
+    // Backwards, so that each list of children begins with the earliest.
+    for (at, frame) in frames.iter().enumerate().rev() {
+        let found = frame.parent.and_then(find).map(|found| by_id[found].1 as usize);
+        match found.filter(|parent| *parent < at && frames[*parent].track == frame.track) {
+            Some(parent) => {
+                forest.sibling[at] = forest.child[parent];
+                forest.child[parent] = at as u32;
+            }
+            None => forest.roots.push(at as u32),
+        }
+    }
+    forest.roots.reverse();
+    forest
+}
+
+/// Adds the frames of one track in pre-order.
+fn walk(trace: &Trace, forest: &Forest, frames: &[Frame], roots: &[u32], tree: &mut OperatorTree) {
+    let mut latest = i64::MIN;
+    let mut open: Vec<u32> = Vec::new();
+    for &root in roots {
+        let mut to_visit = vec![(root, 0)];
+        while let Some((at, level)) = to_visit.pop() {
+            while open.len() > level {
+                close(tree, &mut open);
+            }
+            let frame = &frames[at as usize];
+            // Siblings may overlap; the search by time needs starts that never go back.
+            latest = latest.max(frame.start);
+            open_row(trace, tree, &mut open, frame.row, latest);
+            let (sibling, child) = (forest.sibling[at as usize], forest.child[at as usize]);
+            if level > 0 && sibling != NONE {
+                to_visit.push((sibling, level));
+            }
+            if child != NONE {
+                to_visit.push((child, level + 1));
+            }
+        }
+        while !open.is_empty() {
+            close(tree, &mut open);
+        }
+    }
+}

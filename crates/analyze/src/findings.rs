@@ -1,0 +1,408 @@
+//! Findings: named causes of waste in a job's traces, each with evidence, a remedy, and the time
+//! that a step would save.
+//!
+//! A rule reads shared facts of a rank or of the job and reports its finding, the graph edit that
+//! models its cure, and the sum of the rows themselves. This file asks the rules, prices what they
+//! found on the graph, and orders it.
+
+mod cpu_run;
+mod custom_rule;
+mod custom_rules;
+mod evidence;
+mod finding;
+mod hardware;
+mod host_device_split;
+mod limiting_factor;
+mod names;
+mod price;
+mod product;
+mod rule;
+mod rules;
+mod settings;
+mod severity_caps;
+mod step_summary;
+#[cfg(test)]
+mod tests;
+
+use std::ops::Range;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde::Serialize;
+
+use crate::error::Error;
+use crate::facts::job::{JobFacts, RankFacts};
+use crate::facts::quality::QualityVerdict;
+use crate::graph::critical_path::{CategoryPart, RelaxedGraph};
+use finding::{RuleFindings, severity_of};
+use price::Pricer;
+use rule::{Detect, RuleLimits};
+
+pub use crate::graph::edit::Action;
+pub use custom_rule::{CustomRule, TraceTable};
+pub use custom_rules::Condition;
+pub use finding::{
+    Confidence, Evidence, Finding, FindingCategory, HeldBack, HostDeviceSplit, LimitingFactor,
+    Number, Remedy, RowEdit, Saving, SavingSource, Severity, WaitFor,
+};
+pub use rule::{CureSide, Limit, Rule};
+pub use rules::{rows_with_shapes, rules};
+pub use settings::{RuleSettings, Suppression};
+
+/// Minimum number of steps to judge how much steps vary.
+const STEPS_MIN: usize = 3;
+
+/// All findings of a job, with the step time that they refer to.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct FindingReport {
+    /// Quality findings first, then by severity, saving, rule and key.
+    pub findings: Vec<Finding>,
+    /// Findings that the user suppressed.
+    pub suppressed: Vec<Suppressed>,
+    /// Mean step of the slowest rank, or its window if it has no steps.
+    pub step_ns: i64,
+    /// Analyzed steps of the rank with the fewest.
+    pub step_count: u64,
+    /// Time that a step would save with all remedies together, less than their sum. `None` if it is
+    /// within the variation of steps.
+    pub joint_saving_ns: Option<i64>,
+    /// Critical path of the rank with the longest steps, by category, over its whole window.
+    pub path: Vec<CategoryPart>,
+    /// How that rank's steps, window and critical path fit together, in words.
+    #[serde(rename = "account")]
+    pub step_summary: String,
+}
+
+/// A finding that was suppressed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Suppressed {
+    pub key: String,
+    pub reason: String,
+}
+
+/// Applies all rules to a job, prices their findings on the dependency graph, and sorts them.
+///
+/// # Cost
+/// `O(n log n)` in the rows of the traces, and one pass over the graph per finding.
+/// # Errors
+/// [`Error::Rules`] and [`Error::Pattern`] for settings that are wrong.
+pub fn collect_findings(
+    job: &JobFacts<'_>,
+    settings: &RuleSettings,
+) -> Result<FindingReport, Error> {
+    let own = settings.conditions()?;
+    job.tell_waits();
+    let mut findings = apply_rules(job, settings);
+    for (rule, conditions) in &own {
+        findings.extend(custom_rules::find(job, rule, conditions)?);
+    }
+    if crate::facts::cpu_run::are_cpu_runs(job.scopes().iter().map(|scope| scope.trace)) {
+        cpu_run::reword(&mut findings);
+    }
+    let mut report = FindingReport {
+        step_ns: job.step_ns(),
+        step_count: job.ranks.iter().map(|rank| rank.step_count() as u64).min().unwrap_or(1),
+        ..FindingReport::default()
+    };
+    findings.retain(|finding| {
+        let suppression = settings.suppression(&finding.rule, &finding.key);
+        report.suppressed.extend(suppression.map(|suppression| Suppressed {
+            key: finding.key.clone(),
+            reason: suppression.reason.clone(),
+        }));
+        suppression.is_none()
+    });
+    if findings.iter().any(|finding| finding.remedy.is_some()) {
+        let mut pricer = Pricer::new(job.scopes(), job.measured());
+        for finding in &mut findings {
+            price(finding, job, &mut pricer);
+            host_device_split::add_split(finding, job, &mut pricer);
+            explain(finding, job, &mut pricer);
+        }
+        report.joint_saving_ns = price_jointly(&findings, job, &mut pricer);
+    }
+    findings.iter_mut().for_each(severity_caps::lower_severity);
+    (report.path, report.step_summary) = step_summary::summarize_step(job);
+    sort(&mut findings);
+    mark_shared_time(&mut findings);
+    report.findings = findings;
+    Ok(report)
+}
+
+/// Runs the built-in rules on several threads. The findings come back in the order of the rules.
+///
+/// One thread first computes the critical paths, which take longer than any rule. The others start
+/// with the last rule, because the first ones judge the quality of the recording, which the paths
+/// of several ranks wait for as well.
+fn apply_rules(job: &JobFacts<'_>, settings: &RuleSettings) -> Vec<Finding> {
+    /// More threads than this wait for the facts that the rules share.
+    const MOST_THREADS: usize = 8;
+    let rules: Vec<&Rule> = rules().collect();
+    let results: Vec<OnceLock<Vec<Finding>>> = rules.iter().map(|_| OnceLock::new()).collect();
+    let started = AtomicUsize::new(0);
+    let work = || {
+        while let Some(at) = rules.len().checked_sub(1 + started.fetch_add(1, Ordering::Relaxed)) {
+            let (rule, result) = (rules[at], &results[at]);
+            let limits = RuleLimits { rule, changed: settings.limits.get(rule.id) };
+            result.get_or_init(|| apply_rule(job, &limits));
+        }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    std::thread::scope(|scope| {
+        (1..threads.min(MOST_THREADS)).for_each(|_| drop(scope.spawn(work)));
+        job.paths();
+        work();
+    });
+    results.into_iter().filter_map(OnceLock::into_inner).flatten().collect()
+}
+
+fn apply_rule(job: &JobFacts<'_>, limits: &RuleLimits<'_>) -> Vec<Finding> {
+    match limits.rule.detect {
+        Detect::Rank(detect) => {
+            let apply = |rank: &RankFacts<'_>| Some((rank.rank(), detect(rank, limits)?));
+            let found: Vec<(u32, RuleFindings)> = job.ranks.iter().filter_map(apply).collect();
+            merge_ranks(job, limits, found).into_iter().collect()
+        }
+        Detect::Job(detect) => {
+            let found = detect(job, limits);
+            found
+                .into_iter()
+                .map(|(ranks, found)| build_finding(job, limits, ranks, found))
+                .collect()
+        }
+    }
+}
+
+/// Merges the findings of several ranks into one: reported for the most affected rank, cured on
+/// all.
+fn merge_ranks(
+    job: &JobFacts<'_>,
+    limits: &RuleLimits<'_>,
+    mut found: Vec<(u32, RuleFindings)>,
+) -> Option<Finding> {
+    let most = |(rank, found): &(u32, RuleFindings)| (found.high_ns, std::cmp::Reverse(*rank));
+    let worst = (0..found.len()).max_by_key(|at| most(&found[*at]))?;
+    let ranks: Vec<u32> = found.iter().map(|(rank, _)| *rank).collect();
+    let edits = found.iter_mut().flat_map(|(_, found)| std::mem::take(&mut found.edits)).collect();
+    let (rank, mut one) = found.swap_remove(worst);
+    let all = job.ranks.len();
+    one.what += &match ranks.len() {
+        _ if all == 1 => String::new(),
+        1 => {
+            format!(" These are figures of rank {rank}, the only one of {all} where it was found.")
+        }
+        some if some == all => {
+            format!(
+                " These are figures of rank {rank}, which has most of it; all {all} ranks have it."
+            )
+        }
+        some => format!(
+            " These are figures of rank {rank}, which has most of it; {some} of {all} ranks have it."
+        ),
+    };
+    one.edits = edits;
+    Some(build_finding(job, limits, ranks, one))
+}
+
+fn build_finding(
+    job: &JobFacts<'_>,
+    limits: &RuleLimits<'_>,
+    ranks: Vec<u32>,
+    mut found: RuleFindings,
+) -> Finding {
+    let rule = limits.rule;
+    let affected = affected_ranks(job, &ranks, &found.evidence);
+    let facts = || job.ranks[affected.clone()].iter().filter(|one| ranks.contains(&one.rank()));
+    let per_step = |ns: i64| {
+        let steps = facts().map(RankFacts::step_count).max().unwrap_or(1);
+        ns / steps
+    };
+    let steps = facts().next().map_or_else(Vec::new, |one| {
+        one.scope.window.steps.iter().map(|step| step.number).collect()
+    });
+    let is_bound = facts().count() > 0 && facts().all(RankFacts::is_device_bound);
+    let is_held_back = rule.side == CureSide::Host && is_bound;
+    let mut confidence = rule.confidence.max(found.confidence);
+    let is_weak = steps.len() < STEPS_MIN && found.high_ns.is_some();
+    if is_weak {
+        confidence = confidence.max(Confidence::Medium);
+    }
+    // Without steps, set-up cannot be distinguished from steady work.
+    let is_set_up = steps.is_empty() && job.issues().iter().any(|issue| issue.id == "warm-up");
+    if is_set_up && rule.side == CureSide::Host {
+        confidence = Confidence::Low;
+    }
+    if rule.category != FindingCategory::Quality && job.verdict() >= QualityVerdict::Poor {
+        confidence = Confidence::Low;
+    }
+    // Without steps, the figures refer to the whole window.
+    let adapt = |text: String| match steps.is_empty() {
+        true => text.replace("per step", "in the window"),
+        false => text,
+    };
+    let mut numbers = std::mem::take(&mut found.numbers);
+    let is_advice = rule.category != FindingCategory::Quality && !is_held_back;
+    let disturbed =
+        if is_advice { severity_caps::find_severity_cap(&found, job, &ranks) } else { None };
+    numbers.extend(disturbed.map(|(_, share)| share));
+    let (advice, held_back) = if is_held_back {
+        let busy = "The device is busy almost all the time: nothing the host does differently \
+                    shortens a step.";
+        (busy.to_owned(), Some(HeldBack::DeviceBound))
+    } else {
+        (adapt(found.advice), disturbed.map(|(held, _)| held))
+    };
+    let what = adapt(found.what);
+    let high = found.high_ns.map(|ns| Saving { high_ns: per_step(ns), ..Saving::default() });
+    let remedy = (!found.edits.is_empty()).then_some(Remedy { edits: found.edits });
+    Finding {
+        rule: rule.id.to_owned(),
+        title: found.title.unwrap_or(rule.title).to_owned(),
+        category: rule.category,
+        severity: if is_held_back { Severity::Info } else { found.severity },
+        confidence,
+        ranks,
+        steps,
+        what,
+        advice,
+        held_back,
+        limiting_factor: None,
+        saving: high.filter(|_| !is_held_back && remedy.is_some()),
+        split: None,
+        numbers,
+        evidence: found.evidence,
+        limits: limits.used(),
+        key: match found.subject.is_empty() {
+            true => rule.id.to_owned(),
+            false => format!("{}:{}", rule.id, found.subject),
+        },
+        remedy,
+    }
+}
+
+/// Prices a finding on the graph. Its saving never exceeds the total time of its rows.
+fn price(finding: &mut Finding, job: &JobFacts<'_>, pricer: &mut Pricer<'_>) {
+    let affected = affected_ranks(job, &finding.ranks, &finding.evidence);
+    let (Some(saving), Some(remedy)) = (&mut finding.saving, &finding.remedy) else { return };
+    let ranks = &job.ranks[affected.clone()];
+    let steps = ranks.iter().map(RankFacts::step_count).max().unwrap_or(1);
+    let priced = pricer.saving_of(&remedy.edits, affected) / steps;
+    saving.mid_ns = priced.clamp(0, saving.high_ns);
+    saving.low_ns = (saving.mid_ns - measure_noise(ranks)).max(0);
+    let step_ns = ranks.iter().map(RankFacts::step_ns).max().unwrap_or_default();
+    let share = 100.0 * saving.mid_ns as f64 / step_ns.max(1) as f64;
+    saving.mid_pct = (share * 1e3).round() / 1e3;
+    finding.severity = finding.severity.min(severity_of(share));
+}
+
+/// Adds the limiting factor if the remedy saves far less than the time of its rows.
+fn explain(finding: &mut Finding, job: &JobFacts<'_>, pricer: &mut Pricer<'_>) {
+    let Some(remedy) = finding.remedy.as_ref() else { return };
+    let worst_rank =
+        finding.evidence.first().map(|evidence| evidence.rank).or(finding.ranks.first().copied());
+    let at = job.ranks.iter().position(|rank| Some(rank.rank()) == worst_rank);
+    let Some(at) = at.filter(|_| limiting_factor::contradicts(finding, job.step_ns())) else {
+        return;
+    };
+    let measured = pricer.measured();
+    let bound = pricer.after(&remedy.edits, |graph, times| {
+        limiting_factor::find_limiting_factor(job, RelaxedGraph { measured, graph, times }, at)
+    });
+    limiting_factor::explain(finding, job, bound);
+}
+
+/// Returns the places of the ranks whose step time a finding affects: all ranks of a job. Ranks of
+/// different jobs do not affect each other, so only the reported one counts.
+fn affected_ranks(job: &JobFacts<'_>, ranks: &[u32], evidence: &[Evidence]) -> Range<usize> {
+    let rank = evidence.first().map(|evidence| evidence.rank).or(ranks.first().copied());
+    let at = job.ranks.iter().position(|facts| Some(facts.rank()) == rank);
+    match at.filter(|_| !job.is_one_job()) {
+        Some(at) => at..at + 1,
+        None => 0..job.ranks.len(),
+    }
+}
+
+/// Returns the usual variation of steps, 95th percentile minus median, of the least steady rank.
+fn measure_noise(ranks: &[RankFacts<'_>]) -> i64 {
+    let spread_ns = |rank: &RankFacts<'_>| {
+        let steps = &rank.scope.window.steps;
+        let mut lengths: Vec<i64> = steps.iter().map(|step| step.end - step.start).collect();
+        let spread = crate::facts::distribution::describe_values(&mut lengths);
+        spread.p95 - spread.p50
+    };
+    ranks.iter().map(spread_ns).max().unwrap_or_default()
+}
+
+fn price_jointly(findings: &[Finding], job: &JobFacts<'_>, pricer: &mut Pricer<'_>) -> Option<i64> {
+    let priced = findings.iter().filter(|finding| finding.saving.is_some());
+    let remedies: Vec<&Remedy> = priced.filter_map(|one| one.remedy.as_ref()).collect();
+    let edits: Vec<RowEdit> = remedies.iter().flat_map(|one| one.edits.iter().cloned()).collect();
+    let steps = job.ranks.iter().map(RankFacts::step_count).max().unwrap_or(1);
+    if remedies.len() < 2 || !job.is_one_job() {
+        return None;
+    }
+    let joint_ns = (pricer.saving(&edits) / steps).max(0);
+    Some(joint_ns).filter(|ns| *ns == 0 || *ns > measure_noise(&job.ranks))
+}
+
+/// Replaces the saving of a finding by that of a simulation. The severity follows if it came from
+/// the old saving.
+pub fn reprice(finding: &mut Finding, saved_ns: i64, step_ns: i64) {
+    let Some(saving) = &mut finding.saving else { return };
+    let noise = saving.mid_ns - saving.low_ns;
+    let was = severity_of(saving.mid_pct);
+    saving.mid_ns = saved_ns.clamp(0, saving.high_ns);
+    saving.low_ns = (saving.mid_ns - noise).max(0);
+    saving.mid_pct = (1e5 * saving.mid_ns as f64 / step_ns.max(1) as f64).round() / 1e3;
+    saving.source = SavingSource::Simulation;
+    if finding.severity == was {
+        finding.severity = severity_of(saving.mid_pct);
+    }
+}
+
+/// Marks findings that mostly share the rows of an earlier one: they save the same time.
+fn mark_shared_time(findings: &mut [Finding]) {
+    /// Maximum number of rows that are compared per finding.
+    const LOOKED_AT: usize = 1024;
+    for at in 1..findings.len() {
+        let own = promised_edits(&findings[at]);
+        let count: usize = own.iter().map(|edit| edit.rows.len()).sum();
+        let all = own.iter().flat_map(|edit| edit.rows.iter().map(|row| (edit.rank, *row)));
+        let some: Vec<(u32, u32)> = all.step_by(count.div_ceil(LOOKED_AT).max(1)).collect();
+        let has = |edit: &RowEdit, (rank, row)| {
+            edit.rank == rank && edit.rows.binary_search(&row).is_ok()
+        };
+        let is_wider = |before: &&Finding| {
+            let edits = promised_edits(before);
+            let shared = some.iter().filter(|row| edits.iter().any(|edit| has(edit, **row)));
+            2 * shared.count() > some.len()
+        };
+        if let Some(rule) = findings[..at].iter().find(is_wider).map(|one| one.rule.clone()) {
+            findings[at].advice +=
+                &format!(" Most of this time is {rule}'s, too: their savings do not add up.");
+        }
+    }
+}
+
+/// Returns the edits of a finding that promises a saving.
+fn promised_edits(finding: &Finding) -> &[RowEdit] {
+    let has_saving = finding.saving.is_some() && finding.severity < Severity::Info;
+    match &finding.remedy {
+        Some(remedy) if has_saving => &remedy.edits,
+        _ => &[],
+    }
+}
+
+/// Sorts findings in the order of the report. Within a severity, simulated savings come before
+/// recorded ones, because the two are not comparable.
+pub fn sort(findings: &mut [Finding]) {
+    findings.sort_by(|a, b| sort_key(a).cmp(&sort_key(b)));
+}
+
+fn sort_key(finding: &Finding) -> impl Ord + '_ {
+    let saving = finding.saving.map_or(0, |saving| saving.mid_ns);
+    let source = finding.saving.map_or(SavingSource::Recording, |saving| saving.source);
+    let is_quality = finding.category == FindingCategory::Quality;
+    let (severity, saving) = (finding.severity, std::cmp::Reverse(saving));
+    (!is_quality, severity, source, saving, &finding.rule, &finding.key)
+}

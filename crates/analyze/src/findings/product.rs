@@ -1,0 +1,198 @@
+//! Recognizes matrix products and convolutions by kernel name, with their data type and whether
+//! they run on matrix units.
+
+use crate::facts::job::{RankFacts, Tensors, WindowKernel};
+
+/// The type of a product's factors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum DataType {
+    Float64,
+    Float32,
+    Float16,
+    BFloat16,
+    /// Eight bits or fewer.
+    Small,
+}
+
+impl DataType {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Float64 => "float64",
+            Self::Float32 => "float32",
+            Self::Float16 => "float16",
+            Self::BFloat16 => "bfloat16",
+            Self::Small => "8-bit",
+        }
+    }
+}
+
+/// Substrings that mark products and convolutions. `Cijk_` are the products of AMD's Tensile.
+const PRODUCTS: [&str; 10] =
+    ["Gemm", "GEMM", "conv", "Conv", "scudnn", "wgrad", "dgrad", "nvjet", "Cijk_", "fprop"];
+
+/// Substrings that mark kernels that only prepare or finish products.
+const MOVING: [&str; 9] = [
+    "nchwToNhwc",
+    "nhwcToNchw",
+    "im2col",
+    "convert",
+    "Convert",
+    "copy",
+    "reduce",
+    "embedding",
+    "elementwise",
+];
+
+/// Operators whose kernels are products even where only the library shows in the name.
+const OPERATORS: [&str; 12] = [
+    "aten::mm",
+    "aten::addmm",
+    "aten::bmm",
+    "aten::baddbmm",
+    "aten::linear",
+    "aten::matmul",
+    "aten::convolution_backward",
+    "aten::cudnn_convolution",
+    "aten::cudnn_convolution_backward_input",
+    "aten::cudnn_convolution_backward_weight",
+    "aten::_convolution",
+    "aten::conv2d",
+];
+
+/// Whether a kernel is a matrix product or a convolution.
+pub(super) fn is_product(rank: &RankFacts<'_>, kernel: &WindowKernel) -> bool {
+    let name = rank.name(kernel.row);
+    let is_owned = OPERATORS.contains(&rank.owner_name(kernel)) && name.contains("cutlass");
+    (is_named(name) || is_owned) && !MOVING.iter().any(|part| name.contains(part))
+}
+
+/// Returns whether the name alone identifies a product.
+pub(super) fn is_named(name: &str) -> bool {
+    // FBGEMM is a library, most of whose kernels multiply nothing.
+    let is_library = |at: usize| name[..at].ends_with("fb");
+    name.match_indices("gemm").any(|(at, _)| !is_library(at))
+        || PRODUCTS.iter().any(|part| name.contains(part))
+}
+
+/// Parts of the names, in small letters, of products with a vector, of rank one or of one group per
+/// channel, whose time goes to memory, and of transforms that need no product of the usual kind.
+const THIN: [&str; 10] = [
+    "gemv",
+    "gemmk1",
+    "gemmsn",
+    "dot_kernel",
+    "grouped_direct",
+    "depthwise",
+    "fft",
+    "sp3asmconv",
+    "miopenconvfft",
+    "naive_conv",
+];
+
+/// Whether a product is too thin for matrix units, in any data type.
+pub(super) fn is_thin(name: &str) -> bool {
+    let name = name.to_lowercase();
+    THIN.iter().any(|part| name.contains(part))
+}
+
+/// Parts of names, in small letters, that show NVIDIA's tensor cores.
+const TENSOR_CORES: [&str; 20] = [
+    "s884",
+    "h884",
+    "d884",
+    "i8816",
+    "s1688",
+    "h1688",
+    "s16816",
+    "h16816",
+    "16832",
+    "161616",
+    "tensorop",
+    "tensor_op",
+    "tensor16x8",
+    "tensor8x8",
+    "hmma",
+    "imma",
+    "gmma",
+    "wmma",
+    "tf32",
+    "nvjet",
+];
+/// Marks of kernels that run on AMD's matrix cores: composable kernels, MIOpen's, and hand-written
+/// ones.
+const MATRIX_CORES: [&str; 5] = ["xdl", "gtcx", "mfma", "wmma", "matrix_core"];
+
+/// Whether a product runs on tensor cores or matrix cores, as its name shows.
+pub(super) fn uses_matrix_units(name: &str) -> bool {
+    let small = name.to_lowercase();
+    let has = |parts: &[&str]| parts.iter().any(|part| small.contains(part));
+    if small.contains("cijk_") {
+        // The name contains the matrix instruction, such as `_MI16x16x1_`.
+        let behind = small.split("_mi").skip(1);
+        return behind.into_iter().any(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+    }
+    // Generated kernels of NVIDIA's libraries use tensor cores, except those of plain float32.
+    let is_generated = small.contains("xmma_") || small.contains("_mma_");
+    let is_plain = small.contains("f32f32_f32f32") || small.contains("simt");
+    has(&TENSOR_CORES) || has(&MATRIX_CORES) || (is_generated && !is_plain)
+}
+
+/// The type of a product's factors, by the kernel's name, else by the operator's tensors.
+pub(super) fn data_type(name: &str, tensors: Option<&Tensors>) -> Option<DataType> {
+    by_name(name).or_else(|| {
+        let is_matrix = |(dims, _): &(&Vec<u64>, &String)| dims.len() >= 2;
+        let tensors = tensors?;
+        let (_, of) = tensors.dims.iter().zip(&tensors.types).rfind(is_matrix)?;
+        by_tensor(of)
+    })
+}
+
+fn by_tensor(of: &str) -> Option<DataType> {
+    match of {
+        "double" => Some(DataType::Float64),
+        "float" => Some(DataType::Float32),
+        "c10::Half" => Some(DataType::Float16),
+        "c10::BFloat16" => Some(DataType::BFloat16),
+        "signed char" | "unsigned char" => Some(DataType::Small),
+        of if of.starts_with("c10::Float8") => Some(DataType::Small),
+        _ => None,
+    }
+}
+
+fn by_name(name: &str) -> Option<DataType> {
+    if let Some((_, rest)) = name.split_once("Cijk_") {
+        return parse_tensile(rest);
+    }
+    let small = name.to_lowercase();
+    let has = |parts: &[&str]| parts.iter().any(|part| small.contains(part));
+    if has(&["bf16", "bfloat"]) {
+        Some(DataType::BFloat16)
+    } else if has(&["e4m3", "e5m2", "fp8", "i8816", "16832", "imma", "int8"]) {
+        Some(DataType::Small)
+    } else if has(&["hgemm", "h884", "h1688", "h16816", "fp16", "f16", "half"]) {
+        Some(DataType::Float16)
+    } else if has(&["dgemm", "d884", "double", "f64f64"]) {
+        Some(DataType::Float64)
+    } else if has(&["sgemm", "scudnn", "fp32", "f32", "float"]) {
+        Some(DataType::Float32)
+    } else {
+        None
+    }
+}
+
+/// Parses the data type of a Tensile name such as `Ailk_Bljk_BBS_BH_Bias_…`: the letter after the
+/// indices of both factors. Complex types return `None`.
+fn parse_tensile(rest: &str) -> Option<DataType> {
+    let types = rest.split('_').nth(2)?;
+    match types.as_bytes() {
+        [b'F', b'8', ..] | [b'B', b'8', ..] | [b'I', ..] | [b'4', ..] => Some(DataType::Small),
+        [b'D', ..] => Some(DataType::Float64),
+        [b'S', ..] => Some(DataType::Float32),
+        [b'H', ..] => Some(DataType::Float16),
+        [b'B', ..] => Some(DataType::BFloat16),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

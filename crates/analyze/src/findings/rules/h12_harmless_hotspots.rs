@@ -1,0 +1,70 @@
+//! H12: operators that cost the host most, and cost the step nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use trace::store::{EventKind, StringId};
+
+use crate::facts::job::{JobFacts, RankFacts};
+use crate::findings::finding::{Confidence, FindingCategory, RuleFindings};
+use crate::findings::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
+use crate::text::time;
+
+pub(super) const RULE: Rule = Rule {
+    id: "H12",
+    title: "host time that costs nothing",
+    category: FindingCategory::Host,
+    side: CureSide::Device,
+    confidence: Confidence::Medium,
+    limits: &[limit("time_pct", 5.0, "an operator's own time on the host, percent of the window")],
+    page: page!("H12"),
+    detect: Detect::Job(detect),
+};
+
+fn detect(job: &JobFacts<'_>, limits: &RuleLimits<'_>) -> Vec<(Vec<u32>, RuleFindings)> {
+    let hotspots = |(rank, path): (&RankFacts<'_>, &crate::graph::critical_path::Path)| {
+        let on_path: BTreeSet<u32> = path.overlay().into_iter().map(|(_, row)| row).collect();
+        Some((vec![rank.rank()], harmless(rank, &on_path, limits)?))
+    };
+    // One rank is enough, because the finding is informational.
+    job.ranks.iter().zip(&job.paths().ranks).filter_map(hotspots).take(1).collect()
+}
+
+fn harmless(
+    rank: &RankFacts<'_>,
+    on_path: &BTreeSet<u32>,
+    limits: &RuleLimits<'_>,
+) -> Option<RuleFindings> {
+    let trace = rank.scope.trace;
+    // Own time per name; none for names with any row on the path.
+    let mut named: BTreeMap<StringId, Option<i64>> = BTreeMap::new();
+    let mut rows = Vec::new();
+    // PyTorch 1.8 recorded steps as operators.
+    let is_operator = |row: &&u32| {
+        trace.kind(**row) == EventKind::Operator && !trace.name(**row).starts_with("ProfilerStep#")
+    };
+    for row in rank.tree().nodes.iter().filter(is_operator) {
+        if !rank.scope.starts_inside(*row) {
+            continue;
+        }
+        let inside: i64 = rank.tree().children(*row).map(|child| rank.duration(child)).sum();
+        let own = (rank.duration(*row) - inside).max(0);
+        let sum = named.entry(trace.slices.name[*row as usize]).or_insert(Some(0));
+        *sum = sum.filter(|_| !on_path.contains(row)).map(|sum| sum + own);
+        rows.push((*row, own));
+    }
+    let is_large = |ns: i64| rank.share(ns) >= limits.value("time_pct");
+    named.retain(|_, ns| ns.is_some_and(is_large));
+    rows.retain(|(row, _)| named.contains_key(&trace.slices.name[*row as usize]));
+    let total: i64 = named.values().flatten().sum();
+    let evidence = rank.collect_timed_evidence(rows);
+    let names: Vec<&str> = evidence.iter().take(3).map(|evidence| evidence.name.as_str()).collect();
+    let what = format!(
+        "{} take {} of the host per step and never lie on the critical path.",
+        names.join(", "),
+        time(rank.per_step(total))
+    );
+    let advice = "Leave them: making them faster would not shorten a step.";
+    let found =
+        RuleFindings::new(what, advice).number("time_per_step_ns", rank.per_step(total) as f64);
+    (!named.is_empty()).then(|| found.shown_by(evidence))
+}

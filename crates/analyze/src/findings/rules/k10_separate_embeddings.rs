@@ -1,0 +1,101 @@
+//! K10: each embedding table is looked up by a kernel of its own.
+
+use std::collections::BTreeMap;
+
+use super::l01_tiny_kernels::host_rows;
+use super::m07_imbalance::{is_backward, is_embedding};
+use crate::facts::job::{RankFacts, WindowKernel};
+use crate::findings::finding::{Confidence, FindingCategory, RuleFindings};
+use crate::findings::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
+use crate::graph::edit::Action;
+use crate::text::time;
+
+pub(super) const RULE: Rule = Rule {
+    id: "K10",
+    title: "a kernel per embedding table",
+    category: FindingCategory::Kernel,
+    side: CureSide::Host,
+    confidence: Confidence::Medium,
+    limits: &[limit("kernels_per_step", 8.0, "fewest lookups or updates of one shape per step")],
+    page: page!("K10"),
+    detect: Detect::Rank(detect),
+};
+
+/// Parts of the names of kernels that serve many tables at once.
+const BATCHED: [&str; 5] = ["split_embedding", "batched", "tbe", "codegen", "grouped"];
+
+fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
+    if rank.scope.device_rows.is_empty() {
+        return on_the_host(rank, limits);
+    }
+    let is_one = |kernel: &&WindowKernel| {
+        let name = rank.name(kernel.row);
+        is_embedding(name) && !BATCHED.iter().any(|part| name.contains(part))
+    };
+    // The block of threads follows from the width of the rows.
+    let mut groups: BTreeMap<(bool, Option<[u32; 3]>), Vec<&WindowKernel>> = BTreeMap::new();
+    for kernel in rank.compute_kernels().filter(is_one) {
+        let block = kernel.shape.map(|shape| shape.block);
+        groups.entry((is_backward(rank, kernel), block)).or_default().push(kernel);
+    }
+    groups.retain(|_, kernels| {
+        rank.count_per_step(kernels.len()) >= limits.value("kernels_per_step")
+    });
+    let kernels: Vec<&WindowKernel> = groups.into_values().flatten().collect();
+    let rows: Vec<u32> = kernels.iter().map(|kernel| kernel.row).collect();
+    let calls: Vec<u32> = rows.iter().filter_map(|row| rank.scope.links().call(*row)).collect();
+    if rows.is_empty() {
+        return None;
+    }
+    // Time from launch to launch minus the device work: at most a step's worth of each table.
+    let owners: Vec<u32> = calls
+        .iter()
+        .map(|call| rank.tree().operator(rank.scope.trace, *call).unwrap_or(*call))
+        .collect();
+    let lost = (rank.total(&owners) - rank.total(&rows)).max(0);
+    let per_step = rank.count_per_step(rows.len());
+    let what = format!(
+        "{per_step:.0} kernels per step look up or update one embedding table each; their operators \
+         take the host {} per step, the kernels {}.",
+        time(rank.per_step(rank.total(&owners))),
+        time(rank.per_step(rank.total(&rows)))
+    );
+    let advice = "Use table-batched embeddings: torchrec's EmbeddingBagCollection or FBGEMM's \
+                  SplitTableBatchedEmbeddingBagsCodegen, with the optimizer fused into the backward.";
+    let behind_first = calls.get(1..).unwrap_or_default();
+    let edits = vec![rank.edit(host_rows(rank, behind_first), Action::Scale(0.0))];
+    let found = RuleFindings::new(what, advice).number("kernels_per_step", per_step);
+    Some(found.shown_by(rank.collect_evidence(rows)).saves(lost, edits))
+}
+
+/// Compares host operators of recordings without a device: lookups and their backward, one of each
+/// kind per table. One for all tables is assumed to cost as much as one for one table.
+fn on_the_host(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
+    let is_lookup = |name: &str| {
+        let is_table = name.contains("embedding_bag") || name.contains("EmbeddingBag");
+        let is_batched = BATCHED.iter().any(|part| name.contains(part));
+        (is_table || name == "aten::embedding" || name.contains("EmbeddingBackward")) && !is_batched
+    };
+    let mut groups: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
+    for row in rank.outermost_named(is_lookup) {
+        groups.entry(rank.name(row)).or_default().push(row);
+    }
+    groups.retain(|_, rows| rank.count_per_step(rows.len()) >= limits.value("kernels_per_step"));
+    let most = groups.values().max_by_key(|rows| rows.len())?;
+    let per_step = rank.count_per_step(most.len());
+    let rows: Vec<u32> = groups.values().flatten().copied().collect();
+    let what = format!(
+        "{per_step:.0} tables are looked up, and differentiated, by operators of their own: {} per step.",
+        time(rank.per_step(rank.total(&rows)))
+    );
+    let advice = "Use one lookup for all tables: one nn.EmbeddingBag with offset ids, torchrec's \
+                  EmbeddingBagCollection, or FBGEMM's SplitTableBatchedEmbeddingBagsCodegen.";
+    let (mut edits, mut lost) = (Vec::new(), 0.0);
+    for rows in groups.values() {
+        let keep = 1.0 / rank.count_per_step(rows.len());
+        lost += rank.total(rows) as f64 * (1.0 - keep);
+        edits.push(rank.edit(rank.whole(rows), Action::Scale(keep)));
+    }
+    let found = RuleFindings::new(what, advice).number("lookups_per_step", per_step);
+    Some(found.shown_by(rank.collect_evidence(rows)).saves(lost as i64, edits))
+}

@@ -1,0 +1,106 @@
+//! L01: kernels that run shorter than the call that launches them, while the device idles.
+
+use std::collections::BTreeMap;
+
+use crate::facts::job::RankFacts;
+use crate::findings::finding::{Confidence, FindingCategory, RuleFindings};
+use crate::findings::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
+use crate::graph::edit::Action;
+use crate::tables::launches::LaunchRow;
+use crate::text::time;
+use trace::store::EventKind;
+
+pub(super) const RULE: Rule = Rule {
+    id: "L01",
+    title: "storm of tiny kernels",
+    category: FindingCategory::Launch,
+    side: CureSide::Host,
+    confidence: Confidence::High,
+    limits: &[
+        limit("launch_pct", 50.0, "share of kernel launches that are tiny, percent"),
+        limit("idle_pct", 10.0, "idle time of the device, percent of the window"),
+        limit("launches_per_step", 10.0, "fewest tiny launches per step"),
+    ],
+    page: page!("L01"),
+    detect: Detect::Rank(detect),
+};
+
+fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
+    // As in `breakdown`: all of the window in which no device work runs.
+    let idle_ns = rank.breakdown().idle_ns;
+    let idle_pct = rank.share(idle_ns);
+    if rank.breakdown().device_count == 0 || idle_pct < limits.value("idle_pct") {
+        return None;
+    }
+    let is_kernel = |row: &&LaunchRow<'_>| {
+        row.work_count == 1 && rank.scope.trace.kind(row.device_row) == EventKind::Kernel
+    };
+    let launches: Vec<&LaunchRow<'_>> = rank.launches().iter().filter(is_kernel).collect();
+    let tiny = tiny(&launches);
+    let share = 100.0 * tiny.len() as f64 / launches.len().max(1) as f64;
+    let per_step = rank.count_per_step(tiny.len());
+    if share < limits.value("launch_pct") || per_step < limits.value("launches_per_step") {
+        return None;
+    }
+    let calls: Vec<u32> = tiny.iter().map(|(row, _)| row.call_row).collect();
+    let lost: i64 = tiny.iter().map(|(row, period)| (period - row.device_ns).max(0)).sum();
+    // The period of some launches includes waits; the median does not.
+    let mut periods: Vec<i64> = tiny.iter().map(|(_, period)| *period).collect();
+    let middle = periods.len().checked_sub(1)? / 2;
+    let each = *periods.select_nth_unstable(middle).1;
+    let owners = calls.iter().map(|call| rank.range_around(*call).unwrap_or(*call));
+    let evidence = rank.collect_timed_evidence(owners.zip(tiny.iter().map(|(_, period)| *period)));
+    let what = format!(
+        "{per_step:.0} of {:.0} kernels per step ({share:.0} %) take less time than the call that \
+         launches them, and nothing else waits on their stream then. Half of them are launched {} or \
+         less behind the kernel before on the stream, and the device is idle {idle_pct:.0} % of the \
+         window.",
+        rank.count_per_step(launches.len()),
+        time(each)
+    );
+    let advice = "Launch less: fuse the operators (torch.compile, foreach and fused variants, a \
+                  custom kernel), batch the loop, or replay the region as a CUDA graph.";
+    let edits = vec![rank.edit(host_rows(rank, &calls), Action::Scale(0.0))];
+    let found = RuleFindings::new(what, advice)
+        .number("tiny_launches_per_step", per_step)
+        .number("tiny_launch_pct", share)
+        .number("launch_period_ns", each as f64)
+        .number("idle_pct", idle_pct);
+    Some(found.shown_by(evidence).saves(lost.min(idle_ns), edits))
+}
+
+/// Launches of kernels shorter than their call, with nothing else waiting on their stream, and the
+/// time from the thread's launch before.
+fn tiny<'a, 'b>(launches: &[&'a LaunchRow<'b>]) -> Vec<(&'a LaunchRow<'b>, i64)> {
+    let mut streams: BTreeMap<(i32, i32), Vec<&'a LaunchRow<'b>>> = BTreeMap::new();
+    for row in launches {
+        streams.entry((row.device, row.stream)).or_default().push(row);
+    }
+    let mut found = Vec::new();
+    for of_stream in streams.values_mut() {
+        of_stream.sort_by_key(|row| (row.start_ns, row.call_row));
+        for (at, row) in of_stream.iter().enumerate() {
+            let before = at.checked_sub(1).map(|at| of_stream[at]);
+            // The work before has begun, so this launch is alone in the queue.
+            let is_alone = before.is_none_or(|before| {
+                before.start_ns + before.call_ns + before.delay_ns <= row.start_ns
+            });
+            if is_alone && row.device_ns < row.call_ns {
+                let period = before.map_or(row.call_ns, |before| row.start_ns - before.start_ns);
+                found.push((*row, period));
+            }
+        }
+    }
+    found.sort_by_key(|(row, _)| row.device_row);
+    found
+}
+
+/// Calls and the operators around them.
+pub(super) fn host_rows(rank: &RankFacts<'_>, calls: &[u32]) -> Vec<u32> {
+    let is_operator = |row: &u32| rank.scope.trace.kind(*row) == EventKind::Operator;
+    let mut rows = calls.to_vec();
+    for call in calls {
+        rows.extend(rank.tree().ancestors(*call).filter(is_operator));
+    }
+    rows
+}

@@ -1,0 +1,54 @@
+//! L07: short gaps between kernels that were launched long before.
+
+use crate::facts::job::RankFacts;
+use crate::findings::finding::{Confidence, FindingCategory, RuleFindings};
+use crate::findings::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
+use crate::graph::edit::Action;
+use crate::tables::idle::{DeviceCause, Gap};
+use crate::text::{agreeing, counted, time};
+
+pub(super) const RULE: Rule = Rule {
+    id: "L07",
+    title: "gaps between kernels",
+    category: FindingCategory::Launch,
+    side: CureSide::Device,
+    confidence: Confidence::High,
+    limits: &[
+        limit("idle_pct", 5.0, "all such gaps, percent of the window"),
+        limit("kernel_ns", 1_000.0, "what a device needs between two kernels at best"),
+    ],
+    page: page!("L07"),
+    detect: Detect::Rank(detect),
+};
+
+fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
+    let is_short = |gap: &&Gap| gap.cause == DeviceCause::KernelWait;
+    let gaps: Vec<&Gap> = rank.gaps().iter().filter(is_short).collect();
+    let devices = i64::from(rank.breakdown().device_count).max(1);
+    let idle_ns = gaps.iter().map(|gap| gap.idle_ns).sum::<i64>() / devices;
+    let share = rank.share(idle_ns);
+    if gaps.is_empty() || share < limits.value("idle_pct") {
+        return None;
+    }
+    let best = limits.ns("kernel_ns");
+    let lost: i64 = gaps.iter().map(|gap| (gap.idle_ns - best).max(0)).sum();
+    let mean = gaps.iter().map(|gap| gap.idle_ns).sum::<i64>() / gaps.len() as i64;
+    let per_step = rank.count_per_step(gaps.len());
+    let what = format!(
+        "{} per step of {} on average {} between kernels that were already launched: {share:.1} \
+         % of the window.",
+        counted(per_step, "gap"),
+        time(mean),
+        agreeing(per_step, "lies", "lie")
+    );
+    let advice = "Fuse kernels or replay them as a CUDA graph, which starts its nodes without the \
+                  queue; avoid event waits between kernels of one stream.";
+    let rows: Vec<u32> = gaps.iter().filter_map(|gap| gap.ending_row).collect();
+    let evidence = rank
+        .collect_timed_evidence(gaps.iter().filter_map(|gap| Some((gap.ending_row?, gap.idle_ns))));
+    let edits = vec![rank.edit(rows, Action::CloseGap)];
+    let found = RuleFindings::new(what, advice)
+        .number("gaps_per_step", rank.count_per_step(gaps.len()))
+        .number("gap_mean_ns", mean as f64);
+    Some(found.shown_by(evidence).saves(lost / devices, edits))
+}

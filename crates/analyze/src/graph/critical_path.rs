@@ -1,0 +1,362 @@
+//! Finds the critical path of a window: the chain of events that determined its length.
+//!
+//! From the last moment of a window, each step back goes to what that moment waited for. The
+//! stretches on the way tile the window, so their sums are the window to the nanosecond, untraced
+//! time included. Each rank has a path of its own, on which waiting for a peer is a stretch; the
+//! job's path hops to the peer instead.
+
+mod walk;
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use trace::store::{StringId, TrackId};
+
+use crate::facts::scope::Scope;
+use crate::graph::measured::{CATEGORIES, MeasuredGraph, ThreadLabel, WaitEvidence};
+use crate::graph::{EdgeKind, NodeTimes};
+use crate::percent::percent;
+
+pub use crate::graph::measured::{Party, PathCategory};
+pub(crate) use walk::{Reach, RelaxedGraph, StretchPlace, WalkStretch, walk, walk_from};
+
+/// The critical paths of a job.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CriticalPath {
+    /// One per rank, in the order of the scopes; each tiles its rank's window.
+    pub ranks: Vec<Path>,
+    /// The path of the rank whose window ends last, which moves to the rank that was waited for.
+    /// `None` with one rank, whose path is the job's.
+    pub job: Option<Path>,
+    /// What the dependencies rest on.
+    pub evidence: WaitEvidence,
+}
+
+/// A path that tiles `window_start_ns..window_end_ns`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Path {
+    /// The rank on which it ends; `None` for the job's.
+    pub rank: Option<u32>,
+    /// Absolute nanoseconds: for the job, where the window of the rank begins at which the path
+    /// arrives.
+    pub window_start_ns: i64,
+    /// Absolute time in nanoseconds.
+    pub window_end_ns: i64,
+    /// Their difference: what the parts sum to.
+    pub window_ns: i64,
+    /// Sorted by category; categories without time are left out.
+    pub parts: Vec<CategoryPart>,
+    /// What takes longest on the path, by category and name, the longest first.
+    pub contributors: Vec<Contributor>,
+    /// The path, by time, without gaps or overlaps.
+    pub segments: Vec<PathSegment>,
+}
+
+/// Time of a category on the critical path.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CategoryPart {
+    /// The rank; `None` for the job's path.
+    pub rank: Option<u32>,
+    pub category: PathCategory,
+    /// Nanoseconds on the path.
+    pub duration_ns: i64,
+    /// Percent of the window.
+    pub window_pct: Option<f64>,
+}
+
+/// Time of a named row on the critical path.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Contributor {
+    /// The rank; `None` for the job's path.
+    pub rank: Option<u32>,
+    pub category: PathCategory,
+    /// The row's name; of untraced time, the annotation around it; may be empty.
+    pub name: String,
+    pub count: u64,
+    /// Nanoseconds on the path.
+    pub duration_ns: i64,
+    /// Percent of the window.
+    pub window_pct: Option<f64>,
+}
+
+/// A stretch of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct PathSegment {
+    /// The rank it lies on.
+    pub rank: u32,
+    /// What ran; of gaps and delays what waited; of untraced time the annotation around it; of
+    /// Python its frame, if that has a row.
+    pub row: Option<u32>,
+    /// For Python time, the frame's place among [`Scope::frames`].
+    pub frame: Option<u32>,
+    /// The thread or stream, by place among the trace's tracks.
+    pub track: Option<u32>,
+    /// What the time is spent on.
+    pub category: PathCategory,
+    /// What it had waited for when it began; `None` at the start of the window.
+    pub via: Option<EdgeKind>,
+    /// The rank that was waited for.
+    pub peer: Option<u32>,
+    /// Absolute time in nanoseconds.
+    pub start_ns: i64,
+    /// Absolute time in nanoseconds.
+    pub end_ns: i64,
+}
+
+/// A stretch of a path, flat and with names.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SegmentRow {
+    pub index: u32,
+    pub rank: u32,
+    pub category: PathCategory,
+    /// Name of [`PathSegment::row`]; empty if there is none.
+    pub name: String,
+    /// Process and thread, or device and stream.
+    pub track: String,
+    pub row: Option<u32>,
+    pub via: Option<EdgeKind>,
+    pub peer: Option<u32>,
+    /// Absolute time in nanoseconds.
+    pub start_ns: i64,
+    /// Absolute time in nanoseconds.
+    pub end_ns: i64,
+    /// Nanoseconds.
+    pub duration_ns: i64,
+}
+
+/// Finds the critical paths of the ranks of one job, and of the job.
+///
+/// # Cost
+/// Linear in the paths, and `O(n log n)` in the names on them.
+pub fn find_critical_paths(scopes: &[Scope<'_>], measured: &MeasuredGraph) -> CriticalPath {
+    let job = PathJob { scopes, measured };
+    let rank = |at: usize| {
+        let stretches = walk(RelaxedGraph::recorded(measured), at, Reach::Rank);
+        path(&job, Some(measured.ranks[at].rank), &stretches, measured.ranks[at].end.index())
+    };
+    let ranks: Vec<Path> = (0..measured.ranks.len()).map(rank).collect();
+    let last = last_to_end(measured, &measured.times).filter(|_| ranks.len() > 1);
+    let hopping = last.map(|last| {
+        let stretches = walk(RelaxedGraph::recorded(measured), last, Reach::Job);
+        path(&job, None, &stretches, measured.ranks[last].end.index())
+    });
+    CriticalPath { ranks, job: hopping, evidence: measured.evidence }
+}
+
+/// The rank whose window ends last, the first of several.
+pub(crate) fn last_to_end(measured: &MeasuredGraph, times: &NodeTimes) -> Option<usize> {
+    let end = |at: usize| times.start[measured.ranks[at].end.index()];
+    (0..measured.ranks.len()).max_by_key(|at| (end(*at), std::cmp::Reverse(*at)))
+}
+
+impl Path {
+    /// The path as flat rows.
+    pub fn rows(&self, scopes: &[Scope<'_>]) -> Vec<SegmentRow> {
+        let path_part = |(index, one): (usize, &PathSegment)| {
+            let scope = scopes.iter().find(|scope| scope.trace.rank == one.rank)?;
+            let trace = scope.trace;
+            let track = one.track.map(|track| &trace.tracks[track as usize]);
+            Some(SegmentRow {
+                index: index as u32,
+                rank: one.rank,
+                category: one.category,
+                name: trace.strings.get(name_of(scope, one)).to_owned(),
+                track: track.map_or_else(String::new, |t| format!("{}/{}", t.pid, t.tid)),
+                row: one.row,
+                via: one.via,
+                peer: one.peer,
+                start_ns: one.start_ns,
+                end_ns: one.end_ns,
+                duration_ns: one.end_ns - one.start_ns,
+            })
+        };
+        self.segments.iter().enumerate().filter_map(path_part).collect()
+    }
+
+    /// The rows of traces on the path, each once, by rank and row: what a picture marks.
+    pub fn overlay(&self) -> Vec<(u32, u32)> {
+        let ran = |one: &&PathSegment| {
+            !matches!(one.category, PathCategory::UntracedHost | PathCategory::PythonFrame)
+        };
+        let rows = self.segments.iter().filter(ran);
+        let mut rows: Vec<_> = rows.filter_map(|one| Some((one.rank, one.row?))).collect();
+        rows.sort_unstable();
+        rows.dedup();
+        rows
+    }
+}
+
+struct PathJob<'a, 'b> {
+    scopes: &'a [Scope<'b>],
+    measured: &'a MeasuredGraph,
+}
+
+fn path(job: &PathJob<'_, '_>, rank: Option<u32>, stretches: &[WalkStretch], end: usize) -> Path {
+    let mut segments = Vec::with_capacity(stretches.len());
+    for stretch in stretches {
+        add_segments(job, stretch, &mut segments);
+    }
+    let window_end_ns = job.measured.times.start[end];
+    let window_start_ns = segments.first().map_or(window_end_ns, |one: &PathSegment| one.start_ns);
+    let window_ns = window_end_ns - window_start_ns;
+    let durations = segments.iter().map(|one| (one.category, one.end_ns - one.start_ns));
+    let parts = parts(rank, window_ns, durations);
+    let contributors = contributors(job, rank, window_ns, &segments);
+    Path { rank, window_start_ns, window_end_ns, window_ns, parts, contributors, segments }
+}
+
+/// Nanoseconds of some parts by whose time they are: the host's, the devices', other ranks'.
+pub fn by_party(parts: impl IntoIterator<Item = (PathCategory, i64)>) -> [(Party, i64); 3] {
+    let mut sums = [Party::Host, Party::Device, Party::Peers].map(|party| (party, 0));
+    for (category, ns) in parts {
+        sums[category.party() as usize].1 += ns;
+    }
+    sums
+}
+
+/// Sums of durations by category.
+pub(crate) fn parts(
+    rank: Option<u32>,
+    window_ns: i64,
+    durations: impl Iterator<Item = (PathCategory, i64)>,
+) -> Vec<CategoryPart> {
+    let mut sums: BTreeMap<PathCategory, i64> = BTreeMap::new();
+    for (category, duration) in durations {
+        *sums.entry(category).or_insert(0) += duration;
+    }
+    let part = |(category, duration_ns)| {
+        let window_pct = percent(duration_ns, window_ns);
+        CategoryPart { rank, category, duration_ns, window_pct }
+    };
+    sums.into_iter().map(part).collect()
+}
+
+/// A stretch as segments: untraced time is cut where the annotation around it changes.
+fn add_segments(job: &PathJob<'_, '_>, stretch: &WalkStretch, segments: &mut Vec<PathSegment>) {
+    let measured = job.measured;
+    let (origin, category) = match stretch.what {
+        StretchPlace::Node(node) => (measured.origins[node.index()], stretch.category),
+        StretchPlace::Edge(edge) => {
+            let edge = measured.graph.edge(edge);
+            let target = measured.origins[edge.target.index()];
+            let source = measured.origins[edge.source.index()];
+            (if target.track.is_some() { target } else { source }, stretch.category)
+        }
+    };
+    let peer = stretch.peer.map(|node| measured.origins[node.index()].scope);
+    let rank = |scope: u32| job.scopes[scope as usize].trace.rank;
+    let one = PathSegment {
+        rank: rank(origin.scope),
+        row: origin.row,
+        frame: None,
+        track: origin.track.map(|TrackId(track)| track),
+        category,
+        via: stretch.via,
+        peer: peer.map(rank),
+        start_ns: stretch.start,
+        end_ns: stretch.end,
+    };
+    if !matches!(category, PathCategory::UntracedHost | PathCategory::PythonFrame) {
+        segments.push(one);
+        return;
+    }
+    let track = one.track.map_or(usize::MAX, |track| track as usize);
+    let labels = measured.labels[origin.scope as usize].get(track).map_or(&[][..], Vec::as_slice);
+    let frames = job.scopes[origin.scope as usize].frames();
+    let untraced = |start_ns: i64, end_ns: i64| PathSegment {
+        category: PathCategory::UntracedHost,
+        start_ns,
+        end_ns,
+        ..one
+    };
+    let mut from = one.start_ns;
+    for frame in frames.within(TrackId(track as u32), (one.start_ns, one.end_ns)) {
+        if from < frame.start {
+            add_untraced(untraced(from, frame.start), labels, segments);
+        }
+        segments.push(PathSegment {
+            category: PathCategory::PythonFrame,
+            row: frames.all()[frame.frame as usize].row,
+            frame: Some(frame.frame),
+            start_ns: frame.start,
+            end_ns: frame.end,
+            ..one
+        });
+        from = frame.end;
+    }
+    if from < one.end_ns {
+        add_untraced(untraced(from, one.end_ns), labels, segments);
+    }
+}
+
+/// Returns the name of a segment, or an empty string.
+fn name_of(scope: &Scope<'_>, one: &PathSegment) -> StringId {
+    let frame_name = |frame: u32| scope.frames().all()[frame as usize].name;
+    let row_name = |row: u32| scope.trace.slices.name[row as usize];
+    one.frame.map(frame_name).or_else(|| one.row.map(row_name)).unwrap_or_default()
+}
+
+fn add_untraced(one: PathSegment, labels: &[ThreadLabel], segments: &mut Vec<PathSegment>) {
+    let mut from = one.start_ns;
+    let mut add = |row: Option<u32>, from: i64, until: i64| {
+        if from < until {
+            segments.push(PathSegment { row, start_ns: from, end_ns: until, ..one });
+        }
+    };
+    let first = labels.partition_point(|label| label.end <= from);
+    for label in labels[first..].iter().take_while(|label| label.start < one.end_ns) {
+        add(None, from, label.start);
+        let (start, end) = (label.start.max(from), label.end.min(one.end_ns));
+        add(Some(label.row), start, end);
+        from = end;
+    }
+    add(None, from, one.end_ns);
+}
+
+fn contributors(
+    job: &PathJob<'_, '_>,
+    rank: Option<u32>,
+    window_ns: i64,
+    segments: &[PathSegment],
+) -> Vec<Contributor> {
+    let mut named: BTreeMap<(PathCategory, &str), (u64, i64)> = BTreeMap::new();
+    let is_on = |rank: u32| segments.iter().any(|one| one.rank == rank);
+    // Ranks number their names differently.
+    for scope in job.scopes.iter().filter(|scope| is_on(scope.trace.rank)) {
+        let trace = scope.trace;
+        let mut sums: Vec<NameSum> = Vec::new();
+        let mut places = vec![u32::MAX; trace.strings.len()];
+        for one in segments.iter().filter(|one| one.rank == trace.rank) {
+            let name = name_of(scope, one);
+            let place = &mut places[name.0 as usize];
+            if *place == u32::MAX {
+                *place = sums.len() as u32;
+                sums.push(NameSum { name, by_category: [(0, 0); CATEGORIES.len()] });
+            }
+            let sum = &mut sums[*place as usize].by_category[one.category as usize];
+            *sum = (sum.0 + 1, sum.1 + one.end_ns - one.start_ns);
+        }
+        for sum in &sums {
+            let name = trace.strings.get(sum.name);
+            for (category, (count, ns)) in CATEGORIES.into_iter().zip(sum.by_category) {
+                if count > 0 {
+                    let total = named.entry((category, name)).or_insert((0, 0));
+                    *total = (total.0 + count, total.1 + ns);
+                }
+            }
+        }
+    }
+    let mut all: Vec<_> = named.into_iter().collect();
+    all.sort_by_key(|(_, (_, duration))| std::cmp::Reverse(*duration));
+    let one = |((category, name), (count, duration_ns)): ((PathCategory, &str), (u64, i64))| {
+        let (name, window_pct) = (name.to_owned(), percent(duration_ns, window_ns));
+        Contributor { rank, category, name, count, duration_ns, window_pct }
+    };
+    all.into_iter().map(one).collect()
+}
+
+/// A name's segments and nanoseconds by category, in the order of [`CATEGORIES`].
+struct NameSum {
+    name: StringId,
+    by_category: [(u64, i64); CATEGORIES.len()],
+}

@@ -1,0 +1,19 @@
+//! Tables: each module turns facts into flat rows, one analysis per file. They draw no conclusion;
+//! [`crate::findings`] does.
+
+pub mod annotations;
+pub mod bandwidth;
+pub mod breakdown;
+pub mod diff;
+pub mod idle;
+pub mod kernels;
+pub mod launches;
+pub mod memory;
+pub mod occupancy;
+pub mod ops;
+pub mod overlap;
+pub mod queue;
+pub mod sequences;
+pub mod steps;
+pub mod stragglers;
+pub mod summary;

@@ -1,0 +1,169 @@
+//! Bandwidth of copies and sets by kind: bytes, time, rate, and how many run at once.
+//!
+//! Rows count whole where they reach out of the window, since their bytes cannot be cut.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
+use serde::Serialize;
+use trace::store::{EventKind, StringId};
+
+use crate::facts::interval::{self, Interval};
+use crate::facts::scope::Scope;
+
+/// Copies or sets of one kind on one device.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Bandwidth {
+    pub rank: u32,
+    pub device: i32,
+    /// The kind, such as `Memcpy HtoD (Pageable -> Device)`.
+    pub kind: String,
+    /// How many that overlap the window.
+    pub count: u64,
+    /// How many of these say no bytes; they count in nothing else.
+    pub without_bytes_count: u64,
+    pub bytes: u64,
+    pub time_ns: i64,
+    /// Time in which any of them runs.
+    pub busy_ns: i64,
+    /// Bytes over `time_ns`: what one achieves.
+    pub gb_per_s: Option<f64>,
+    /// Bytes over `busy_ns`: what all together achieve while any runs.
+    pub gb_per_s_together: Option<f64>,
+    /// How many run at once, mean over `busy_ns`.
+    pub concurrency_mean: Option<f64>,
+    /// The most that run at once.
+    pub concurrency_max: u32,
+}
+
+/// The copies or sets of one kind and about one size on one device.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SizeClass {
+    pub rank: u32,
+    pub device: i32,
+    pub kind: String,
+    /// The smallest size here: 0 or a power of two.
+    pub bytes_from: u64,
+    /// The largest size here: one less than the next power of two.
+    pub bytes_to: u64,
+    pub count: u64,
+    pub bytes: u64,
+    pub time_ns: i64,
+    pub gb_per_s: Option<f64>,
+}
+
+/// The rates of a rank's copies and sets by device, then by time, the longest first.
+///
+/// # Cost
+/// `O(n log n)` in the copies and sets.
+pub fn measure_bandwidth(scope: &Scope<'_>) -> Vec<Bandwidth> {
+    let mut rows: Vec<Bandwidth> = groups(scope)
+        .into_iter()
+        .map(|((device, name), group)| group.bandwidth(scope, device, name))
+        .collect();
+    rows.sort_by(|a, b| (a.device, -a.time_ns, &a.kind).cmp(&(b.device, -b.time_ns, &b.kind)));
+    rows
+}
+
+/// Groups copies and sets by powers of two of their sizes, one row per device, kind and size class;
+/// empty classes are left out.
+pub fn by_size(scope: &Scope<'_>) -> Vec<SizeClass> {
+    let trace = scope.trace;
+    let mut classes = BTreeMap::<(i32, &str, u32), (u64, u64, i64)>::new();
+    for ((device, name), group) in groups(scope) {
+        for (bytes, (from, to)) in group.sized {
+            let log = u64::BITS - bytes.leading_zeros();
+            let sums = classes.entry((device, trace.strings.get(name), log)).or_default();
+            *sums = (sums.0 + 1, sums.1.saturating_add(bytes), sums.2 + (to - from));
+        }
+    }
+    let row = |((device, kind, log), (count, bytes, time_ns)): (_, _)| {
+        let kind: &str = kind;
+        SizeClass {
+            rank: trace.rank,
+            device,
+            kind: kind.to_owned(),
+            bytes_from: if log == 0 { 0 } else { 1_u64 << (log - 1) },
+            bytes_to: u64::MAX.checked_shr(u64::BITS - log).unwrap_or_default(),
+            count,
+            bytes,
+            time_ns,
+            gb_per_s: ratio(bytes as f64, time_ns),
+        }
+    };
+    classes.into_iter().map(row).collect()
+}
+
+#[derive(Default)]
+struct BandwidthGroup {
+    /// Bytes and span, by start.
+    sized: Vec<(u64, Interval)>,
+    without_bytes_count: u64,
+}
+
+fn groups(scope: &Scope<'_>) -> BTreeMap<(i32, StringId), BandwidthGroup> {
+    let trace = scope.trace;
+    let mut groups = BTreeMap::<(i32, StringId), BandwidthGroup>::new();
+    let moves = |row: &&u32| matches!(trace.kind(**row), EventKind::Memcpy | EventKind::Memset);
+    for &row in scope.device_rows.iter().filter(moves) {
+        let key = (trace.device(row), trace.slices.name[row as usize]);
+        let group = groups.entry(key).or_default();
+        // A copy that ends behind the covered part has all its bytes but not all its time.
+        let is_whole = trace.slices.unfinished.get(row).is_none();
+        match trace.slices.bytes.get(row).filter(|_| is_whole) {
+            Some(&bytes) => {
+                group.sized.push((bytes, (trace.slices.start(row), trace.slices.end(row))));
+            }
+            None => group.without_bytes_count += 1,
+        }
+    }
+    groups
+}
+
+impl BandwidthGroup {
+    fn bandwidth(self, scope: &Scope<'_>, device: i32, name: StringId) -> Bandwidth {
+        let bytes = self.sized.iter().fold(0, |sum: u64, (bytes, _)| sum.saturating_add(*bytes));
+        let spans: Vec<Interval> = self.sized.iter().map(|(_, span)| *span).collect();
+        let time_ns = spans.iter().map(|(from, to)| to - from).sum();
+        let concurrency_max = most_at_once(&spans);
+        let busy_ns = interval::length(&interval::union(spans));
+        Bandwidth {
+            rank: scope.trace.rank,
+            device,
+            kind: scope.trace.strings.get(name).to_owned(),
+            count: self.sized.len() as u64 + self.without_bytes_count,
+            without_bytes_count: self.without_bytes_count,
+            bytes,
+            time_ns,
+            busy_ns,
+            gb_per_s: ratio(bytes as f64, time_ns),
+            gb_per_s_together: ratio(bytes as f64, busy_ns),
+            concurrency_mean: ratio(time_ns as f64, busy_ns),
+            concurrency_max,
+        }
+    }
+}
+
+/// Returns the maximum number of spans that overlap. They must be sorted by start; empty ones do
+/// not count.
+fn most_at_once(spans: &[Interval]) -> u32 {
+    let mut most = 0;
+    let mut heap = BinaryHeap::new();
+    for &(from, to) in spans.iter().filter(|(from, to)| from < to) {
+        while heap.peek().is_some_and(|Reverse(end)| *end <= from) {
+            heap.pop();
+        }
+        heap.push(Reverse(to));
+        most = most.max(heap.len());
+    }
+    most as u32
+}
+
+/// Six decimals; `None` over no time.
+fn ratio(amount: f64, ns: i64) -> Option<f64> {
+    let ratio = amount / ns as f64;
+    (ns > 0).then(|| (ratio * 1e6).round() / 1e6)
+}
+
+#[cfg(test)]
+mod tests;

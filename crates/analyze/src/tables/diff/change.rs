@@ -1,0 +1,146 @@
+//! Changes between two jobs, by subject.
+
+use serde::Serialize;
+
+use super::unit::RankUnits;
+
+/// A part of the unit's time on both sides.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PartChange {
+    pub part: &'static str,
+    /// Median over the units before.
+    pub before_ns: i64,
+    /// Median over the units after.
+    pub after_ns: i64,
+    pub delta_ns: i64,
+    /// Mean over the units before: only means add up to the mean unit.
+    pub before_mean_ns: i64,
+    /// Mean over the units after.
+    pub after_mean_ns: i64,
+    pub mean_delta_ns: i64,
+    /// Percent of all windows, before.
+    pub before_pct: Option<f64>,
+    /// Percent of all windows, after.
+    pub after_pct: Option<f64>,
+    /// Percent of the span from the first to the last device work of each rank, before. It leaves
+    /// out idle time around the work.
+    pub before_span_pct: Option<f64>,
+    pub after_span_pct: Option<f64>,
+    /// `mean_delta_ns` of the change of the mean unit.
+    pub explained_pct: Option<f64>,
+    /// A smaller change may be chance; `None` where a side has fewer than two units.
+    pub noise_ns: Option<i64>,
+    /// Whether `delta_ns` is within the noise.
+    pub is_noise: bool,
+}
+
+/// The kind of thing that is compared by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DiffSubject {
+    /// Device work by name and shape: grid and block of kernels, bytes of copies and sets. Time on
+    /// the device.
+    Kernel,
+    /// Operators by name. Time on the device of what they launched themselves.
+    Operator,
+    /// Operators by their place in the call tree. Time as of operators.
+    Path,
+    /// Operators by name. Time on the host outside what they called.
+    Host,
+    /// Calls of the device's runtime and driver. Time on the host.
+    Call,
+}
+
+/// Whether something is on both sides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Presence {
+    Both,
+    Added,
+    Removed,
+}
+
+/// Time spent on one thing (a kernel, an operator, a call) on both sides.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SpentChange {
+    /// What is compared, and which time counts.
+    pub subject: DiffSubject,
+    /// Its name; the operators from the outermost to it for a path.
+    pub name: String,
+    /// Empty for things without a shape.
+    pub shape: String,
+    pub presence: Presence,
+    /// How often in all windows, before.
+    pub before_count: u64,
+    /// How often in all windows, after.
+    pub after_count: u64,
+    /// How often in a unit, before, three decimals.
+    pub before_per_unit: f64,
+    /// How often in a unit, after, three decimals.
+    pub after_per_unit: f64,
+    /// Mean per unit, before.
+    pub before_ns: i64,
+    /// Mean per unit, after.
+    pub after_ns: i64,
+    pub delta_ns: i64,
+    /// `delta_ns` of the unit before.
+    pub unit_pct: Option<f64>,
+    /// A smaller change may be chance; `None` where a side has fewer than two units.
+    pub noise_ns: Option<i64>,
+    /// Whether the change is within the noise.
+    pub is_noise: bool,
+}
+/// Shift of a mean between the sides, with the scatter that decides whether it is noise.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Shift {
+    pub before_ns: i64,
+    pub after_ns: i64,
+    pub delta_ns: i64,
+    pub noise_ns: Option<i64>,
+    pub is_noise: bool,
+}
+
+impl Shift {
+    /// Between the values of the units of each side.
+    ///
+    /// # Numerics
+    /// Noise is twice the standard error of the difference of means (Welch), so that about one
+    /// change in twenty that is chance is taken for real.
+    pub fn new(before: &[i64], after: &[i64]) -> Self {
+        let [before_ns, after_ns] = [before, after].map(|side| mean(side).round() as i64);
+        let noise_ns = squared_error(before).zip(squared_error(after)).map(|(before, after)| {
+            let error: f64 = before + after;
+            (2.0 * error.sqrt()).ceil() as i64
+        });
+        let delta_ns = after_ns - before_ns;
+        let mut shift = Self { before_ns, after_ns, delta_ns, noise_ns, is_noise: false };
+        shift.is_noise = shift.is_noise_of(delta_ns);
+        shift
+    }
+
+    /// Whether a change may be chance.
+    pub fn is_noise_of(&self, delta_ns: i64) -> bool {
+        delta_ns == 0 || self.noise_ns.is_some_and(|noise| delta_ns.abs() <= noise)
+    }
+}
+
+pub(super) fn mean(values: &[i64]) -> f64 {
+    let sum: i128 = values.iter().map(|value| i128::from(*value)).sum();
+    sum as f64 / values.len().max(1) as f64
+}
+
+/// The square of the standard error of a mean; `None` of fewer than two values.
+fn squared_error(values: &[i64]) -> Option<f64> {
+    if values.len() < 2 {
+        return None;
+    }
+    let (mean, count) = (mean(values), values.len() as f64);
+    let squares: f64 = values.iter().map(|value| (*value as f64 - mean).powi(2)).sum();
+    Some(squares / (count - 1.0) / count)
+}
+
+/// Returns the lengths of all units of a side.
+pub(super) fn lengths(samples: &[RankUnits<'_>]) -> Vec<i64> {
+    let units = samples.iter().flat_map(|sample| &sample.units);
+    units.map(|(start, end)| end - start).collect()
+}

@@ -1,0 +1,72 @@
+//! Cuts a rank's window into comparable units: its steps, or the whole window.
+
+use serde::Serialize;
+
+use crate::facts::attribution::Attribution;
+use crate::facts::interval::Interval;
+use crate::facts::job::RankFacts;
+use crate::facts::scope::Scope;
+use crate::facts::tree::OperatorTree;
+use crate::facts::window::WindowRule;
+
+/// The unit that times are normalized by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DiffUnit {
+    /// A step of a rank, from its start to the next one's.
+    Step,
+    /// The window of a rank.
+    Window,
+}
+
+impl DiffUnit {
+    /// The finest that all ranks have.
+    pub fn choose<'a>(mut scopes: impl Iterator<Item = &'a Scope<'a>>) -> Self {
+        let has_steps = |scope: &Scope<'_>| {
+            let window = &scope.window;
+            window.rule == WindowRule::Steps && !window.steps.is_empty()
+        };
+        if scopes.all(has_steps) { Self::Step } else { Self::Window }
+    }
+}
+
+/// A rank with its units.
+pub struct RankUnits<'a> {
+    pub scope: &'a Scope<'a>,
+    pub tree: &'a OperatorTree,
+    /// Owners of the device work.
+    pub attribution: &'a Attribution,
+    /// One behind the other, from the window's start to its end.
+    pub units: Vec<Interval>,
+    /// Units of the ranks before.
+    pub first: usize,
+}
+
+impl RankUnits<'_> {
+    /// The unit a time is in, counted over all ranks; `None` outside the window.
+    pub fn unit_at(&self, time: i64) -> Option<usize> {
+        let behind = self.units.partition_point(|(start, _)| *start <= time);
+        let unit = behind.checked_sub(1)?;
+        (time < self.units[unit].1).then_some(self.first + unit)
+    }
+}
+
+/// The ranks of one side.
+pub fn samples<'a>(ranks: &'a [RankFacts<'_>], unit: DiffUnit) -> Vec<RankUnits<'a>> {
+    let mut first = 0;
+    let mut samples = Vec::with_capacity(ranks.len());
+    for rank in ranks {
+        let window = &rank.scope.window;
+        let starts: Vec<i64> = match unit {
+            DiffUnit::Step => window.steps.iter().map(|step| step.start).collect(),
+            DiffUnit::Window => vec![window.start],
+        };
+        let ends = starts.iter().skip(1).copied().chain([window.end]);
+        let units: Vec<Interval> = starts.iter().copied().zip(ends).collect();
+        let count = units.len();
+        let (tree, attribution) = (rank.tree(), rank.attribution());
+        samples.push(RankUnits { scope: rank.scope, tree, attribution, units, first });
+        first += count;
+    }
+    samples
+}

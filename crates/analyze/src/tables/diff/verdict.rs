@@ -1,0 +1,205 @@
+//! Summarizes a comparison in one line: by how much the unit changed, and because of what.
+
+use serde::Serialize;
+
+use super::change::{DiffSubject, PartChange, Shift, SpentChange};
+use crate::percent::percent;
+use crate::text::time;
+
+/// Operators and calls that the line names.
+const NAMED: usize = 2;
+/// A smaller share of the change is not worth a name, percent.
+const WORTH_PCT: f64 = 10.0;
+/// If less of the time is under names that both recordings have, they may be of different jobs;
+/// percent.
+const SHARED_MIN_PCT: f64 = 50.0;
+
+/// Conclusion of a comparison: the change of the unit, whether it is noise, and its causes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DiffVerdict {
+    /// The conclusion in one line.
+    pub text: String,
+    pub outcome: DiffOutcome,
+    pub before_ns: i64,
+    pub after_ns: i64,
+    pub before_median_ns: i64,
+    pub after_median_ns: i64,
+    pub delta_ns: i64,
+    /// `delta_ns` of the unit before.
+    pub delta_pct: Option<f64>,
+    /// A smaller change may be chance; `None` where a side has fewer than two units.
+    pub noise_ns: Option<i64>,
+    /// Parts of the unit whose change exceeds noise, the greatest first. Empty without device work.
+    pub parts: Vec<Cause>,
+    /// How close these parts come to the whole change, 100 at best.
+    pub explained_pct: Option<f64>,
+    /// What changed most in the direction of the whole: operators by the device time of what they
+    /// launch, or where the device waits for the host, operators and calls by host time.
+    pub names: Vec<Cause>,
+}
+
+/// Which way a job went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DiffOutcome {
+    /// A unit takes longer, by more than chance explains.
+    Slower,
+    /// A unit takes less, by more than chance explains.
+    Faster,
+    /// The change may be chance.
+    WithinNoise,
+    Same,
+}
+
+/// A change that explains part of the change of the unit.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Cause {
+    /// A part of the unit, an operator or a call.
+    pub name: String,
+    /// Its change per unit.
+    pub delta_ns: i64,
+    /// Relative to the change of the unit, in percent.
+    pub explained_pct: Option<f64>,
+}
+
+/// The verdict on what changed. `unit` is the change of the mean unit, beside the medians of both
+/// sides; `shared_pct` is how much of the time is under names that both have.
+pub fn judge_change(
+    unit: &Shift,
+    [before_median_ns, after_median_ns]: [i64; 2],
+    parts: &[PartChange],
+    changes: &[SpentChange],
+    shared_pct: Option<f64>,
+) -> DiffVerdict {
+    let outcome = match unit.delta_ns {
+        0 => DiffOutcome::Same,
+        _ if unit.is_noise => DiffOutcome::WithinNoise,
+        1.. => DiffOutcome::Slower,
+        _ => DiffOutcome::Faster,
+    };
+    let has_device = parts
+        .iter()
+        .any(|part| part.part != "idle" && (part.before_mean_ns, part.after_mean_ns) != (0, 0));
+    let mut causes = Vec::new();
+    if has_device {
+        // The change of the mean unit equals the sum of the changes of its parts' means.
+        let is_real = |part: &&PartChange| {
+            let noise_ns = part.noise_ns.unwrap_or_default();
+            part.mean_delta_ns != 0 && part.mean_delta_ns.abs() > noise_ns
+        };
+        let real = parts.iter().filter(is_real);
+        causes.extend(real.map(|part| cause(&words(part.part), part.mean_delta_ns, unit)));
+        causes.sort_by_key(|cause| std::cmp::Reverse(cause.delta_ns.abs()));
+    }
+    let is_host = causes.first().is_none_or(|first| first.name == "idle");
+    let sum: i64 = causes.iter().map(|cause| cause.delta_ns).sum();
+    let missed = percent((unit.delta_ns - sum).abs(), unit.delta_ns.abs());
+    let explained_pct = missed.filter(|_| has_device).map(|missed| (100.0 - missed).max(0.0));
+    let mut verdict = DiffVerdict {
+        text: String::new(),
+        outcome,
+        before_ns: unit.before_ns,
+        after_ns: unit.after_ns,
+        before_median_ns,
+        after_median_ns,
+        delta_ns: unit.delta_ns,
+        delta_pct: percent(unit.delta_ns, unit.before_ns),
+        noise_ns: unit.noise_ns,
+        parts: causes,
+        explained_pct,
+        names: names(unit, changes, is_host),
+    };
+    verdict.text = line(&verdict) + &medians(&verdict) + &doubt(shared_pct);
+    verdict
+}
+
+fn cause(name: &str, delta_ns: i64, unit: &Shift) -> Cause {
+    Cause { name: name.to_owned(), delta_ns, explained_pct: percent(delta_ns, unit.delta_ns) }
+}
+
+fn words(part: &str) -> String {
+    part.replace('_', " ")
+}
+
+/// Returns the things that changed in the same direction as the unit, the greatest first.
+fn names(unit: &Shift, changes: &[SpentChange], is_host: bool) -> Vec<Cause> {
+    let is_asked = |subject| match is_host {
+        true => matches!(subject, DiffSubject::Host | DiffSubject::Call),
+        false => subject == DiffSubject::Operator,
+    };
+    let real = changes.iter().filter(|change| is_asked(change.subject) && !change.is_noise);
+    let same_way = real.filter(|change| change.delta_ns.signum() == unit.delta_ns.signum());
+    let mut named: Vec<Cause> =
+        same_way.map(|change| cause(&change.name, change.delta_ns, unit)).collect();
+    named.retain(|cause| cause.explained_pct.is_some_and(|share| share >= WORTH_PCT));
+    named.sort_by(|a, b| b.delta_ns.abs().cmp(&a.delta_ns.abs()).then_with(|| a.name.cmp(&b.name)));
+    named.truncate(NAMED);
+    named
+}
+
+fn line(verdict: &DiffVerdict) -> String {
+    let span = span(verdict.before_ns, verdict.after_ns);
+    let by = match verdict.delta_pct.map(f64::abs) {
+        Some(share) if share >= 9.95 => format!("{share:.0} %"),
+        Some(share) => format!("{share:.1} %"),
+        None => time(verdict.delta_ns.abs()),
+    };
+    let way = match verdict.outcome {
+        DiffOutcome::Same => return format!("{span}: no change"),
+        DiffOutcome::WithinNoise => {
+            let noise = verdict.noise_ns.map_or_else(String::new, |ns| format!(" (±{})", time(ns)));
+            return format!("{span}: no change beyond the noise{noise}");
+        }
+        DiffOutcome::Slower => "slower",
+        DiffOutcome::Faster => "faster",
+    };
+    let listed = |causes: &[Cause]| {
+        let one = |cause: &Cause| format!("{} {}", cause.name, signed(cause.delta_ns));
+        causes.iter().map(one).collect::<Vec<_>>().join(", ")
+    };
+    let mut text = format!("{span}: {way} by {by}");
+    if !verdict.parts.is_empty() {
+        text += &format!(", of which {}", listed(&verdict.parts));
+    }
+    if !verdict.names.is_empty() {
+        let link = if verdict.parts.is_empty() { ", of which" } else { "; most of it in" };
+        text += &format!("{link} {}", listed(&verdict.names));
+    }
+    text
+}
+
+/// A sentence about the medians, if they moved less than half as far as the means.
+fn medians(verdict: &DiffVerdict) -> String {
+    let is_change = matches!(verdict.outcome, DiffOutcome::Slower | DiffOutcome::Faster);
+    let moved = (verdict.after_median_ns - verdict.before_median_ns) * verdict.delta_ns.signum();
+    if !is_change || 2 * moved >= verdict.delta_ns.abs() {
+        return String::new();
+    }
+    let span = span(verdict.before_median_ns, verdict.after_median_ns);
+    format!(". The median went {span}: a few long ones make the difference of the means")
+}
+
+/// A warning where the two recordings have little in common.
+fn doubt(shared_pct: Option<f64>) -> String {
+    let few = shared_pct.filter(|share| *share < SHARED_MIN_PCT);
+    few.map_or_else(String::new, |share| {
+        format!(
+            ". Only {share:.0} % of the operators' time is under names that both recordings have: they \
+             may be of different jobs"
+        )
+    })
+}
+
+/// `77.5 → 129 ms`; both with their units where these differ.
+fn span(before_ns: i64, after_ns: i64) -> String {
+    let (before, after) = (time(before_ns), time(after_ns));
+    let units = [&before, &after].map(|text| text.rsplit_once(' ').map(|(_, unit)| unit));
+    match before.rsplit_once(' ') {
+        Some((number, _)) if units[0] == units[1] => format!("{number} → {after}"),
+        _ => format!("{before} → {after}"),
+    }
+}
+
+fn signed(ns: i64) -> String {
+    format!("{}{}", if ns > 0 { "+" } else { "" }, time(ns))
+}

@@ -1,0 +1,396 @@
+//! Idle time of each device, by what the thread did that launched the work ending it.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use trace::store::StringId;
+
+use super::share::{IdleSettings, IdleShare};
+use super::thread::{Activity, HostThreads};
+use crate::facts::interval::Interval;
+use crate::facts::scope::Scope;
+use crate::facts::tree::OperatorTree;
+use crate::facts::window::{self, WindowRule};
+use crate::percent::percent;
+
+/// Why a device did nothing. Up to the end of the launching call it is what its thread did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DeviceCause {
+    /// The thread still waited for the device, which had nothing left to do.
+    SyncDrain,
+    /// The thread fetched the next batch.
+    Input,
+    /// The thread ran operators or Python.
+    CpuWork,
+    /// The thread was in a call of the runtime or driver, the launch included.
+    Runtime,
+    /// No recorded row ran on the thread, apart from ranges of the user.
+    Untraced,
+    /// From the end of a call made in the gap to the start of its work, if that is short.
+    LaunchDelay,
+    /// The work was launched before the gap began, and the gap is short.
+    KernelWait,
+    /// The work was launched, and yet did not start for long: it waited for other work, an event
+    /// or another rank.
+    Dependency,
+    /// The launch of the work ending the gap was not recorded.
+    Unlinked,
+    /// Before the first work of the device.
+    Head,
+    Tail,
+}
+
+/// One cause's share of a device's idle time.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DeviceIdle {
+    pub rank: u32,
+    pub device: i32,
+    pub cause: DeviceCause,
+    /// Number of gaps that it contributes to.
+    pub gap_count: u64,
+    pub idle_ns: i64,
+    /// Relative to the device's idle time, in percent.
+    pub idle_pct: Option<f64>,
+    pub window_pct: Option<f64>,
+    /// What of it lies in gaps that began while the thread waited for the device.
+    pub after_sync_ns: i64,
+    /// The smallest part of a gap.
+    pub min_ns: i64,
+    pub p50_ns: i64,
+    pub mean_ns: f64,
+    pub max_ns: i64,
+}
+
+/// Operator or frame in which a host thread spent the idle time of a device.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct IdleOwner {
+    pub rank: u32,
+    pub device: i32,
+    pub cause: DeviceCause,
+    /// The innermost operator, frame of Python or range of the user that ran, or that launched
+    /// what the device waited for; else the call. `None` where nothing was recorded.
+    pub owner: Option<String>,
+    /// In how many gaps it has a part.
+    pub gap_count: u64,
+    pub idle_ns: i64,
+    /// Relative to the device's idle time, in percent.
+    pub idle_pct: Option<f64>,
+}
+
+/// A stretch of the window in which no stream of a device worked.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Gap {
+    pub rank: u32,
+    pub device: i32,
+    /// Absolute time in nanoseconds.
+    pub start_ns: i64,
+    /// Absolute time in nanoseconds.
+    pub end_ns: i64,
+    pub idle_ns: i64,
+    /// The cause of most of it.
+    pub cause: DeviceCause,
+    /// Who owns most of that part.
+    pub owner: Option<String>,
+    /// Whether the thread waited for the device when the gap began.
+    pub is_after_sync: bool,
+    /// The row of the work that ended it; `None` behind the last.
+    pub ending_row: Option<u32>,
+    /// The row of the call that launched this work.
+    pub call_row: Option<u32>,
+}
+
+/// A gap before it is labelled, not clipped to the window.
+#[derive(Clone, Copy)]
+struct Bare {
+    device: i32,
+    from: i64,
+    to: i64,
+    /// [`DeviceCause::Head`] or [`DeviceCause::Tail`] where that is all to be said.
+    edge: Option<DeviceCause>,
+    ending: Option<u32>,
+}
+
+/// Cause, owner, nanoseconds in the window.
+type GapPart = (DeviceCause, Option<StringId>, i64);
+
+/// The parts of a labelled gap, by cause and owner.
+#[derive(Default)]
+struct GapParts {
+    of: Vec<GapPart>,
+    is_after_sync: bool,
+}
+
+#[derive(Default)]
+struct IdleSums {
+    gaps: BTreeMap<DeviceCause, Vec<i64>>,
+    after_sync: BTreeMap<DeviceCause, i64>,
+    owners: BTreeMap<(DeviceCause, Option<StringId>), (u64, i64)>,
+}
+
+/// The idle time of the devices of a rank.
+pub(super) struct DeviceIdleTime {
+    pub devices: Vec<DeviceIdle>,
+    pub owners: Vec<IdleOwner>,
+    pub gaps: Vec<Gap>,
+}
+
+pub(super) fn compute_device_idle(
+    scope: &Scope<'_>,
+    tree: &OperatorTree,
+    settings: &IdleSettings,
+) -> DeviceIdleTime {
+    let mut devices = BTreeMap::<i32, IdleSums>::new();
+    let mut gaps = Vec::new();
+    each(scope, tree, settings, |bare, parts| {
+        devices.entry(bare.device).or_default().add(parts);
+        gaps.extend(gap(scope, bare, parts));
+    });
+    gaps.sort_by_key(|gap| (gap.device, gap.start_ns));
+    let (mut causes, mut owners) = (Vec::new(), Vec::new());
+    for (device, sums) in devices {
+        let idle_ns = sums.gaps.values().flatten().sum();
+        owners.extend(owner_rows(scope, device, &sums, idle_ns, settings.owner_count));
+        for (cause, gaps) in sums.gaps {
+            let after_sync_ns = sums.after_sync[&cause];
+            let IdleShare { spread, idle_pct, window_pct } = IdleShare::new(scope, gaps, idle_ns);
+            causes.push(DeviceIdle {
+                rank: scope.trace.rank,
+                device,
+                cause,
+                gap_count: spread.count,
+                idle_ns: spread.total,
+                idle_pct,
+                window_pct,
+                after_sync_ns,
+                min_ns: spread.min,
+                p50_ns: spread.p50,
+                mean_ns: spread.mean,
+                max_ns: spread.max,
+            });
+        }
+    }
+    DeviceIdleTime { devices: causes, owners, gaps }
+}
+
+fn owner_rows(
+    scope: &Scope<'_>,
+    device: i32,
+    sums: &IdleSums,
+    idle_ns: i64,
+    count: usize,
+) -> Vec<IdleOwner> {
+    let name = |id: Option<StringId>| id.map(|id| scope.trace.strings.get(id).to_owned());
+    let row = |(&(cause, owner), &(gap_count, ns)): (&_, &_)| IdleOwner {
+        rank: scope.trace.rank,
+        device,
+        cause,
+        owner: name(owner),
+        gap_count,
+        idle_ns: ns,
+        idle_pct: percent(ns, idle_ns),
+    };
+    let mut owned: Vec<_> = sums.owners.iter().collect();
+    owned.sort_by_key(|(key, (_, ns))| (std::cmp::Reverse(*ns), **key));
+    owned.into_iter().take(count).map(row).collect()
+}
+
+/// A labelled gap; `None` where no part of it lies in the window.
+fn gap(scope: &Scope<'_>, bare: &Bare, parts: &GapParts) -> Option<Gap> {
+    // Equal causes: the first one wins.
+    let (cause, _, owners) = parts.by_cause().rev().max_by_key(|(_, ns, _)| *ns)?;
+    let owner = owners.iter().rev().max_by_key(|(.., ns)| *ns).and_then(|owner| owner.1);
+    let (start_ns, end_ns) = clip(scope, (bare.from, bare.to));
+    Some(Gap {
+        rank: scope.trace.rank,
+        device: bare.device,
+        start_ns,
+        end_ns,
+        idle_ns: end_ns - start_ns,
+        cause,
+        owner: owner.map(|id| scope.trace.strings.get(id).to_owned()),
+        is_after_sync: parts.is_after_sync,
+        ending_row: bare.ending,
+        call_row: bare.ending.and_then(|row| scope.links().call(row)),
+    })
+}
+
+/// Finds and labels every gap.
+fn each(
+    scope: &Scope<'_>,
+    tree: &OperatorTree,
+    settings: &IdleSettings,
+    mut visit: impl FnMut(&Bare, &GapParts),
+) {
+    let host = HostThreads::new(scope.trace, tree, scope.frames());
+    let mut parts = GapParts::default();
+    let mut busy_until = Outside::before(scope);
+    let mut label = |gap: Bare| {
+        parts.label(scope, &host, settings, &gap);
+        visit(&gap, &parts);
+    };
+    for &row in &scope.device_rows {
+        let device = scope.trace.device(row);
+        let (from, to) = (scope.trace.slices.start(row), scope.trace.slices.end(row));
+        let until = busy_until.entry(device).or_default();
+        let begin = until.unwrap_or(scope.window.start);
+        if from > begin.max(scope.window.start) {
+            let edge = until.is_none().then_some(DeviceCause::Head);
+            label(Bare { device, from: begin, to: from, edge, ending: Some(row) });
+        }
+        *until = Some(begin.max(to));
+    }
+    let after = Outside::after(scope);
+    for device in scope.devices() {
+        let from = busy_until[&device].unwrap_or(scope.window.end);
+        if from >= scope.window.end {
+            continue;
+        }
+        label(match after.get(&device) {
+            Some(&(to, row)) => Bare { device, from, to, edge: None, ending: Some(row) },
+            None => {
+                let edge = Some(DeviceCause::Tail);
+                Bare { device, from, to: scope.window.end, edge, ending: None }
+            }
+        });
+    }
+}
+
+/// Device work outside the window: what the gaps at its edges really lie between.
+struct Outside;
+
+impl Outside {
+    /// The latest end before the window, by device.
+    fn before(scope: &Scope<'_>) -> BTreeMap<i32, Option<i64>> {
+        let mut ends = BTreeMap::<i32, Option<i64>>::new();
+        Self::each(scope, |row| {
+            let (from, to) = (scope.trace.slices.start(row), scope.trace.slices.end(row));
+            if from < scope.window.start && to <= scope.window.start {
+                let end = ends.entry(scope.trace.device(row)).or_default();
+                *end = Some(end.map_or(to, |end| end.max(to)));
+            }
+        });
+        ends
+    }
+
+    /// The first start behind the window and its row, by device.
+    fn after(scope: &Scope<'_>) -> BTreeMap<i32, (i64, u32)> {
+        let mut starts = BTreeMap::<i32, (i64, u32)>::new();
+        Self::each(scope, |row| {
+            let from = scope.trace.slices.start(row);
+            if from >= scope.window.end {
+                let first = starts.entry(scope.trace.device(row)).or_insert((from, row));
+                *first = (from, row).min(*first);
+            }
+        });
+        starts
+    }
+
+    fn each(scope: &Scope<'_>, visit: impl FnMut(u32)) {
+        // Other windows hold all work there is, or all that counts.
+        if scope.window.rule == WindowRule::Steps {
+            let lost = window::lost_start(scope.trace);
+            let is_work = |row: &u32| {
+                scope.trace.kind(*row).is_device_work()
+                    && Some(scope.trace.slices.start(*row)) != lost
+            };
+            scope.trace.rows().filter(is_work).for_each(visit);
+        }
+    }
+}
+
+impl GapParts {
+    fn label(
+        &mut self,
+        scope: &Scope<'_>,
+        host: &HostThreads<'_>,
+        settings: &IdleSettings,
+        gap: &Bare,
+    ) {
+        self.of.clear();
+        self.is_after_sync = false;
+        let whole = (gap.from, gap.to);
+        let call = gap.ending.and_then(|row| scope.links().call(row));
+        let (None, Some(call)) = (gap.edge, call) else {
+            return self.push(scope, gap.edge.unwrap_or(DeviceCause::Unlinked), None, whole);
+        };
+        let slices = &scope.trace.slices;
+        let is_short = |(from, to): Interval| to - from < settings.kernel_wait_ns;
+        if slices.start(call) <= gap.from && is_short(whole) {
+            return self.push(scope, DeviceCause::KernelWait, host.owner(call), whole);
+        }
+        let launched = slices.end(call).clamp(gap.from, gap.to);
+        let track = slices.track[call as usize];
+        host.each(track, (gap.from, launched), |piece, activity, owner| {
+            self.is_after_sync |= piece.0 == gap.from && activity == Activity::Sync;
+            self.push(scope, cause(activity), owner, piece);
+        });
+        let rest = (launched, gap.to);
+        let waits = if gap.from < launched && is_short(rest) {
+            DeviceCause::LaunchDelay
+        } else {
+            DeviceCause::Dependency
+        };
+        if launched < gap.to {
+            self.push(scope, waits, host.owner(call), rest);
+        }
+        self.merge();
+    }
+
+    fn push(
+        &mut self,
+        scope: &Scope<'_>,
+        cause: DeviceCause,
+        owner: Option<StringId>,
+        span: Interval,
+    ) {
+        let (from, to) = clip(scope, span);
+        if from < to {
+            self.of.push((cause, owner, to - from));
+        }
+    }
+
+    /// Cause, nanoseconds, and the parts of each owner.
+    fn by_cause(&self) -> impl DoubleEndedIterator<Item = (DeviceCause, i64, &[GapPart])> {
+        let runs = self.of.chunk_by(|a, b| a.0 == b.0);
+        runs.map(|run| (run[0].0, run.iter().map(|(.., ns)| ns).sum(), run))
+    }
+
+    /// One part for each cause and owner.
+    fn merge(&mut self) {
+        self.of.sort_unstable();
+        self.of.dedup_by(|later, kept| {
+            let is_same = (later.0, later.1) == (kept.0, kept.1);
+            kept.2 += if is_same { later.2 } else { 0 };
+            is_same
+        });
+    }
+}
+
+fn clip(scope: &Scope<'_>, (from, to): Interval) -> Interval {
+    let from = from.clamp(scope.window.start, scope.window.end);
+    (from, to.clamp(from, scope.window.end))
+}
+
+fn cause(activity: Activity) -> DeviceCause {
+    match activity {
+        Activity::Sync => DeviceCause::SyncDrain,
+        Activity::Input => DeviceCause::Input,
+        Activity::Call => DeviceCause::Runtime,
+        Activity::Work => DeviceCause::CpuWork,
+        Activity::Untraced => DeviceCause::Untraced,
+    }
+}
+
+impl IdleSums {
+    fn add(&mut self, parts: &GapParts) {
+        for &(cause, owner, ns) in &parts.of {
+            let owned = self.owners.entry((cause, owner)).or_default();
+            *owned = (owned.0 + 1, owned.1 + ns);
+        }
+        for (cause, ns, _) in parts.by_cause() {
+            self.gaps.entry(cause).or_default().push(ns);
+            *self.after_sync.entry(cause).or_default() += if parts.is_after_sync { ns } else { 0 };
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! Thresholds for idle time, and the columns that its rows share.
+
+use crate::facts::distribution::{self, Distribution};
+use crate::facts::scope::Scope;
+use crate::percent::percent;
+
+/// Thresholds that separate the causes of gaps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IdleSettings {
+    /// A shorter wait of work that was launched before is what the device needs between two rows.
+    pub kernel_wait_ns: i64,
+    /// How many owners of a device's idle time are listed.
+    pub owner_count: usize,
+}
+
+impl IdleSettings {
+    /// 30 µs, as Holistic Trace Analysis has it, and ten owners.
+    pub const USUAL: Self = Self { kernel_wait_ns: 30_000, owner_count: 10 };
+}
+
+/// The columns that rows of streams and of devices share.
+pub(super) struct IdleShare {
+    pub spread: Distribution,
+    pub idle_pct: Option<f64>,
+    pub window_pct: Option<f64>,
+}
+
+impl IdleShare {
+    pub fn new(scope: &Scope<'_>, mut gaps: Vec<i64>, idle_ns: i64) -> Self {
+        let spread = distribution::describe_values(&mut gaps);
+        Self {
+            idle_pct: percent(spread.total, idle_ns),
+            window_pct: percent(spread.total, scope.window.length()),
+            spread,
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! Lists the launches of device work: the call, the work, and the delay between them.
+//!
+//! A delay is the start of the work less the END of its call, as everywhere in rowmill. It is
+//! negative where work starts before its call returns, which is usual, and before its call even
+//! starts, which only clocks that disagree can explain; both are counted, not hidden.
+
+use std::collections::HashMap;
+
+use serde::Serialize;
+
+use crate::facts::distribution;
+use crate::facts::scope::Scope;
+use crate::facts::window;
+
+/// Thresholds for short work, slow calls and late work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaunchSettings {
+    /// A call that takes longer is slow.
+    pub slow_call_ns: i64,
+    /// Work that starts later than this behind the end of its call is late.
+    pub late_ns: i64,
+}
+
+impl LaunchSettings {
+    /// 50 and 100 µs, as Holistic Trace Analysis has them.
+    pub const USUAL: Self = Self { slow_call_ns: 50_000, late_ns: 100_000 };
+}
+
+/// One row of device work and the call that launched it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LaunchRow<'a> {
+    pub rank: u32,
+    pub call_row: u32,
+    pub device_row: u32,
+    /// The call, such as `cudaLaunchKernel`.
+    pub call: &'a str,
+    pub name: &'a str,
+    pub device: i32,
+    pub stream: i32,
+    /// Start of the call, absolute nanoseconds.
+    pub start_ns: i64,
+    pub call_ns: i64,
+    pub device_ns: i64,
+    /// Start of the work less end of the call.
+    pub delay_ns: i64,
+    /// How many rows of work the call launched: more than one for a graph.
+    pub work_count: u64,
+    /// Whether this is the first of them; the others wait for each other, not for the call.
+    pub is_first: bool,
+    /// The work takes less time than its call, and the call is not slow.
+    pub is_short: bool,
+    pub is_slow_call: bool,
+    pub is_late: bool,
+}
+
+/// The launches of a rank.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct LaunchSummary {
+    pub rank: u32,
+    /// Calls that launched work of the window.
+    pub call_count: u64,
+    /// Rows of work they launched.
+    pub work_count: u64,
+    /// Calls of these that launched more than one row: graphs.
+    pub graph_call_count: u64,
+    /// Rows of work of such calls.
+    pub graph_work_count: u64,
+    /// Rows of device work in the window whose call was not recorded.
+    pub work_without_call_count: u64,
+    /// Launching calls in the window whose work was not recorded.
+    pub call_without_work_count: u64,
+    /// Work that starts before its call ends.
+    pub early_count: u64,
+    /// Work that starts before its call starts: the clocks of host and device disagree.
+    pub before_call_count: u64,
+    /// The farthest any work starts before its call; 0 if none does.
+    pub before_call_ns_max: i64,
+    /// Work shorter than its call, where the call is not slow.
+    pub short_count: u64,
+    pub slow_call_count: u64,
+    /// Late work, the first of each call.
+    pub late_count: u64,
+    pub call_ns: i64,
+    pub device_ns: i64,
+    /// All positive delays of the first work of each call.
+    pub delay_ns: i64,
+}
+
+/// Key of a distribution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GroupedBy {
+    /// The name of the call.
+    Call,
+    /// The name of the work.
+    Work,
+}
+
+/// Quantity of a distribution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Quantity {
+    /// Duration of calls, each counted once.
+    Call,
+    Device,
+    /// Delay of the first work of each call.
+    Delay,
+}
+
+/// Nanoseconds of launches of one name.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LaunchDistribution {
+    pub rank: u32,
+    pub grouped_by: GroupedBy,
+    pub name: String,
+    pub quantity: Quantity,
+    pub count: u64,
+    pub total_ns: i64,
+    pub min_ns: i64,
+    /// 5 of 100 are not above.
+    pub p5_ns: i64,
+    /// 25 of 100 are not above.
+    pub p25_ns: i64,
+    pub p50_ns: i64,
+    /// 75 of 100 are not above.
+    pub p75_ns: i64,
+    /// 95 of 100 are not above.
+    pub p95_ns: i64,
+    pub max_ns: i64,
+    pub mean_ns: f64,
+}
+
+/// The launched work of the window, by its start.
+///
+/// # Cost
+/// `O(n)` in the rows of the scope and of graphs.
+pub fn list_launches<'a>(scope: &Scope<'a>, settings: &LaunchSettings) -> Vec<LaunchRow<'a>> {
+    let slices = &scope.trace.slices;
+    let order = |row: u32| (slices.start(row), row);
+    let mut first_of_call = HashMap::<u32, u32>::new();
+    let mut first = |call: u32| {
+        let work = scope.links().work(call);
+        match work {
+            [only] => Some(*only),
+            _ => Some(*first_of_call.entry(call).or_insert_with(|| {
+                work.iter().copied().min_by_key(|row| order(*row)).unwrap_or(u32::MAX)
+            })),
+        }
+    };
+    let launched =
+        scope.device_rows.iter().filter_map(|row| Some((*row, scope.links().call(*row)?)));
+    launched
+        .map(|(row, call)| {
+            let call_ns = slices.duration[call as usize];
+            let device_ns = slices.duration[row as usize];
+            let delay_ns = slices.start(row) - slices.end(call);
+            let is_first = first(call) == Some(row);
+            let is_slow_call = call_ns > settings.slow_call_ns;
+            LaunchRow {
+                rank: scope.trace.rank,
+                call_row: call,
+                device_row: row,
+                call: scope.trace.name(call),
+                name: scope.trace.name(row),
+                device: scope.trace.device(row),
+                stream: scope.trace.stream(row),
+                start_ns: slices.start(call),
+                call_ns,
+                device_ns,
+                delay_ns,
+                work_count: scope.links().work(call).len() as u64,
+                is_first,
+                is_short: !is_slow_call && device_ns < call_ns,
+                is_slow_call,
+                is_late: is_first && delay_ns > settings.late_ns,
+            }
+        })
+        .collect()
+}
+
+/// Counts and sums of [`list_launches`]'s rows, and what has no partner.
+pub fn summary(scope: &Scope<'_>, rows: &[LaunchRow<'_>]) -> LaunchSummary {
+    let slices = &scope.trace.slices;
+    let mut summary = LaunchSummary {
+        rank: scope.trace.rank,
+        work_count: rows.len() as u64,
+        work_without_call_count: (scope.device_rows.len() - rows.len()) as u64,
+        call_without_work_count: calls_without_work(scope),
+        ..LaunchSummary::default()
+    };
+    let mut calls: Vec<u32> = rows.iter().map(|row| row.call_row).collect();
+    calls.sort_unstable();
+    calls.dedup();
+    summary.call_count = calls.len() as u64;
+    summary.call_ns = calls.iter().map(|call| slices.duration[*call as usize]).sum();
+    let is_graph = |call: &&u32| scope.links().work(**call).len() > 1;
+    summary.graph_call_count = calls.iter().filter(is_graph).count() as u64;
+    for row in rows {
+        let before_call_ns = -(row.delay_ns + row.call_ns);
+        summary.graph_work_count += u64::from(row.work_count > 1);
+        summary.early_count += u64::from(row.delay_ns < 0);
+        summary.before_call_count += u64::from(before_call_ns > 0);
+        summary.before_call_ns_max = summary.before_call_ns_max.max(before_call_ns);
+        summary.short_count += u64::from(row.is_short);
+        summary.slow_call_count += u64::from(row.is_slow_call && row.is_first);
+        summary.late_count += u64::from(row.is_late);
+        summary.device_ns += row.device_ns;
+        summary.delay_ns += if row.is_first { row.delay_ns.max(0) } else { 0 };
+    }
+    summary
+}
+
+fn calls_without_work(scope: &Scope<'_>) -> u64 {
+    let trace = scope.trace;
+    let launches: Vec<bool> = trace.strings.iter().map(window::is_launch).collect();
+    let is_lost = |row: &u32| {
+        trace.kind(*row).is_call()
+            && launches[trace.slices.name[*row as usize].0 as usize]
+            && scope.links().work(*row).is_empty()
+            && scope.starts_inside(*row)
+    };
+    trace.rows().filter(is_lost).count() as u64
+}
+
+/// Computes distributions by name of the call and by name of the work; each ordered by total time,
+/// the longest first, then by name.
+///
+/// # Cost
+/// `O(n log n)` in the rows.
+pub fn distributions(rows: &[LaunchRow<'_>]) -> Vec<LaunchDistribution> {
+    let mut all = distributions_by(rows, GroupedBy::Call);
+    all.extend(distributions_by(rows, GroupedBy::Work));
+    all
+}
+
+fn distributions_by(rows: &[LaunchRow<'_>], grouped_by: GroupedBy) -> Vec<LaunchDistribution> {
+    let name = |row: &LaunchRow<'_>| match grouped_by {
+        GroupedBy::Call => row.call.to_owned(),
+        GroupedBy::Work => row.name.to_owned(),
+    };
+    let mut place = HashMap::<&str, usize>::new();
+    let mut groups: Vec<Vec<&LaunchRow<'_>>> = Vec::new();
+    for row in rows {
+        let name = match grouped_by {
+            GroupedBy::Call => row.call,
+            GroupedBy::Work => row.name,
+        };
+        let at = *place.entry(name).or_insert(groups.len());
+        if at == groups.len() {
+            groups.push(Vec::new());
+        }
+        groups[at].push(row);
+    }
+    let time = |group: &[&LaunchRow<'_>]| group.iter().map(|row| row.device_ns).sum::<i64>();
+    groups.sort_by_cached_key(|group| (std::cmp::Reverse(time(group)), name(group[0])));
+    let quantities = [Quantity::Call, Quantity::Device, Quantity::Delay];
+    let group_rows = |group: Vec<&LaunchRow<'_>>| {
+        quantities.map(|quantity| distribution(&group, grouped_by, name(group[0]), quantity))
+    };
+    groups.into_iter().flat_map(group_rows).collect()
+}
+
+fn distribution(
+    group: &[&LaunchRow<'_>],
+    grouped_by: GroupedBy,
+    name: String,
+    quantity: Quantity,
+) -> LaunchDistribution {
+    let first = || group.iter().filter(|row| row.is_first);
+    let mut values: Vec<i64> = match quantity {
+        Quantity::Call => first().map(|row| row.call_ns).collect(),
+        Quantity::Device => group.iter().map(|row| row.device_ns).collect(),
+        Quantity::Delay => first().map(|row| row.delay_ns).collect(),
+    };
+    let spread = distribution::describe_values(&mut values);
+    LaunchDistribution {
+        rank: group[0].rank,
+        grouped_by,
+        name,
+        quantity,
+        count: spread.count,
+        total_ns: spread.total,
+        min_ns: spread.min,
+        p5_ns: spread.p5,
+        p25_ns: spread.p25,
+        p50_ns: spread.p50,
+        p75_ns: spread.p75,
+        p95_ns: spread.p95,
+        max_ns: spread.max,
+        mean_ns: spread.mean,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,192 @@
+//! Memory over time, its peak, and who allocated.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use trace::store::{Allocation, Trace};
+
+use crate::facts::tree::OperatorTree;
+use crate::percent::percent;
+
+/// Memory use of one rank, from the memory profiler's events.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct MemoryFacts {
+    /// Every change, by device, then time.
+    pub timeline: Vec<MemoryPoint>,
+    /// One per device with events, by device.
+    pub peaks: Vec<MemoryPeak>,
+    /// Sorted by device, then bytes allocated, most first.
+    pub operators: Vec<AllocatorRow>,
+}
+
+/// Memory of a device after one event.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct MemoryPoint {
+    pub rank: u32,
+    /// The device; −1 for the host.
+    pub device: i32,
+    /// Absolute time in nanoseconds.
+    pub time_ns: i64,
+    /// Allocated by this event; negative: freed.
+    pub change_bytes: i64,
+    /// Allocated to tensors after the event.
+    pub allocated_bytes: i64,
+    /// Held by the allocator afterwards.
+    pub reserved_bytes: i64,
+}
+
+/// Peak memory of one device.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct MemoryPeak {
+    pub rank: u32,
+    /// The device; −1 for the host.
+    pub device: i32,
+    /// Most bytes allocated to tensors.
+    pub allocated_bytes_max: i64,
+    /// When they were first reached, absolute nanoseconds.
+    pub time_ns: i64,
+    /// Bytes the allocator held then.
+    pub reserved_bytes: i64,
+    /// Most bytes the allocator ever held.
+    pub reserved_bytes_max: i64,
+    /// Share of `reserved_bytes` that no tensor used at the peak.
+    pub unused_pct: Option<f64>,
+    /// Share of the device's memory that the allocator held at most; `None` if its size is unknown.
+    pub device_pct: Option<f64>,
+    /// The operator whose allocation reached the peak.
+    pub operator: Option<String>,
+    /// The outermost operator or annotation around it.
+    pub outermost: Option<String>,
+}
+
+/// Memory that operators of one name allocated on one device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct AllocatorRow {
+    pub rank: u32,
+    /// The device; −1 for the host.
+    pub device: i32,
+    /// The innermost operator or annotation; empty where none was open.
+    pub operator: String,
+    pub allocation_count: u64,
+    pub allocated_bytes: i64,
+    pub free_count: u64,
+    pub freed_bytes: i64,
+    /// Bytes allocated less bytes freed.
+    pub net_bytes: i64,
+    pub largest_bytes: i64,
+}
+
+/// The memory of a rank's devices over the whole trace.
+///
+/// Where a file has no totals, allocated bytes count from 0 at its first event.
+///
+/// # Cost
+/// `O(n log n)` in the memory events.
+pub fn measure_memory(trace: &Trace, tree: &OperatorTree) -> MemoryFacts {
+    let mut by_device: BTreeMap<i32, Vec<&Allocation>> = BTreeMap::new();
+    for allocation in &trace.allocations {
+        let device = if allocation.device_type == 0 { -1 } else { allocation.device };
+        by_device.entry(device).or_default().push(allocation);
+    }
+    let mut memory = MemoryFacts::default();
+    for (device, mut events) in by_device {
+        // The order of the file decides within an instant.
+        events.sort_by_key(|event| event.time);
+        let first = memory.timeline.len();
+        memory.timeline.extend(timeline(trace.rank, device, &events));
+        let points = &memory.timeline[first..];
+        memory.peaks.extend(peak(trace, tree, points, &events));
+        memory.operators.extend(operators(trace, tree, device, &events));
+    }
+    memory
+}
+
+fn timeline(rank: u32, device: i32, events: &[&Allocation]) -> Vec<MemoryPoint> {
+    let has_totals = events.iter().any(|event| event.total_allocated != 0);
+    let mut sum = 0i64;
+    let point = |event: &&Allocation| {
+        sum = sum.saturating_add(event.bytes);
+        MemoryPoint {
+            rank,
+            device,
+            time_ns: event.time,
+            change_bytes: event.bytes,
+            allocated_bytes: if has_totals { event.total_allocated } else { sum },
+            reserved_bytes: event.total_reserved,
+        }
+    };
+    events.iter().map(point).collect()
+}
+
+fn peak(
+    trace: &Trace,
+    tree: &OperatorTree,
+    points: &[MemoryPoint],
+    events: &[&Allocation],
+) -> Option<MemoryPeak> {
+    // The first of the highest.
+    let allocated = |at: &usize| points[*at].allocated_bytes;
+    let at = (0..points.len()).rev().max_by_key(allocated)?;
+    let point = &points[at];
+    let open = tree.deepest_at(events[at].track, point.time_ns);
+    let name = |row: u32| trace.name(row).to_owned();
+    let reserved_bytes_max = points.iter().map(|point| point.reserved_bytes).max()?;
+    let properties = trace.header.device(i64::from(point.device));
+    let size = properties
+        .map_or(0, |properties| i64::try_from(properties.memory_bytes).unwrap_or(i64::MAX));
+    Some(MemoryPeak {
+        rank: point.rank,
+        device: point.device,
+        allocated_bytes_max: point.allocated_bytes,
+        time_ns: point.time_ns,
+        reserved_bytes: point.reserved_bytes,
+        reserved_bytes_max,
+        unused_pct: percent(
+            point.reserved_bytes.saturating_sub(point.allocated_bytes),
+            point.reserved_bytes,
+        ),
+        device_pct: percent(reserved_bytes_max, size),
+        operator: open.and_then(|row| tree.operator(trace, row)).map(name),
+        outermost: open.map(|row| name(tree.ancestors(row).last().unwrap_or(row))),
+    })
+}
+
+fn operators(
+    trace: &Trace,
+    tree: &OperatorTree,
+    device: i32,
+    events: &[&Allocation],
+) -> Vec<AllocatorRow> {
+    let mut by_name: BTreeMap<&str, AllocatorRow> = BTreeMap::new();
+    for event in events {
+        let open = tree.deepest_at(event.track, event.time);
+        let owner = open.map(|row| tree.operator(trace, row).unwrap_or(row));
+        let name = owner.map_or("", |row| trace.name(row));
+        let row = by_name.entry(name).or_insert_with(|| AllocatorRow {
+            rank: trace.rank,
+            device,
+            operator: name.to_owned(),
+            allocation_count: 0,
+            allocated_bytes: 0,
+            free_count: 0,
+            freed_bytes: 0,
+            net_bytes: 0,
+            largest_bytes: 0,
+        });
+        row.net_bytes = row.net_bytes.saturating_add(event.bytes);
+        row.largest_bytes = row.largest_bytes.max(event.bytes);
+        if event.bytes < 0 {
+            row.free_count += 1;
+            row.freed_bytes = row.freed_bytes.saturating_sub(event.bytes);
+        } else {
+            row.allocation_count += 1;
+            row.allocated_bytes = row.allocated_bytes.saturating_add(event.bytes);
+        }
+    }
+    let mut rows: Vec<AllocatorRow> = by_name.into_values().collect();
+    rows.sort_by_key(|row| -row.allocated_bytes);
+    rows
+}
