@@ -10,7 +10,6 @@ pub mod cost;
 pub mod edit;
 pub mod effort;
 pub mod evaluate;
-pub mod kernel;
 pub mod lower;
 pub mod mode;
 pub mod overheads;

@@ -4,6 +4,5 @@ pub(crate) mod exchange;
 pub mod execution;
 pub mod own;
 mod program;
-pub mod tile_use;
 
 pub use program::program;

@@ -8,15 +8,14 @@
 pub mod cpu;
 mod dense;
 mod domain;
-mod estimate;
 mod exchange;
 pub mod launched;
-mod load;
 mod memory;
 mod pricer;
-pub mod single;
+mod rank_exchange;
 mod sweep;
 
+use kernel_model::Estimate;
 use schema::Topology;
 use serde::Serialize;
 
@@ -25,10 +24,9 @@ use crate::lower::own::Workload;
 
 pub use dense::{Basis, Models, OpPrice};
 pub use domain::StepDomain;
-pub use estimate::Estimate;
-pub use load::RankLoad;
 pub use memory::{Memory, largest_batch};
 pub use pricer::{StepCost, StepPricer};
+pub use rank_exchange::RankExchange;
 pub use sweep::{SweepRow, mark_best};
 
 /// Where a step runs.

@@ -5,8 +5,8 @@ mod dense;
 
 use schema::{FeatureStats, JobConfig, Op, ShardingPlan};
 
-use super::tile_use::{self, TileUse};
 use crate::Error;
+use kernel_model::tile_use::{self, TileUse};
 
 /// What a step trains.
 #[derive(Clone, Copy, Debug)]

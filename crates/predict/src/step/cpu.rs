@@ -3,20 +3,35 @@
 
 use schema::{Granularity, Op};
 
-use super::estimate::Estimate;
-use super::load::{RankLoad, TileTerms};
 use super::memory::{Memory, Sizes};
 use super::{Basis, OpPrice, RankPrice, Stage, StepCost, StepDomain, StepPrice};
 use crate::Error;
-use crate::kernel::cpu::{Context, CpuModel, CpuWork};
 use crate::lower::exchange::Exchanges;
 use crate::lower::own::{self, Workload};
-use crate::lower::tile_use::TileUse;
+use kernel_model::Estimate;
+use kernel_model::cpu::{Context, CpuModel, CpuWork, Example, MeasuredStep};
+use kernel_model::rank_load::{RankLoad, TileTerms};
+use kernel_model::tile_use::TileUse;
 
 /// How far off times may be that follow from bytes alone.
 const BY_BYTES: (f64, f64) = (0.5, 2.0);
 /// Ranks meet: each waits for the last one to wake up.
 const MEET_NS: f64 = 20_000.0;
+
+/// Pairs a measured step with the operations that its workload implies, to learn a [`CpuModel`]
+/// from.
+///
+/// # Errors
+/// [`Error::Workload`] for a workload that the trainer cannot run.
+pub fn build_example<'a>(
+    workload: Workload<'_>,
+    measured: &'a MeasuredStep,
+) -> Result<Example<'a>, Error> {
+    let ops = own::ops(workload)?.into_iter().next().unwrap_or_default();
+    let rule = workload.config.optimizer.dense.kind;
+    let updates = (rule.granularity() == Granularity::Element).then_some(rule);
+    Ok(Example { measured, ops, tiles: workload.tiles(), updates })
+}
 
 /// A rank's step.
 struct RankStep {

@@ -1,24 +1,18 @@
 //! The dense part of a step: each operation as the kernels that PyTorch runs for it, and sums of
 //! gradients beside the backward pass.
 
+use kernel_model::formula_kernels::{MOVE_NS, MOVE_SHARE, MOVED};
 use schema::{GemmProduct, HardwareSpec, Op, Pass, Precision};
 use serde::Serialize;
 
 use super::Conditions;
-use super::estimate::Estimate;
 use super::exchange::Peers;
-use crate::kernel::{self, Element, KernelModel, Kind, Price, Work, shipped};
 use crate::lower::own::{self, DenseUpdates, Workload};
+use kernel_model::Estimate;
+use kernel_model::{Element, KernelModel, Kind, Price, Work, shipped};
 
 /// Between kernels that follow each other, in the public traces of V100 and 2080 Ti.
 const GAP_NS: f64 = 1_000.0;
-/// A copy of nothing.
-pub(super) const MOVE_NS: f64 = 1_500.0;
-/// Of the memory's peak, what copies of many pieces reach (arXiv:2201.07821).
-pub(super) const MOVE_SHARE: f64 = 0.79;
-/// Lowest and highest factor on the estimated time of a copy; the paper's Table IV reports mean
-/// errors of 5 to 11 %.
-pub(super) const MOVED: (f64, f64) = (0.8, 1.3);
 /// Share of the 16-bit peak that large products reach; not measured here.
 const HALF_SHARE: f64 = 0.6;
 /// How far off products of a precision may be that was not measured.
@@ -51,8 +45,8 @@ impl Models {
     /// Those that come with rowmill.
     ///
     /// # Errors
-    /// [`kernel::Error::Model`] if they were made by another version.
-    pub fn shipped() -> Result<Self, kernel::Error> {
+    /// [`kernel_model::Error::Model`] if they were made by another version.
+    pub fn shipped() -> Result<Self, kernel_model::Error> {
         Self::of(shipped::model)
     }
 
@@ -177,7 +171,7 @@ fn kernels(op: &Op, models: &Models, device: &HardwareSpec) -> OpPrice {
 }
 
 impl Kernels<'_> {
-    fn learnt(&mut self, work: Result<Work, kernel::Error>) {
+    fn learnt(&mut self, work: Result<Work, kernel_model::Error>) {
         // Of no size, nothing is launched.
         let Ok(work) = work else { return };
         let model = self.models.model(work.kind());

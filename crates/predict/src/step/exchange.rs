@@ -3,8 +3,8 @@
 
 use schema::Topology;
 
-use super::estimate::Estimate;
-use super::load::RankLoad;
+use kernel_model::Estimate;
+use kernel_model::rank_load::RankLoad;
 
 /// Error of message times: links are those of another machine.
 const INTERVAL: (f64, f64) = (0.5, 2.0);

@@ -6,16 +6,16 @@ use serde::Serialize;
 use trace::execution_trace::ExecutionTrace;
 
 use super::dense::Models;
-use super::estimate::Estimate;
 use crate::Error;
 use crate::calibration::price::{Method, Prices};
 use crate::calibration::{Calibration, collect};
 use crate::evaluate::error_pct;
-use crate::kernel::embedding::V100;
-use crate::kernel::{self, Element, Kind, Work};
 use crate::lower::execution::kernels::{self, Asked, Kernel};
 use crate::program::{Program, Rank};
 use crate::recording::{RankSetting, Setting, Step};
+use kernel_model::Estimate;
+use kernel_model::embedding::V100;
+use kernel_model::{Element, Kind, Work};
 
 /// What kernels take at least that do little: lower quartiles of those with no more blocks than a
 /// V100 has multiprocessors, in a training job on one V100 (`trace_diff/test` of the public
@@ -188,7 +188,7 @@ fn price(asked: &Asked, models: &Models, device: &HardwareSpec) -> Estimate {
     let moved = 1e9 * asked.bytes as f64 / (MOVE_SHARE * device.dram);
     let moved = Estimate::within(moved, MOVED);
     let least = |ns: f64| Estimate::within(ns, UNMEASURED);
-    let learnt = |work: Result<Work, kernel::Error>| {
+    let learnt = |work: Result<Work, kernel_model::Error>| {
         let price = work.map(|work| models.model(work.kind()).price(&work, device));
         price.map_or(Estimate::default(), |price| Estimate {
             mean_ns: price.mean_ns,

@@ -6,8 +6,8 @@
 use schema::{Interaction, JobConfig};
 use serde::Serialize;
 
-use super::load::RankLoad;
 use crate::lower::own::Workload;
+use kernel_model::rank_load::RankLoad;
 
 /// A context of the driver, with PyTorch's kernels: assumed.
 const CONTEXT: u64 = 500 << 20;

@@ -5,13 +5,13 @@ use schema::{HardwareSpec, Rank};
 use serde::Serialize;
 
 use super::dense::{self, DensePart};
-use super::estimate::Estimate;
 use super::exchange::Peers;
-use super::load::{BACKWARD_LAUNCHES, FORWARD_LAUNCHES, RankLoad, TileTerms};
 use super::memory::{Memory, Sizes, max_batch_size};
 use super::{Conditions, RankPrice, Stage, StepDomain, StepPrice};
 use crate::Error;
 use crate::lower::own::Workload;
+use kernel_model::Estimate;
+use kernel_model::rank_load::{BACKWARD_LAUNCHES, FORWARD_LAUNCHES, RankLoad, TileTerms};
 
 /// Bytes of an id, of a bag's length, and of a value between ranks.
 const ID: f64 = 8.0;

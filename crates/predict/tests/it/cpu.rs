@@ -1,16 +1,17 @@
 //! What is learnt of a CPU: planted times are found again, rows past a cache are those of a
 //! simulated one, and what are no measured steps and no model is refused.
 
-use predict::kernel::Error;
-use predict::kernel::cpu::{
+use kernel_model::Error;
+use kernel_model::cpu::{
     Context, CpuModel, CpuWork, EqualTables, Example, MODEL_VERSION, Machine, MeasuredStep,
     MeasuredSteps, MeasuredTables, TablesRound,
 };
-use predict::kernel::embedding::Popularity;
-use predict::kernel::embedding::lookup::{Cores, forward};
+use kernel_model::embedding::Popularity;
+use kernel_model::embedding::lookup::{Cores, forward};
+use kernel_model::tile_use::TileUse;
 use predict::lower::own::{self, Workload};
-use predict::lower::tile_use::TileUse;
 use predict::step;
+use predict::step::cpu::build_example;
 use schema::random::CounterRng;
 use schema::topology::hardware;
 use schema::{DataType, FeatureStats, IndexDistribution, JobConfig, Optimizer, ShardingPlan};
@@ -31,6 +32,10 @@ struct Made {
     plan: ShardingPlan,
     features: Vec<FeatureStats>,
     set: Vec<(String, String)>,
+}
+
+fn example<'a>(made: &Made, measured: &'a MeasuredStep) -> Example<'a> {
+    build_example(made.workload(), measured).expect("a workload")
 }
 
 impl Made {
@@ -103,8 +108,7 @@ fn planted(name: &str) -> f64 {
 
 fn learnt(made: &[Made], measured: &[MeasuredStep]) -> CpuModel {
     let both = made.iter().zip(measured);
-    let examples: Vec<Example<'_>> =
-        both.map(|(made, measured)| Example { workload: made.workload(), measured }).collect();
+    let examples: Vec<Example<'_>> = both.map(|(made, measured)| example(made, measured)).collect();
     CpuModel::learn(machine(), &examples, &[]).expect("a model").0
 }
 
@@ -180,7 +184,7 @@ fn steps_of_other_operations_and_too_few_of_them_are_refused() {
     let learn = |made: &[Made], measured: &[MeasuredStep]| {
         let both = made.iter().zip(measured);
         let examples: Vec<Example<'_>> =
-            both.map(|(made, measured)| Example { workload: made.workload(), measured }).collect();
+            both.map(|(made, measured)| example(made, measured)).collect();
         CpuModel::learn(machine(), &examples, &[]).map(|found| found.0)
     };
     let few = learn(&made[..5], &measured[..5]);
@@ -249,8 +253,7 @@ fn lookups_measured_alone_are_found_again_and_steps_start_from_them() {
         one.rounds.push(TablesRound { calls: [0, 5], ..odd });
     }
     let both = made.iter().zip(&steps);
-    let examples: Vec<Example<'_>> =
-        both.map(|(made, measured)| Example { workload: made.workload(), measured }).collect();
+    let examples: Vec<Example<'_>> = both.map(|(made, measured)| example(made, measured)).collect();
     let (model, errors) = CpuModel::learn(machine(), &examples, &alone).expect("a model");
     let of = |kind: &str| errors.iter().find(|one| one.kind == kind).expect("a kind");
     for kind in ["embedding_forward alone", "embedding_backward alone", "embedding_forward"] {

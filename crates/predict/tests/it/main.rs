@@ -9,7 +9,6 @@ mod faults;
 mod fixture;
 mod hosts;
 mod intervals;
-mod kernels;
 mod random;
 mod ranks;
 mod rebuilt;

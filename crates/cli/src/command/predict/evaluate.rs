@@ -93,7 +93,7 @@ fn launched_rows(
     let devices = machine(traces).devices;
     let recorded = devices.first().map_or("", String::as_str);
     let device = hardware(args.hardware.as_deref().unwrap_or(recorded));
-    let device = device.map_err(predict::kernel::Error::from)?;
+    let device = device.map_err(kernel_model::Error::from)?;
     let models = Models::shipped()?;
     let rows = launched::rows((&executions, 0), step, (&models, device));
     rows.map_err(|source| execution::named(&executions, source))

@@ -13,9 +13,9 @@ use crate::error::Error;
 use crate::resolve::Session;
 use crate::resolve::workload::Workload;
 use crate::sheet::{self, SheetTarget};
-use predict::kernel::Error as KernelError;
-use predict::kernel::cpu::CpuModel;
-use predict::step::{self, Conditions, Estimate, Models, Stage, StepDomain, StepPrice, StepPricer};
+use kernel_model::cpu::CpuModel;
+use kernel_model::{Error as KernelError, Estimate};
+use predict::step::{self, Conditions, Models, Stage, StepDomain, StepPrice, StepPricer};
 use schema::Topology;
 use serde::Serialize;
 

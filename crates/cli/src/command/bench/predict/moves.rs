@@ -4,7 +4,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use predict::kernel::{Element, Error as KernelError, Kind, Work, shipped};
+use kernel_model::{Element, Error as KernelError, Kind, Work, shipped};
 use predict::lower::own;
 use predict::step::{Conditions, Models, StepPricer};
 use schema::random::CounterRng;

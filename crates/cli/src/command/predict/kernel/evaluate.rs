@@ -1,9 +1,9 @@
 //! `rowmill predict evaluate --kernels`: errors of kernel models on rows they did not learn from.
 
 use analyze::distribution;
-use predict::kernel::evaluate::{self, KernelRow, MlpRow};
-use predict::kernel::leave_out::{self, LeftOutRow};
-use predict::kernel::{Kind, Measured, Part};
+use kernel_model::evaluate::{self, KernelRow, MlpRow};
+use kernel_model::leave_out::{self, LeftOutRow};
+use kernel_model::{Kind, Measured, Part};
 use serde::Serialize;
 
 use super::{model, published, read, suite};

@@ -4,10 +4,10 @@
 use std::io::Write;
 use std::path::Path;
 
+use kernel_model::evaluate::{self, KernelRow};
+use kernel_model::suite::{SuiteMeasured, SuiteWork};
+use kernel_model::{Kind, Measured, Part, Timed, few_shot};
 use predict::calibration::{Calibration, constants};
-use predict::kernel::evaluate::{self, KernelRow};
-use predict::kernel::suite::{SuiteMeasured, SuiteWork};
-use predict::kernel::{self, Kind, Measured, Part, Timed, adapt};
 use schema::HardwareSpec;
 use schema::topology::hardware;
 use serde::Serialize;
@@ -60,7 +60,7 @@ pub fn run(folder: &Path, output: &Path, session: &Session) -> Result<(), Error>
              rowmill predict learn measures a CPU",
         ),
         Some(gpu) => {
-            let spec = hardware(gpu).map_err(kernel::Error::from)?;
+            let spec = hardware(gpu).map_err(kernel_model::Error::from)?;
             let rows = learnt(&suite::microbenchmarks(folder, &suite)?, spec);
             let (paths, judged) = models(&rows, output)?;
             written.extend(paths);
@@ -125,7 +125,7 @@ fn models(rows: &[Measured], output: &Path) -> Result<(Vec<String>, Vec<KernelRo
         if learnt.len() < ROWS_LEAST {
             continue;
         }
-        let adapted = adapt::adapted(model(None, kind)?, &learnt)?;
+        let adapted = few_shot::adapted(model(None, kind)?, &learnt)?;
         judged.extend(evaluate::of(&adapted, &of_kind, Part::Test));
         let path = file(output, kind);
         let bytes = adapted.to_bytes()?;

@@ -1,0 +1,199 @@
+//! What one kind of operation takes: a sum of amounts, and what works of similar size leave over.
+
+use serde::{Deserialize, Serialize};
+
+use super::fit;
+use super::trees::{Left, Trees};
+use super::units::Units;
+use super::work::CpuWork;
+use crate::interval::quantiles;
+
+/// Fewest works of a kind that others can say something of.
+const WORKS_LEAST: usize = 30;
+/// Fewest to grow trees on.
+const TREES_LEAST: usize = 100;
+/// Most works of a kind that are kept: a file stays below 300 KB.
+const NEAR_MOST: usize = 700;
+/// Errors below this, in logarithms, are not corrected.
+const OFF_LEAST: f64 = 1e-3;
+/// Bound of residuals, in logarithms.
+const LEFT_OVER_MOST: f64 = 0.5;
+/// Residuals are used where they leave this part of the errors without them.
+const BETTER: f64 = 0.97;
+/// What corrects a sum is judged by works that it was not learnt from, so many parts one after the
+/// other.
+const PARTS: usize = 5;
+
+/// What a kind of operation takes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KindModel {
+    units: Units,
+    left_over: LeftOver,
+    /// The least and the most that works took, of what is predicted, in logarithms: nine of ten.
+    interval: (f64, f64),
+    works: usize,
+    /// Least and most of each size.
+    domain: Vec<(f32, f32)>,
+}
+
+/// What corrects a sum.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum LeftOver {
+    /// Nothing is known of others.
+    #[default]
+    Nothing,
+    /// Sizes of works, and what each left over.
+    Near(Vec<(Vec<f32>, f32)>),
+    /// Trees over sizes and shares of amounts.
+    Trees(Trees),
+}
+
+/// A priced operation.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CpuPrice {
+    pub mean_ns: f64,
+    /// Nine of ten lie above this,
+    pub low_ns: f64,
+    pub high_ns: f64,
+    /// Whether every size lies within the measured ones.
+    pub is_inside: bool,
+}
+
+impl KindModel {
+    /// Learns from works and their times, ns.
+    pub fn learn(works: &[(&CpuWork, f64)]) -> Self {
+        let mut model = Self {
+            units: Units::fit(works),
+            works: works.len(),
+            domain: domain(works),
+            ..Self::default()
+        };
+        let left: Vec<f64> = works.iter().map(|(work, ns)| (ns / model.sum(work)).ln()).collect();
+        let parts = parts(works);
+        let off = |values: &[f64]| values.iter().map(|left| left.abs()).sum::<f64>();
+        let mut best = (LeftOver::Nothing, left.clone());
+        let is_off = off(&left) > OFF_LEAST * works.len() as f64;
+        if is_off && works.len() >= WORKS_LEAST {
+            let near = beside_near(works, &left, &parts);
+            if off(&near) < BETTER * off(&best.1) {
+                best = (kept(works, &left), near);
+            }
+        }
+        if is_off && works.len() >= TREES_LEAST {
+            let known = works.iter().zip(&left);
+            let known: Vec<Left> =
+                known.map(|((work, _), left)| (model.features(work), *left)).collect();
+            let trees = beside_trees(&known, &parts);
+            if off(&trees) < BETTER * off(&best.1) {
+                best = (LeftOver::Trees(Trees::learn(&known.iter().collect::<Vec<_>>())), trees);
+            }
+        }
+        model.interval = quantiles(best.1.into_iter());
+        model.left_over = best.0;
+        model
+    }
+
+    /// What a work takes.
+    pub fn price(&self, work: &CpuWork) -> CpuPrice {
+        let left = match &self.left_over {
+            LeftOver::Nothing => 0.0,
+            LeftOver::Near(known) => {
+                let known = known.iter().map(|(sizes, left)| (sizes.as_slice(), f64::from(*left)));
+                fit::left_over(known, &work.sizes)
+            }
+            LeftOver::Trees(trees) => trees.at(&self.features(work)),
+        };
+        let mean_ns = self.sum(work) * bounded(left).exp();
+        let outside = self
+            .domain
+            .iter()
+            .zip(&work.sizes)
+            .map(|((least, most), size)| f64::from((least - size).max(size - most).max(0.0)));
+        // A quarter wider for each factor of e beyond what was measured.
+        let wider = 1.0 + 0.25 * outside.clone().sum::<f64>();
+        let (low, high) = self.interval;
+        CpuPrice {
+            mean_ns,
+            low_ns: mean_ns * (wider * low).exp().min(1.0),
+            high_ns: mean_ns * (wider * high).exp().max(1.0),
+            is_inside: outside.sum::<f64>() <= 1e-3,
+        }
+    }
+
+    /// Whether every number is one that [`KindModel::learn`] gives.
+    pub fn is_whole(&self) -> bool {
+        self.units.are_whole()
+            && [self.interval.0, self.interval.1].iter().all(|number| number.is_finite())
+    }
+
+    /// Without what is left over.
+    fn sum(&self, work: &CpuWork) -> f64 {
+        self.units.times(work).sum::<f64>().max(1.0)
+    }
+
+    /// Sizes, and the share of the sum that each amount has.
+    fn features(&self, work: &CpuWork) -> Vec<f32> {
+        let sum = self.sum(work);
+        let shares = self.units.times(work).map(|time| (time / sum) as f32);
+        work.sizes.iter().copied().chain(shares).collect()
+    }
+}
+
+/// The part of each work, by its sizes: what corrects a work is judged without those of its part.
+fn parts(works: &[(&CpuWork, f64)]) -> Vec<usize> {
+    let part = |work: &CpuWork| {
+        let bits = work.sizes.iter().map(|size| u64::from(size.to_bits()));
+        bits.fold(0, |hash, bits| schema::random::mix(hash ^ bits)) as usize % PARTS
+    };
+    works.iter().map(|(work, _)| part(work)).collect()
+}
+
+/// What each work has left over beyond what the nearest of other parts say.
+fn beside_near(works: &[(&CpuWork, f64)], left: &[f64], parts: &[usize]) -> Vec<f64> {
+    let one = |at: usize| {
+        let known = works.iter().zip(left).zip(parts);
+        let known = known.filter(|(_, part)| **part != parts[at]);
+        let known = known.map(|(((work, _), left), _)| (work.sizes.as_slice(), *left));
+        left[at] - bounded(fit::left_over(known, &works[at].0.sizes))
+    };
+    (0..works.len()).map(one).collect()
+}
+
+/// What each work has left over beyond what trees say that were grown on other parts.
+fn beside_trees(known: &[Left], parts: &[usize]) -> Vec<f64> {
+    let trees: Vec<Trees> = (0..PARTS)
+        .map(|part| {
+            let others = known.iter().zip(parts).filter(|(_, of)| **of != part);
+            Trees::learn(&others.map(|(known, _)| known).collect::<Vec<_>>())
+        })
+        .collect();
+    let one = |((features, left), part): (&Left, &usize)| left - bounded(trees[*part].at(features));
+    known.iter().zip(parts).map(one).collect()
+}
+
+fn bounded(left_over: f64) -> f64 {
+    left_over.clamp(-LEFT_OVER_MOST, LEFT_OVER_MOST)
+}
+
+/// Works that others are compared with.
+fn kept(works: &[(&CpuWork, f64)], left: &[f64]) -> LeftOver {
+    let every = works.len().div_ceil(NEAR_MOST).max(1);
+    let rounded = |value: f32| (1e3 * value).round() / 1e3;
+    let one = |((work, _), left): (&(&CpuWork, f64), &f64)| {
+        (work.sizes.iter().map(|size| rounded(*size)).collect(), rounded(*left as f32))
+    };
+    LeftOver::Near(works.iter().zip(left).step_by(every).map(one).collect())
+}
+
+fn domain(works: &[(&CpuWork, f64)]) -> Vec<(f32, f32)> {
+    let count = works.first().map_or(0, |(work, _)| work.sizes.len());
+    let of = |at: usize| {
+        let sizes = works.iter().map(|(work, _)| work.sizes[at]);
+        sizes.fold((f32::INFINITY, f32::NEG_INFINITY), |(least, most), size| {
+            (least.min(size), most.max(size))
+        })
+    };
+    (0..count).map(of).collect()
+}

@@ -1,0 +1,297 @@
+//! Adapts to a new device from a few rows, which give its floor and how far its kernels are from
+//! the trees of all devices. Rows of kernels alone have no floor: there a line is chosen by itself,
+//! with trees of its own or with those of all devices, whichever is nearest to rows left out.
+
+use std::collections::BTreeMap;
+
+use schema::HardwareSpec;
+
+use super::baseline::{Line, Point};
+use super::bins::Bins;
+use super::boosting::{self, Settings, Table};
+use super::feature::{Features, MOST, roofline_ns};
+use super::forest::Forest;
+use super::interval::{Interval, quantiles};
+use super::measured::{Measured, Timed};
+use super::model::{DeviceModel, Floors, KernelModel, Latency, Learnt, latency};
+use super::split;
+use super::train::slack;
+use super::{Error, Kind};
+
+/// Fewest rows that say something of a device.
+const ROWS_LEAST: usize = 5;
+/// How many rows of an operation those of all operations count for, in its floor.
+const ALL: f64 = 0.3;
+/// Distance above the floor from which a kernel carries no information on it, in factors of e.
+const FREE_OF_FLOOR: f64 = 0.4;
+/// Parts of the rows that are left out in turn, to choose among [`Residual`]s.
+const FOLDS: u64 = 5;
+/// Trees of a device's own kernel times: few rows carry few leaves.
+const OWN: Settings = Settings { rounds: 200, leaves: 7, rate: 0.06, rows: 4, features: 0.5 };
+
+/// Trees over the lines of all devices.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Trees<'a> {
+    pub bins: &'a Bins,
+    pub pooled: &'a Forest,
+}
+
+/// What a device's kernels are off by: a line through the logarithm of how far they lie above the
+/// floor, which counts for nothing at the floor itself.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Correction {
+    /// Where the line is `shift`.
+    pub(super) middle: f64,
+    pub(super) shift: f64,
+    pub(super) slope: f64,
+}
+
+impl Correction {
+    /// A prediction of all devices' trees, corrected.
+    pub(super) fn applied(&self, found: Latency) -> Latency {
+        let share = share(&found);
+        let line = self.shift + self.slope * (f64::from(found.above_floor) - self.middle);
+        Latency { ns: (found.ns * (share * line).exp()).max(found.floor_ns.min(found.ns)), ..found }
+    }
+}
+
+/// How much of a measurement is the kernel's: none at the floor, all from some factor above.
+fn share(found: &Latency) -> f64 {
+    ((found.ns / found.floor_ns).ln() / FREE_OF_FLOOR).clamp(0.0, 1.0)
+}
+
+/// The model with a device added or replaced, from a few rows of it.
+///
+/// # Errors
+/// [`Error::TooFew`] with fewer than five rows of the model's kind.
+pub fn adapted(mut model: KernelModel, rows: &[Measured]) -> Result<KernelModel, Error> {
+    let rows: Vec<Measured> =
+        rows.iter().filter(|row| row.work.kind() == model.kind).copied().collect();
+    let mut keys: Vec<&HardwareSpec> = rows.iter().map(|row| row.device).collect();
+    keys.sort_by(|a, b| a.key.cmp(&b.key));
+    keys.dedup_by(|a, b| a.key == b.key);
+    let known = Floors::usual_of(model.devices.iter().map(|device| &device.floors));
+    let line = Line::middle_of(model.devices.iter().map(|device| device.line));
+    for device in keys {
+        let own: Vec<Measured> =
+            rows.iter().filter(|row| row.device.key == device.key).copied().collect();
+        let kernels: Vec<Measured> =
+            own.iter().filter(|row| !row.timed.is_call()).copied().collect();
+        let trees = Trees { bins: &model.bins, pooled: &model.pooled };
+        let found = if kernels.is_empty() {
+            of_rows(model.kind, trees, (&known, line), &own)?
+        } else {
+            of_kernels(model.kind, trees, &kernels)?
+        };
+        model.devices.retain(|old| old.device != device.key);
+        model.devices.push(found);
+    }
+    Ok(model)
+}
+
+/// The corrections that a few rows give for their device.
+pub(super) fn of_rows(
+    kind: Kind,
+    trees: Trees<'_>,
+    (known, line): (&Floors, Line),
+    rows: &[Measured],
+) -> Result<DeviceModel, Error> {
+    enough(kind, rows)?;
+    let floors = floors(known, rows);
+    let point = |row: &Measured| Point {
+        roofline_ns: roofline_ns(&row.work, row.device),
+        floor_ns: floors.ns(row.work.name()),
+        latency_ns: row.latency_ns,
+    };
+    let line = line.near(&rows.iter().map(point).collect::<Vec<_>>());
+    let found: Vec<(Latency, f64)> = rows
+        .iter()
+        .map(|row| {
+            let floor = (floors.ns(row.work.name()), line);
+            (latency(trees.bins, trees.pooled, (&row.work, row.device), floor), row.latency_ns)
+        })
+        .collect();
+    let correction = fitted(&found);
+    // Each row by the line through the others: what new rows are off by.
+    let left_out = (0..found.len()).map(|at| {
+        let mut others = found.clone();
+        let (one, measured) = others.remove(at);
+        (measured / fitted(&others).applied(one).ns).ln()
+    });
+    let (low, high) = quantiles(left_out);
+    Ok(DeviceModel {
+        device: rows[0].device.key.clone().into_owned(),
+        rows: rows.len(),
+        floors,
+        timed: Timed::Call,
+        line,
+        slack: slack(rows.iter().map(|row| (row, row.latency_ns))),
+        learnt: Learnt::Adapted(correction),
+        interval: Interval::flat(low, high),
+    })
+}
+
+fn enough(kind: Kind, rows: &[Measured]) -> Result<(), Error> {
+    let (kind, expected, got) = (kind.name(), ROWS_LEAST, rows.len());
+    if got < expected { Err(Error::TooFew { kind, expected, got }) } else { Ok(()) }
+}
+
+/// What is left of kernel times over their line.
+#[derive(Clone, Copy, Debug)]
+enum Residual {
+    /// Nothing that follows sizes.
+    None,
+    /// What trees of these rows say.
+    Own,
+    /// What trees of all devices say, corrected.
+    Pooled,
+}
+
+/// The model of a device whose kernels were measured by themselves.
+fn of_kernels(kind: Kind, trees: Trees<'_>, rows: &[Measured]) -> Result<DeviceModel, Error> {
+    enough(kind, rows)?;
+    let fold = |row: &Measured| split::hash(&row.work, 1) % FOLDS;
+    let without = |one: u64| rows.iter().filter(move |row| fold(row) != one);
+    let left_out: Vec<(u64, DeviceModel)> = (0..FOLDS)
+        .map(|one| (one, over_line(&without(one).copied().collect::<Vec<_>>(), rows[0].device)))
+        .collect();
+    let offs = |residual: Residual| -> Vec<f64> {
+        let of_fold = |(one, base): &(u64, DeviceModel)| {
+            let others: Vec<Measured> = without(*one).copied().collect();
+            let model = base.clone().with_residual(residual, trees, &others);
+            let tested = rows.iter().filter(|row| fold(row) == *one);
+            tested.map(|row| off(&model, row, trees)).collect::<Vec<_>>()
+        };
+        left_out.iter().flat_map(of_fold).collect()
+    };
+    let error = |offs: &[f64]| offs.iter().map(|off| off.abs()).sum::<f64>();
+    let mut best = (Residual::None, offs(Residual::None));
+    for residual in [Residual::Own, Residual::Pooled] {
+        let found = offs(residual);
+        if error(&found) < error(&best.1) {
+            best = (residual, found);
+        }
+    }
+    let model = over_line(rows, rows[0].device).with_residual(best.0, trees, rows);
+    let (low, high) = quantiles(best.1.into_iter());
+    Ok(DeviceModel { interval: Interval::flat(low, high), ..model })
+}
+
+fn off(model: &DeviceModel, row: &Measured, trees: Trees<'_>) -> f64 {
+    let found = model.latency(trees.bins, Some(trees.pooled), (&row.work, row.device));
+    (row.latency_ns / found.ns).ln()
+}
+
+/// Kernel times by a line over the shortest kernel of each operation.
+fn over_line(rows: &[Measured], device: &HardwareSpec) -> DeviceModel {
+    let mut shortest: BTreeMap<&str, f64> = BTreeMap::new();
+    for row in rows {
+        let least = shortest.entry(row.work.name()).or_insert(f64::INFINITY);
+        *least = least.min(row.latency_ns);
+    }
+    let floors = Floors::new(shortest.into_iter().map(|(name, ns)| (name.to_owned(), ns)));
+    let point = |row: &Measured| Point {
+        roofline_ns: roofline_ns(&row.work, row.device),
+        floor_ns: floors.ns(row.work.name()),
+        latency_ns: row.latency_ns,
+    };
+    let line = Line::of(&rows.iter().map(point).collect::<Vec<_>>());
+    DeviceModel {
+        device: device.key.clone().into_owned(),
+        rows: rows.len(),
+        floors,
+        timed: Timed::Kernel,
+        line,
+        slack: slack(rows.iter().map(|row| (row, row.latency_ns))),
+        learnt: Learnt::Own(Forest::default()),
+        interval: Interval::flat(0.0, 0.0),
+    }
+}
+
+impl DeviceModel {
+    /// With what the rows leave over.
+    fn with_residual(mut self, residual: Residual, trees: Trees<'_>, rows: &[Measured]) -> Self {
+        match residual {
+            Residual::None => {}
+            Residual::Own => self.learnt = Learnt::Own(self.own_trees(trees.bins, rows)),
+            Residual::Pooled => {
+                // As they are, before any correction.
+                let none = Correction { middle: 0.0, shift: 0.0, slope: 0.0 };
+                self.learnt = Learnt::Adapted(none);
+                let found = |row: &Measured| {
+                    let found =
+                        self.latency(trees.bins, Some(trees.pooled), (&row.work, row.device));
+                    (found, row.latency_ns)
+                };
+                let found: Vec<(Latency, f64)> = rows.iter().map(found).collect();
+                self.learnt = Learnt::Adapted(fitted(&found));
+            }
+        }
+        self
+    }
+
+    /// Trees of what rows are off by from the line.
+    fn own_trees(&self, bins: &Bins, rows: &[Measured]) -> Forest {
+        let features = bins.ends().len();
+        let mut table = Table { features, bins: Vec::new(), targets: Vec::new() };
+        let mut placed = [0; MOST];
+        for row in rows {
+            let floor_ns = self.floors.ns(row.work.name());
+            let of = Features::of(&row.work, row.device, (floor_ns, self.line));
+            bins.place(of.values(), &mut placed);
+            table.bins.extend_from_slice(&placed[..features]);
+            let base = self.line.ns(roofline_ns(&row.work, row.device), floor_ns);
+            table.targets.push((row.latency_ns / base).ln() as f32);
+        }
+        boosting::forest(&table, OWN, features as u64)
+    }
+}
+
+/// Floors of the other devices, times what the rows at their floor say: those of the operation
+/// where there are some, else those of all.
+fn floors(known: &Floors, rows: &[Measured]) -> Floors {
+    let of = |row: &Measured| row.latency_ns / known.ns(row.work.name());
+    let is_at_floor = |row: &&Measured| {
+        roofline_ns(&row.work, row.device) < 0.3 * known.ns(row.work.name()) && of(row) < 3.0
+    };
+    let factors = |name: Option<&str>| {
+        let own = rows.iter().filter(|row| name.is_none_or(|name| row.work.name() == name));
+        let mut factors: Vec<f64> = own.filter(is_at_floor).map(|row| of(row).ln()).collect();
+        factors.sort_by(f64::total_cmp);
+        let at = |at: usize| factors.get(at).copied();
+        let middle = at(factors.len().saturating_sub(1) / 2).zip(at(factors.len() / 2));
+        middle.map(|(low, high)| (f64::midpoint(low, high), factors.len() as f64))
+    };
+    let all = factors(None).map(|found| found.0);
+    let all = all.unwrap_or_else(|| rows.iter().map(of).fold(1.0, f64::min).ln());
+    known.with_each(|name, ns| {
+        let (own, count) = factors(Some(name)).unwrap_or((all, 0.0));
+        ns * ((count * own + ALL * all) / (count + ALL)).exp()
+    })
+}
+
+/// The line through what rows are off by, drawn towards none.
+fn fitted(rows: &[(Latency, f64)]) -> Correction {
+    const SHIFT_RIDGE: f64 = 0.3;
+    const SLOPE_RIDGE: f64 = 8.0;
+    let share = |row: &(Latency, f64)| share(&row.0);
+    let weight: f64 = rows.iter().map(share).sum();
+    if weight <= 0.0 {
+        return Correction { middle: 0.0, shift: 0.0, slope: 0.0 };
+    }
+    let above = |row: &(Latency, f64)| f64::from(row.0.above_floor);
+    let middle = rows.iter().map(|row| share(row) * above(row)).sum::<f64>() / weight;
+    let (mut aa, mut ab, mut bb, mut a, mut b) = (SHIFT_RIDGE, 0.0, SLOPE_RIDGE, 0.0, 0.0);
+    for row in rows {
+        let (one, two) = (share(row), share(row) * (above(row) - middle));
+        let off = (row.1 / row.0.ns).ln();
+        aa += one * one;
+        ab += one * two;
+        bb += two * two;
+        a += one * off;
+        b += two * off;
+    }
+    let determinant = aa * bb - ab * ab;
+    let (shift, slope) = ((a * bb - b * ab) / determinant, (b * aa - a * ab) / determinant);
+    Correction { middle, shift, slope }
+}

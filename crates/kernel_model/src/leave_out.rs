@@ -1,0 +1,148 @@
+//! Errors on a device left out of training: with none of its rows, and with twenty.
+
+use serde::Serialize;
+
+use super::baseline::Line;
+use super::bins::Bins;
+use super::evaluate::mape;
+use super::feature::roofline_ns;
+use super::few_shot;
+use super::forest::Forest;
+use super::interval::{Interval, quantiles};
+use super::measured::Measured;
+use super::model::{Floors, latency};
+use super::split::{Part, hash};
+use super::train::{DeviceRows, POOLED, UNSEEN, bins, by_device, forest, in_parallel};
+use super::work::Kind;
+
+/// Rows of the new device.
+const SHOTS: usize = 20;
+/// How often other rows are drawn; errors are means.
+const DRAWS: u64 = 5;
+
+/// One device left out.
+#[derive(Clone, Debug, Serialize)]
+pub struct LeftOutRow {
+    pub kind: &'static str,
+    pub device: String,
+    /// Test rows above the floor, as in [`KernelRow::rows`](super::evaluate::KernelRow::rows).
+    pub rows: usize,
+    /// Mean absolute error of max(roofline, floor of the other devices).
+    pub roofline_mape_pct: f64,
+    /// Of the trees of the others, without a row of this device.
+    pub mape_pct: f64,
+    /// With twenty rows of it.
+    pub shots_mape_pct: f64,
+    /// Rows within the interval of unmeasured devices.
+    pub covered_pct: f64,
+}
+
+/// What the trees of other devices know.
+struct Others {
+    bins: Bins,
+    unseen: Forest,
+    floors: Floors,
+    line: Line,
+}
+
+fn without(devices: &[&DeviceRows], left_out: usize) -> Others {
+    let others = all_but(devices, left_out);
+    let bins = bins(&others);
+    let unseen = forest(&others, &bins, UNSEEN);
+    let floors: Vec<Floors> = others.iter().map(|device| device.floors_ns()).collect();
+    let line = Line::middle_of(others.iter().map(|device| device.line));
+    Others { bins, unseen, floors: Floors::usual_of(floors.iter()), line }
+}
+
+fn all_but<'a>(devices: &[&'a DeviceRows], left_out: usize) -> Vec<&'a DeviceRows> {
+    let others = devices.iter().enumerate().filter(|(at, _)| *at != left_out);
+    others.map(|(_, device)| *device).collect()
+}
+
+impl Others {
+    fn predicted_ns(&self, row: &Measured) -> f64 {
+        let floor = (self.floors.ns(row.work.name()), Line::ROOFLINE);
+        latency(&self.bins, &self.unseen, (&row.work, row.device), floor).ns
+    }
+}
+
+/// What intervals of unmeasured devices must hold: the worst of the devices there are.
+pub(super) fn interval(devices: &[&DeviceRows], threads: usize) -> Interval {
+    if devices.len() < 2 {
+        // Nothing is known of any other: a factor of e.
+        return Interval::flat(-1.0, 1.0);
+    }
+    let ends = in_parallel(threads, devices.len(), |at| {
+        let (others, device) = (without(devices, at), devices[at]);
+        quantiles(
+            device
+                .part(Part::Calibrate)
+                .map(|row| (device.latency_ns(row) / others.predicted_ns(row)).ln()),
+        )
+    });
+    Interval::hull(&ends)
+}
+
+/// Leaves out one device of a kind after the other.
+#[must_use]
+pub fn of(kind: Kind, rows: &[Measured], threads: usize) -> Vec<LeftOutRow> {
+    let devices = by_device(kind, rows);
+    if devices.len() < 3 {
+        return Vec::new();
+    }
+    let devices: Vec<&DeviceRows> = devices.iter().collect();
+    in_parallel(threads, devices.len(), |at| row(kind, &devices, at))
+}
+
+fn row(kind: Kind, devices: &[&DeviceRows], at: usize) -> LeftOutRow {
+    let (others, device) = (without(devices, at), devices[at]);
+    let tested: Vec<&Measured> =
+        device.part(Part::Test).filter(|row| device.is_above_floor(row)).collect();
+    let error = |predict: &dyn Fn(&Measured) -> f64| {
+        mape(tested.iter().map(|row| (predict(row), device.latency_ns(row))))
+    };
+    let roofline =
+        |row: &Measured| roofline_ns(&row.work, row.device).max(others.floors.ns(row.work.name()));
+    let pooled = forest(&all_but(devices, at), &others.bins, POOLED);
+    let shots = (0..DRAWS).map(|draw| {
+        let rows = drawn(device, draw);
+        let learnt = few_shot::Trees { bins: &others.bins, pooled: &pooled };
+        let known = (&others.floors, others.line);
+        few_shot::of_rows(kind, learnt, known, &rows).map_or(f64::NAN, |model| {
+            error(&|row| model.latency(&others.bins, Some(&pooled), (&row.work, row.device)).ns)
+        })
+    });
+    let shots_mape_pct = shots.sum::<f64>() / DRAWS as f64;
+    // By the devices that are left, as a user of the model would have it.
+    let interval = interval(&all_but(devices, at), 1);
+    let covered = device.part(Part::Test).filter(|row| {
+        let (low, high) = interval.at(0.0);
+        let ratio = device.latency_ns(row) / others.predicted_ns(row);
+        (low..=high).contains(&ratio)
+    });
+    let covered_pct = 100.0 * covered.count() as f64 / device.part(Part::Test).count() as f64;
+    LeftOutRow {
+        kind: kind.name(),
+        device: device.device.key.clone().into_owned(),
+        rows: tested.len(),
+        roofline_mape_pct: error(&roofline),
+        mape_pct: error(&|row| others.predicted_ns(row)),
+        shots_mape_pct,
+        covered_pct,
+    }
+}
+
+/// Rows to learn from, without what the host added from row to row.
+fn drawn(device: &DeviceRows, draw: u64) -> Vec<Measured> {
+    let mut rows: Vec<Measured> = device.part(Part::Train).copied().collect();
+    // Element-wise operations of one size have one hash: each is drawn by itself.
+    let salt = |row: &Measured| {
+        1 + draw + DRAWS * row.work.element().map_or(0, |element| 1 + element as u64)
+    };
+    rows.sort_by_key(|row| (hash(&row.work, salt(row)), row.work));
+    rows.truncate(SHOTS);
+    for row in &mut rows {
+        row.latency_ns = device.latency_ns(row);
+    }
+    rows
+}

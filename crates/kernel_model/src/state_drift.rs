@@ -1,0 +1,92 @@
+//! Changes of a device's state while a table is measured. Kernels whose tensors just fit L2 take up
+//! to a fifth longer in one part of a table than in another, though they do the same: where the
+//! tensors lie in memory depends on all that was measured before. Knows no model.
+
+use std::cmp::Ordering;
+
+use schema::median;
+
+/// Rows of about a row's size that say what is usual.
+const LIKE: usize = 12;
+/// Rows that were measured just before and after a row.
+const BESIDE: usize = 30;
+/// Those of them that are nearest in size say what state the device was in.
+const NEAREST: usize = 5;
+/// Fewest rows of which a state can be known.
+const ROWS: usize = 200;
+/// By how much nearer to rows of its size and time a row must be than to rows of its size.
+const BY_TIME: f64 = 0.9;
+
+/// A measured row.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Seen {
+    /// Its place in the table.
+    pub place: u32,
+    /// Its size, as a logarithm of time.
+    pub size: f64,
+    /// `ln(measured ÷ expected)`, where what is expected follows from sizes roughly.
+    pub off: f64,
+}
+
+/// Extra time of measurements, by place in the table; empty if the device's state did not change.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Pace {
+    /// In the order of the table; `off` is from rows of like size.
+    rows: Vec<Seen>,
+}
+
+impl Pace {
+    /// Of rows of one operation on one device, all long enough to be seen.
+    pub fn of(mut rows: Vec<Seen>) -> Self {
+        if rows.len() < ROWS {
+            return Self::default();
+        }
+        rows.sort_by(|a, b| a.size.total_cmp(&b.size).then(a.place.cmp(&b.place)));
+        let usual: Vec<f64> = (0..rows.len())
+            .map(|at| {
+                let from = at.saturating_sub(LIKE);
+                let around = from..rows.len().min(at + LIKE + 1);
+                let others = around.filter(|other| *other != at).map(|other| rows[other]);
+                middle(nearest(others.collect(), LIKE, |row| (row.size - rows[at].size).abs()))
+            })
+            .collect();
+        for (row, usual) in rows.iter_mut().zip(usual) {
+            row.off -= usual;
+        }
+        rows.sort_by_key(|row| row.place);
+        let found = Self { rows };
+        let sum = |of: &dyn Fn(&Seen) -> f64| found.rows.iter().map(|row| of(row).abs()).sum();
+        let by_size: f64 = sum(&|row| row.off);
+        let by_time: f64 = sum(&|row| row.off - found.at(row.place, row.size));
+        if by_time < BY_TIME * by_size { found } else { Self::default() }
+    }
+
+    /// `ln` of what a row of such a size took more than usual at its place, by the other rows.
+    pub fn at(&self, place: u32, size: f64) -> f64 {
+        if self.rows.is_empty() {
+            return 0.0;
+        }
+        let at = self.rows.partition_point(|row| row.place < place);
+        let around = at.saturating_sub(BESIDE)..self.rows.len().min(at + BESIDE + 1);
+        let others = self.rows[around].iter().filter(|row| row.place != place).copied();
+        let beside = nearest(others.collect(), BESIDE, |row| f64::from(row.place.abs_diff(place)));
+        middle(nearest(beside, NEAREST, |row| (row.size - size).abs()))
+    }
+}
+
+/// The rows that are least far away, the first of equal ones.
+fn nearest(mut rows: Vec<Seen>, count: usize, away: impl Fn(&Seen) -> f64) -> Vec<Seen> {
+    let order = |a: &Seen, b: &Seen| -> Ordering { away(a).total_cmp(&away(b)) };
+    rows.sort_by(order);
+    rows.truncate(count);
+    rows
+}
+
+/// The median of how far rows are off; 0 of none.
+fn middle(rows: Vec<Seen>) -> f64 {
+    let mut off: Vec<f64> = rows.into_iter().map(|row| row.off).collect();
+    median::float_median(&mut off).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests;
