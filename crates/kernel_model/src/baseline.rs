@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// The line of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Line {
+pub struct Baseline {
     /// Share of the floor that has passed when the kernel starts.
     pub start: f64,
     /// How far kernels stay behind the roofline.
@@ -16,12 +16,19 @@ pub struct Line {
 
 /// A measurement: roofline, floor and latency, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
-pub struct Point {
+pub struct BaselinePoint {
     /// By FLOPs and bytes.
     pub roofline_ns: f64,
     /// What the host took.
     pub floor_ns: f64,
     pub latency_ns: f64,
+}
+
+/// The baseline of a device, with the launch overhead of one operation.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceBaseline {
+    pub overhead_ns: f64,
+    pub line: Baseline,
 }
 
 /// Starts and slopes that are tried.
@@ -36,17 +43,17 @@ const POINTS: usize = 2_000;
 const OTHERS: f64 = 2.0;
 const START_WEIGHT: f64 = 3.0;
 
-impl Line {
+impl Baseline {
     /// The roofline over the floor, where nothing else is known.
     pub const ROOFLINE: Self = Self { start: 0.0, slope: 1.0 };
 
     /// With the least sum of absolute errors, in logarithms.
-    pub fn of(points: &[Point]) -> Self {
+    pub fn fit(points: &[BaselinePoint]) -> Self {
         Self::best(points, |_| 0.0)
     }
 
     /// From few points, shrunk towards the line of other devices.
-    pub fn near(self, points: &[Point]) -> Self {
+    pub fn fit_near(self, points: &[BaselinePoint]) -> Self {
         Self::best(points, |line| {
             let slope = (line.slope / self.slope).ln().abs();
             OTHERS * (slope + START_WEIGHT * (line.start - self.start).abs())
@@ -54,7 +61,7 @@ impl Line {
     }
 
     /// The median of starts, and that of slopes.
-    pub fn middle_of(lines: impl Iterator<Item = Self> + Clone) -> Self {
+    pub fn median(lines: impl Iterator<Item = Self> + Clone) -> Self {
         let middle = |of: fn(Self) -> f64| {
             let mut values: Vec<f64> = lines.clone().map(of).collect();
             schema::median::float_median(&mut values)
@@ -74,15 +81,15 @@ impl Line {
     }
 
     /// Whether a file may hold it.
-    pub fn is_whole(self) -> bool {
+    pub fn is_valid(self) -> bool {
         (0.0..=1.0).contains(&self.start) && self.slope > 0.0 && self.slope.is_finite()
     }
 
     /// The line with the least errors and penalty; the first of equal ones.
-    fn best(points: &[Point], penalty: impl Fn(Self) -> f64) -> Self {
+    fn best(points: &[BaselinePoint], penalty: impl Fn(Self) -> f64) -> Self {
         let step = points.len().div_ceil(POINTS).max(1);
         let error = |line: Self| {
-            let of = |point: &Point| {
+            let of = |point: &BaselinePoint| {
                 (point.latency_ns / line.ns(point.roofline_ns, point.floor_ns)).ln().abs()
             };
             points.iter().step_by(step).map(of).sum::<f64>() + penalty(line)

@@ -17,7 +17,7 @@ impl Bins {
     }
 
     /// With about as many of `rows` in each bin.
-    pub fn of(rows: &[&[f32]]) -> Self {
+    pub fn from_rows(rows: &[&[f32]]) -> Self {
         let features = rows.first().map_or(0, |row| row.len());
         let ends = |feature: usize| {
             let mut values: Vec<f32> = rows.iter().map(|row| row[feature]).collect();

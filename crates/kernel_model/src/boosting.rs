@@ -3,13 +3,15 @@
 //! One thread grows one forest in a fixed order, so the same rows give the same trees wherever and
 //! beside whatever else it runs.
 
+use std::ops::Range;
+
 use schema::random::CounterRng;
 
 use super::forest::{Forest, LEAF_MOST, LEAVES, Tree};
 
 /// How a forest is grown.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Settings {
+pub struct BoostingParams {
     pub rounds: usize,
     /// Leaves of a tree.
     pub leaves: usize,
@@ -23,25 +25,25 @@ pub struct Settings {
 
 /// Draws leaves towards zero as so many rows of zero would.
 const RIDGE: f64 = 1.0;
-/// Part of the rows that pull by what they are off; the others by as much as the last of these.
+/// Part of the rows that gradient by what they are off; the others by as much as the last of these.
 const OFF: f64 = 0.9;
-/// The pull of those. Whole numbers, so that sums have no order.
-const PULL_MOST: i32 = 32_767;
+/// The gradient of those. Whole numbers, so that sums have no order.
+const GRADIENT_MOST: i32 = 32_767;
 /// Bins of a feature in a histogram.
 const BINS: usize = 256;
 
 /// Rows in bins, and what is to be predicted for each.
-pub struct Table {
+pub struct BinnedRows {
     /// Features of a row.
     pub features: usize,
     pub bins: Vec<u8>,
     pub targets: Vec<f32>,
 }
 
-/// Sum of the pulls of a bin's rows, and how many there are.
+/// BinSum of the gradients of a bin's rows, and how many there are.
 #[derive(Clone, Copy, Default)]
-struct Sum {
-    pull: i64,
+struct BinSum {
+    gradient: i64,
     rows: u32,
 }
 
@@ -50,7 +52,7 @@ struct Leaf {
     /// Where its rows are.
     start: usize,
     end: usize,
-    sums: Vec<Sum>,
+    sums: Vec<BinSum>,
     best: Option<Split>,
     /// Of the growing tree.
     node: usize,
@@ -64,7 +66,7 @@ struct Split {
 }
 
 /// A node while its tree grows.
-enum Growing {
+enum GrowingNode {
     /// Where its rows are.
     Leaf {
         start: usize,
@@ -79,20 +81,20 @@ enum Growing {
 }
 
 /// Grows a forest; `seed` chooses the features of each tree.
-pub fn forest(table: &Table, settings: Settings, seed: u64) -> Forest {
+pub fn forest(table: &BinnedRows, params: BoostingParams, seed: u64) -> Forest {
     if table.targets.is_empty() {
         return Forest::default();
     }
     let least = table.targets.iter().copied().fold(f32::INFINITY, f32::min);
     let most = table.targets.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let start = median(table.targets.clone()) as f32;
-    let mut trees = Vec::with_capacity(settings.rounds);
-    let mut left_over: Vec<f32> = table.targets.iter().map(|target| target - start).collect();
+    let mut trees = Vec::with_capacity(params.rounds);
+    let mut residuals: Vec<f32> = table.targets.iter().map(|target| target - start).collect();
     let random = CounterRng::new(seed, 0);
-    for round in 0..settings.rounds {
-        let chosen = chosen(table.features, settings.features, random.child(round as u64));
-        let tree = tree(table, &left_over, &chosen, settings);
-        for (row, left) in left_over.iter_mut().enumerate() {
+    for round in 0..params.rounds {
+        let chosen = chosen(table.features, params.features, random.child(round as u64));
+        let tree = tree(table, &residuals, &chosen, params);
+        for (row, left) in residuals.iter_mut().enumerate() {
             let from = row * table.features;
             *left -= tree.value(&table.bins[from..from + table.features]);
         }
@@ -101,13 +103,14 @@ pub fn forest(table: &Table, settings: Settings, seed: u64) -> Forest {
     Forest::new(start, least..=most, trees)
 }
 
-/// How much, and which way, each row pulls its leaf.
-fn pulls(left_over: &[f32]) -> Vec<i32> {
-    let mut off: Vec<f32> = left_over.iter().map(|left| left.abs()).collect();
+/// How much, and which way, each row gradients its leaf.
+fn gradients(residuals: &[f32]) -> Vec<i32> {
+    let mut off: Vec<f32> = residuals.iter().map(|left| left.abs()).collect();
     let at = ((off.len() - 1) as f64 * OFF) as usize;
     let most = off.select_nth_unstable_by(at, f32::total_cmp).1.max(f32::MIN_POSITIVE);
-    let pull = |left: &f32| f64::from(left.clamp(-most, most) / most) * f64::from(PULL_MOST);
-    left_over.iter().map(|left| pull(left) as i32).collect()
+    let gradient =
+        |left: &f32| f64::from(left.clamp(-most, most) / most) * f64::from(GRADIENT_MOST);
+    residuals.iter().map(|left| gradient(left) as i32).collect()
 }
 
 /// Features of one tree, in order.
@@ -120,13 +123,13 @@ fn chosen(features: usize, part: f64, random: CounterRng) -> Vec<usize> {
     all
 }
 
-fn tree(table: &Table, left_over: &[f32], chosen: &[usize], settings: Settings) -> Tree {
-    let mut rows: Vec<u32> = (0..left_over.len() as u32).collect();
-    let mut nodes: Vec<Growing> = Vec::new();
-    let pulls = pulls(left_over);
-    let sums = histogram(table, &pulls, &rows, chosen);
-    let mut leaves = vec![leaf(&mut nodes, (0, rows.len()), sums, (chosen, settings))];
-    while leaves.len() < settings.leaves.min(LEAVES) {
+fn tree(table: &BinnedRows, residuals: &[f32], chosen: &[usize], params: BoostingParams) -> Tree {
+    let mut rows: Vec<u32> = (0..residuals.len() as u32).collect();
+    let mut nodes: Vec<GrowingNode> = Vec::new();
+    let gradients = gradients(residuals);
+    let sums = histogram(table, &gradients, &rows, chosen);
+    let mut leaves = vec![leaf(&mut nodes, 0..rows.len(), sums, chosen, params)];
+    while leaves.len() < params.leaves.min(LEAVES) {
         // The first of the best ones: the order does not depend on how gains are rounded.
         let mut best: Option<(usize, Split)> = None;
         for (at, leaf) in leaves.iter().enumerate() {
@@ -142,73 +145,73 @@ fn tree(table: &Table, left_over: &[f32], chosen: &[usize], settings: Settings) 
         let (left, right) = (parent.start..middle, middle..parent.end);
         let is_left_small = left.len() <= right.len();
         let small = if is_left_small { &rows[left.clone()] } else { &rows[right.clone()] };
-        let small = histogram(table, &pulls, small, chosen);
+        let small = histogram(table, &gradients, small, chosen);
         let large = difference(parent.sums, &small);
         let (left_sums, right_sums) = if is_left_small { (small, large) } else { (large, small) };
-        let how = (chosen, settings);
-        let left = leaf(&mut nodes, (left.start, left.end), left_sums, how);
-        let right = leaf(&mut nodes, (right.start, right.end), right_sums, how);
+        let left = leaf(&mut nodes, left, left_sums, chosen, params);
+        let right = leaf(&mut nodes, right, right_sums, chosen, params);
         let (feature, bin) = (split.feature, split.bin);
-        nodes[parent.node] = Growing::Split { feature, bin, left: left.node, right: right.node };
+        nodes[parent.node] =
+            GrowingNode::Split { feature, bin, left: left.node, right: right.node };
         leaves.push(left);
         leaves.push(right);
     }
-    in_preorder(&nodes, (&rows, left_over), settings.rate)
+    in_preorder(&nodes, &rows, residuals, params.rate)
 }
 
 fn leaf(
-    nodes: &mut Vec<Growing>,
-    (start, end): (usize, usize),
-    sums: Vec<Sum>,
-    (chosen, settings): (&[usize], Settings),
+    nodes: &mut Vec<GrowingNode>,
+    range: Range<usize>,
+    sums: Vec<BinSum>,
+    chosen: &[usize],
+    params: BoostingParams,
 ) -> Leaf {
-    let pull: i64 = sums[..BINS].iter().map(|sum| sum.pull).sum();
-    nodes.push(Growing::Leaf { start, end });
-    let best = best_split(&sums, (pull, (end - start) as u32), (chosen, settings.rows));
+    let Range { start, end } = range;
+    let gradient: i64 = sums[..BINS].iter().map(|sum| sum.gradient).sum();
+    nodes.push(GrowingNode::Leaf { start, end });
+    let total = BinSum { gradient, rows: (end - start) as u32 };
+    let best = best_split(&sums, total, chosen, params.rows);
     Leaf { start, end, sums, best, node: nodes.len() - 1 }
 }
 
 /// Sums by bin, for each of the chosen features.
-fn histogram(table: &Table, pulls: &[i32], rows: &[u32], chosen: &[usize]) -> Vec<Sum> {
-    let mut sums = vec![Sum::default(); chosen.len() * BINS];
+fn histogram(table: &BinnedRows, gradients: &[i32], rows: &[u32], chosen: &[usize]) -> Vec<BinSum> {
+    let mut sums = vec![BinSum::default(); chosen.len() * BINS];
     for &row in rows {
         let row = row as usize;
-        let pull = i64::from(pulls[row]);
+        let gradient = i64::from(gradients[row]);
         let bins = &table.bins[row * table.features..(row + 1) * table.features];
         for (sums, &feature) in sums.chunks_exact_mut(BINS).zip(chosen) {
             let sum = &mut sums[usize::from(bins[feature])];
-            sum.pull += pull;
+            sum.gradient += gradient;
             sum.rows += 1;
         }
     }
     sums
 }
 
-fn difference(mut all: Vec<Sum>, part: &[Sum]) -> Vec<Sum> {
+fn difference(mut all: Vec<BinSum>, part: &[BinSum]) -> Vec<BinSum> {
     for (sum, part) in all.iter_mut().zip(part) {
-        sum.pull -= part.pull;
+        sum.gradient -= part.gradient;
         sum.rows -= part.rows;
     }
     all
 }
 
-fn best_split(
-    sums: &[Sum],
-    (pull, rows): (i64, u32),
-    (chosen, least): (&[usize], u32),
-) -> Option<Split> {
+fn best_split(sums: &[BinSum], total: BinSum, chosen: &[usize], least: u32) -> Option<Split> {
     let score = |sum: i64, rows: u32| {
-        (sum as f64 / f64::from(PULL_MOST)).powi(2) / (f64::from(rows) + RIDGE)
+        (sum as f64 / f64::from(GRADIENT_MOST)).powi(2) / (f64::from(rows) + RIDGE)
     };
-    let whole = score(pull, rows);
+    let BinSum { gradient, rows } = total;
+    let whole = score(gradient, rows);
     let mut best: Option<Split> = None;
     for (sums, &feature) in sums.chunks_exact(BINS).zip(chosen) {
-        let mut left = Sum::default();
+        let mut left = BinSum::default();
         for (bin, sum) in sums.iter().enumerate() {
             if sum.rows == 0 {
                 continue;
             }
-            left.pull += sum.pull;
+            left.gradient += sum.gradient;
             left.rows += sum.rows;
             let right = rows - left.rows;
             if right < least {
@@ -217,7 +220,7 @@ fn best_split(
             if left.rows < least {
                 continue;
             }
-            let parts = score(left.pull, left.rows) + score(pull - left.pull, right);
+            let parts = score(left.gradient, left.rows) + score(gradient - left.gradient, right);
             let gain = parts - whole;
             if gain > 1e-9 && best.is_none_or(|found| gain > found.gain) {
                 best = Some(Split { gain, feature, bin });
@@ -228,7 +231,7 @@ fn best_split(
 }
 
 /// Puts the rows of the left side first, in their order; gives their number.
-fn part(table: &Table, rows: &mut [u32], split: Split) -> usize {
+fn part(table: &BinnedRows, rows: &mut [u32], split: Split) -> usize {
     let is_left = |row: &u32| {
         usize::from(table.bins[*row as usize * table.features + split.feature]) <= split.bin
     };
@@ -249,10 +252,10 @@ fn median(mut values: Vec<f32>) -> f64 {
 }
 
 /// Leaves as whole steps, so that what is stored is what the next tree learns from.
-fn in_preorder(nodes: &[Growing], (rows, left_over): (&[u32], &[f32]), rate: f64) -> Tree {
-    let value = |node: &Growing| {
-        let Growing::Leaf { start, end } = *node else { return 0.0 };
-        let values = rows[start..end].iter().map(|row| left_over[*row as usize]).collect();
+fn in_preorder(nodes: &[GrowingNode], rows: &[u32], residuals: &[f32], rate: f64) -> Tree {
+    let value = |node: &GrowingNode| {
+        let GrowingNode::Leaf { start, end } = *node else { return 0.0 };
+        let values = rows[start..end].iter().map(|row| residuals[*row as usize]).collect();
         let count = (end - start) as f64;
         rate * median(values) * count / (count + RIDGE)
     };
@@ -267,12 +270,12 @@ fn in_preorder(nodes: &[Growing], (rows, left_over): (&[u32], &[f32]), rate: f64
             tree.begin_right(split);
         }
         match nodes[at] {
-            Growing::Leaf { .. } => {
+            GrowingNode::Leaf { .. } => {
                 let steps = (values[at] / f64::from(step)).round();
                 let steps = steps.clamp(-f64::from(LEAF_MOST), f64::from(LEAF_MOST));
                 tree.push_leaf(steps as i32);
             }
-            Growing::Split { feature, bin, left, right } => {
+            GrowingNode::Split { feature, bin, left, right } => {
                 let split = tree.push_split(feature as u8, bin as u8);
                 open.push((right, Some(split)));
                 open.push((left, None));

@@ -6,7 +6,7 @@
 //! size correct it within bounds.
 
 mod fit;
-mod joined;
+mod join;
 mod kind;
 mod learn;
 mod measured;

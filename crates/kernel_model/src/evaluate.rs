@@ -2,13 +2,14 @@
 
 use serde::Serialize;
 
+use super::device_rows::{DeviceRows, by_device};
+use super::error_metrics::{gmae, mape};
 use super::feature::roofline_ns;
 use super::grid::MlpSetting;
 use super::measured::Measured;
 use super::model::KernelModel;
 use super::peaks::{self, MeasuredPeaks};
 use super::split::Part;
-use super::train::{DeviceRows, by_device};
 
 /// Errors of one kind on one device.
 #[derive(Clone, Debug, Serialize)]
@@ -58,8 +59,8 @@ pub struct MlpRow {
 /// By device, on the rows of one part: [`Part::Test`] to judge a model, [`Part::Calibrate`] to
 /// choose how models are made.
 #[must_use]
-pub fn of(model: &KernelModel, rows: &[Measured], part: Part) -> Vec<KernelRow> {
-    let peaks = peaks::of_devices(rows);
+pub fn evaluate_model(model: &KernelModel, rows: &[Measured], part: Part) -> Vec<KernelRow> {
+    let peaks = peaks::peaks_by_device(rows);
     let of = |device: &DeviceRows| row(model, device, part, peaks[&*device.device.key]);
     by_device(model.kind, rows).iter().map(of).collect()
 }
@@ -97,25 +98,4 @@ fn row(model: &KernelModel, device: &DeviceRows, part: Part, peaks: MeasuredPeak
         floor_ns: floor.ns,
         drift_ns_per_row: floor.drift_ns,
     }
-}
-
-/// Mean absolute error in per cent, of predictions and measurements.
-pub fn mape(pairs: impl Iterator<Item = (f64, f64)>) -> f64 {
-    let (sum, count) = pairs.fold((0.0, 0.0), |(sum, count), (predicted, measured)| {
-        (sum + (predicted / measured - 1.0).abs(), count + 1.0)
-    });
-    100.0 * sum / count
-}
-
-/// Geometric mean of the absolute errors in per cent.
-pub fn gmae(pairs: impl Iterator<Item = (f64, f64)>) -> f64 {
-    geometric_mean_pct(pairs.map(|(predicted, measured)| (predicted / measured - 1.0).abs()))
-}
-
-/// Geometric mean of absolute errors in per cent; 4e-4 is added to each, as in the paper's code, so
-/// that one exact prediction does not decide.
-pub fn geometric_mean_pct(errors: impl Iterator<Item = f64>) -> f64 {
-    let (sum, count) =
-        errors.fold((0.0, 0.0), |(sum, count), error| (sum + (error + 4e-4).ln(), count + 1.0));
-    100.0 * (sum / count).exp()
 }

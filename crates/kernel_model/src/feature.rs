@@ -4,7 +4,7 @@
 
 use schema::HardwareSpec;
 
-use super::baseline::Line;
+use super::baseline::DeviceBaseline;
 use super::work::{Kind, Work};
 
 /// Tiles of a matrix product that libraries choose from: rows and columns of the output.
@@ -38,10 +38,11 @@ impl Features {
     /// Of a work, where a measurement on this device takes no less than `floor_ns` and more by a
     /// line.
     #[must_use]
-    pub fn of(work: &Work, device: &HardwareSpec, (floor_ns, line): (f64, Line)) -> Self {
+    pub fn compute(work: &Work, device: &HardwareSpec, baseline: DeviceBaseline) -> Self {
+        let DeviceBaseline { overhead_ns, line } = baseline;
         let mut features = Self { values: [0.0; MOST], count: 0 };
         let (flops, bytes) = work.flops_and_bytes();
-        features.log(line.above_ns(roofline_ns(work, device), floor_ns) / floor_ns);
+        features.log(line.above_ns(roofline_ns(work, device), overhead_ns) / overhead_ns);
         features.log(bytes / device.l2_bytes as f64);
         let units = f64::from(device.multiprocessors);
         match (work.kind(), work.sizes()) {

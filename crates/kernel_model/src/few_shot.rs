@@ -6,82 +6,59 @@ use std::collections::BTreeMap;
 
 use schema::HardwareSpec;
 
-use super::baseline::{Line, Point};
+use super::baseline::{Baseline, BaselinePoint, DeviceBaseline};
 use super::bins::Bins;
-use super::boosting::{self, Settings, Table};
+use super::boosting::{self, BinnedRows, BoostingParams};
+use super::correction::{Correction, share};
+use super::error_interval::{ErrorInterval, quantiles};
 use super::feature::{Features, MOST, roofline_ns};
 use super::forest::Forest;
-use super::interval::{Interval, quantiles};
+use super::latency::{Latency, latency};
 use super::measured::{Measured, Timed};
-use super::model::{DeviceModel, Floors, KernelModel, Latency, Learnt, latency};
+use super::model::{DeviceModel, DeviceResidual, KernelModel, LaunchOverheads};
+use super::roofline_slack::slack;
 use super::split;
-use super::train::slack;
 use super::{Error, Kind};
 
 /// Fewest rows that say something of a device.
 const ROWS_LEAST: usize = 5;
 /// How many rows of an operation those of all operations count for, in its floor.
 const ALL: f64 = 0.3;
-/// Distance above the floor from which a kernel carries no information on it, in factors of e.
-const FREE_OF_FLOOR: f64 = 0.4;
 /// Parts of the rows that are left out in turn, to choose among [`Residual`]s.
 const FOLDS: u64 = 5;
 /// Trees of a device's own kernel times: few rows carry few leaves.
-const OWN: Settings = Settings { rounds: 200, leaves: 7, rate: 0.06, rows: 4, features: 0.5 };
+const OWN: BoostingParams =
+    BoostingParams { rounds: 200, leaves: 7, rate: 0.06, rows: 4, features: 0.5 };
 
 /// Trees over the lines of all devices.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Trees<'a> {
+pub struct SharedForest<'a> {
     pub bins: &'a Bins,
     pub pooled: &'a Forest,
-}
-
-/// What a device's kernels are off by: a line through the logarithm of how far they lie above the
-/// floor, which counts for nothing at the floor itself.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Correction {
-    /// Where the line is `shift`.
-    pub(super) middle: f64,
-    pub(super) shift: f64,
-    pub(super) slope: f64,
-}
-
-impl Correction {
-    /// A prediction of all devices' trees, corrected.
-    pub(super) fn applied(&self, found: Latency) -> Latency {
-        let share = share(&found);
-        let line = self.shift + self.slope * (f64::from(found.above_floor) - self.middle);
-        Latency { ns: (found.ns * (share * line).exp()).max(found.floor_ns.min(found.ns)), ..found }
-    }
-}
-
-/// How much of a measurement is the kernel's: none at the floor, all from some factor above.
-fn share(found: &Latency) -> f64 {
-    ((found.ns / found.floor_ns).ln() / FREE_OF_FLOOR).clamp(0.0, 1.0)
 }
 
 /// The model with a device added or replaced, from a few rows of it.
 ///
 /// # Errors
 /// [`Error::TooFew`] with fewer than five rows of the model's kind.
-pub fn adapted(mut model: KernelModel, rows: &[Measured]) -> Result<KernelModel, Error> {
+pub fn calibrate(mut model: KernelModel, rows: &[Measured]) -> Result<KernelModel, Error> {
     let rows: Vec<Measured> =
         rows.iter().filter(|row| row.work.kind() == model.kind).copied().collect();
     let mut keys: Vec<&HardwareSpec> = rows.iter().map(|row| row.device).collect();
     keys.sort_by(|a, b| a.key.cmp(&b.key));
     keys.dedup_by(|a, b| a.key == b.key);
-    let known = Floors::usual_of(model.devices.iter().map(|device| &device.floors));
-    let line = Line::middle_of(model.devices.iter().map(|device| device.line));
+    let known = LaunchOverheads::usual_of(model.devices.iter().map(|device| &device.floors));
+    let line = Baseline::median(model.devices.iter().map(|device| device.line));
     for device in keys {
         let own: Vec<Measured> =
             rows.iter().filter(|row| row.device.key == device.key).copied().collect();
         let kernels: Vec<Measured> =
             own.iter().filter(|row| !row.timed.is_call()).copied().collect();
-        let trees = Trees { bins: &model.bins, pooled: &model.pooled };
+        let trees = SharedForest { bins: &model.bins, pooled: &model.pooled };
         let found = if kernels.is_empty() {
-            of_rows(model.kind, trees, (&known, line), &own)?
+            fit_device(model.kind, trees, &known, line, &own)?
         } else {
-            of_kernels(model.kind, trees, &kernels)?
+            fit_kernel_times(model.kind, trees, &kernels)?
         };
         model.devices.retain(|old| old.device != device.key);
         model.devices.push(found);
@@ -90,25 +67,26 @@ pub fn adapted(mut model: KernelModel, rows: &[Measured]) -> Result<KernelModel,
 }
 
 /// The corrections that a few rows give for their device.
-pub(super) fn of_rows(
+pub fn fit_device(
     kind: Kind,
-    trees: Trees<'_>,
-    (known, line): (&Floors, Line),
+    trees: SharedForest<'_>,
+    known: &LaunchOverheads,
+    line: Baseline,
     rows: &[Measured],
 ) -> Result<DeviceModel, Error> {
     enough(kind, rows)?;
     let floors = floors(known, rows);
-    let point = |row: &Measured| Point {
+    let point = |row: &Measured| BaselinePoint {
         roofline_ns: roofline_ns(&row.work, row.device),
         floor_ns: floors.ns(row.work.name()),
         latency_ns: row.latency_ns,
     };
-    let line = line.near(&rows.iter().map(point).collect::<Vec<_>>());
+    let line = line.fit_near(&rows.iter().map(point).collect::<Vec<_>>());
     let found: Vec<(Latency, f64)> = rows
         .iter()
         .map(|row| {
-            let floor = (floors.ns(row.work.name()), line);
-            (latency(trees.bins, trees.pooled, (&row.work, row.device), floor), row.latency_ns)
+            let floor = DeviceBaseline { overhead_ns: floors.ns(row.work.name()), line };
+            (latency(trees.bins, trees.pooled, &row.work, row.device, floor), row.latency_ns)
         })
         .collect();
     let correction = fitted(&found);
@@ -126,8 +104,8 @@ pub(super) fn of_rows(
         timed: Timed::Call,
         line,
         slack: slack(rows.iter().map(|row| (row, row.latency_ns))),
-        learnt: Learnt::Adapted(correction),
-        interval: Interval::flat(low, high),
+        learnt: DeviceResidual::Adapted(correction),
+        interval: ErrorInterval::flat(low, high),
     })
 }
 
@@ -148,7 +126,11 @@ enum Residual {
 }
 
 /// The model of a device whose kernels were measured by themselves.
-fn of_kernels(kind: Kind, trees: Trees<'_>, rows: &[Measured]) -> Result<DeviceModel, Error> {
+fn fit_kernel_times(
+    kind: Kind,
+    trees: SharedForest<'_>,
+    rows: &[Measured],
+) -> Result<DeviceModel, Error> {
     enough(kind, rows)?;
     let fold = |row: &Measured| split::hash(&row.work, 1) % FOLDS;
     let without = |one: u64| rows.iter().filter(move |row| fold(row) != one);
@@ -174,11 +156,11 @@ fn of_kernels(kind: Kind, trees: Trees<'_>, rows: &[Measured]) -> Result<DeviceM
     }
     let model = over_line(rows, rows[0].device).with_residual(best.0, trees, rows);
     let (low, high) = quantiles(best.1.into_iter());
-    Ok(DeviceModel { interval: Interval::flat(low, high), ..model })
+    Ok(DeviceModel { interval: ErrorInterval::flat(low, high), ..model })
 }
 
-fn off(model: &DeviceModel, row: &Measured, trees: Trees<'_>) -> f64 {
-    let found = model.latency(trees.bins, Some(trees.pooled), (&row.work, row.device));
+fn off(model: &DeviceModel, row: &Measured, trees: SharedForest<'_>) -> f64 {
+    let found = model.latency(trees.bins, Some(trees.pooled), &row.work, row.device);
     (row.latency_ns / found.ns).ln()
 }
 
@@ -189,13 +171,13 @@ fn over_line(rows: &[Measured], device: &HardwareSpec) -> DeviceModel {
         let least = shortest.entry(row.work.name()).or_insert(f64::INFINITY);
         *least = least.min(row.latency_ns);
     }
-    let floors = Floors::new(shortest.into_iter().map(|(name, ns)| (name.to_owned(), ns)));
-    let point = |row: &Measured| Point {
+    let floors = LaunchOverheads::new(shortest.into_iter().map(|(name, ns)| (name.to_owned(), ns)));
+    let point = |row: &Measured| BaselinePoint {
         roofline_ns: roofline_ns(&row.work, row.device),
         floor_ns: floors.ns(row.work.name()),
         latency_ns: row.latency_ns,
     };
-    let line = Line::of(&rows.iter().map(point).collect::<Vec<_>>());
+    let line = Baseline::fit(&rows.iter().map(point).collect::<Vec<_>>());
     DeviceModel {
         device: device.key.clone().into_owned(),
         rows: rows.len(),
@@ -203,28 +185,32 @@ fn over_line(rows: &[Measured], device: &HardwareSpec) -> DeviceModel {
         timed: Timed::Kernel,
         line,
         slack: slack(rows.iter().map(|row| (row, row.latency_ns))),
-        learnt: Learnt::Own(Forest::default()),
-        interval: Interval::flat(0.0, 0.0),
+        learnt: DeviceResidual::Own(Forest::default()),
+        interval: ErrorInterval::flat(0.0, 0.0),
     }
 }
 
 impl DeviceModel {
     /// With what the rows leave over.
-    fn with_residual(mut self, residual: Residual, trees: Trees<'_>, rows: &[Measured]) -> Self {
+    fn with_residual(
+        mut self,
+        residual: Residual,
+        trees: SharedForest<'_>,
+        rows: &[Measured],
+    ) -> Self {
         match residual {
             Residual::None => {}
-            Residual::Own => self.learnt = Learnt::Own(self.own_trees(trees.bins, rows)),
+            Residual::Own => self.learnt = DeviceResidual::Own(self.own_trees(trees.bins, rows)),
             Residual::Pooled => {
                 // As they are, before any correction.
                 let none = Correction { middle: 0.0, shift: 0.0, slope: 0.0 };
-                self.learnt = Learnt::Adapted(none);
+                self.learnt = DeviceResidual::Adapted(none);
                 let found = |row: &Measured| {
-                    let found =
-                        self.latency(trees.bins, Some(trees.pooled), (&row.work, row.device));
+                    let found = self.latency(trees.bins, Some(trees.pooled), &row.work, row.device);
                     (found, row.latency_ns)
                 };
                 let found: Vec<(Latency, f64)> = rows.iter().map(found).collect();
-                self.learnt = Learnt::Adapted(fitted(&found));
+                self.learnt = DeviceResidual::Adapted(fitted(&found));
             }
         }
         self
@@ -233,12 +219,16 @@ impl DeviceModel {
     /// Trees of what rows are off by from the line.
     fn own_trees(&self, bins: &Bins, rows: &[Measured]) -> Forest {
         let features = bins.ends().len();
-        let mut table = Table { features, bins: Vec::new(), targets: Vec::new() };
+        let mut table = BinnedRows { features, bins: Vec::new(), targets: Vec::new() };
         let mut placed = [0; MOST];
         for row in rows {
             let floor_ns = self.floors.ns(row.work.name());
-            let of = Features::of(&row.work, row.device, (floor_ns, self.line));
-            bins.place(of.values(), &mut placed);
+            let features_of_row = Features::compute(
+                &row.work,
+                row.device,
+                DeviceBaseline { overhead_ns: floor_ns, line: self.line },
+            );
+            bins.place(features_of_row.values(), &mut placed);
             table.bins.extend_from_slice(&placed[..features]);
             let base = self.line.ns(roofline_ns(&row.work, row.device), floor_ns);
             table.targets.push((row.latency_ns / base).ln() as f32);
@@ -247,9 +237,9 @@ impl DeviceModel {
     }
 }
 
-/// Floors of the other devices, times what the rows at their floor say: those of the operation
-/// where there are some, else those of all.
-fn floors(known: &Floors, rows: &[Measured]) -> Floors {
+/// LaunchOverheads of the other devices, times what the rows at their floor say: those of the
+/// operation where there are some, else those of all.
+fn floors(known: &LaunchOverheads, rows: &[Measured]) -> LaunchOverheads {
     let of = |row: &Measured| row.latency_ns / known.ns(row.work.name());
     let is_at_floor = |row: &&Measured| {
         roofline_ns(&row.work, row.device) < 0.3 * known.ns(row.work.name()) && of(row) < 3.0

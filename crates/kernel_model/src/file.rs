@@ -5,15 +5,15 @@ use schema::random::mix;
 use serde::{Deserialize, Serialize};
 
 use super::Error;
-use super::baseline::Line;
+use super::baseline::Baseline;
 use super::bins::Bins;
-use super::bits::{Reader, Writer};
+use super::bit_stream::{BitReader, BitWriter};
+use super::correction::Correction;
+use super::error_interval::ErrorInterval;
 use super::feature::MOST;
-use super::few_shot::Correction;
 use super::forest::Forest;
-use super::interval::Interval;
 use super::measured::Timed;
-use super::model::{DeviceModel, Floors, KernelModel, Learnt, Source, Unseen};
+use super::model::{DeviceModel, DeviceResidual, KernelModel, LaunchOverheads, Source, Unseen};
 use super::work::Kind;
 
 /// The version that is written, and the only one that is read.
@@ -31,7 +31,7 @@ struct Head {
     sources: Vec<Source>,
     least: Vec<u64>,
     most: Vec<u64>,
-    unseen: Interval,
+    unseen: ErrorInterval,
     devices: Vec<DeviceHead>,
 }
 
@@ -40,12 +40,12 @@ struct Head {
 struct DeviceHead {
     device: String,
     rows: usize,
-    floors_ns: Floors,
+    floors_ns: LaunchOverheads,
     #[serde(default, skip_serializing_if = "Timed::is_call")]
     timed: Timed,
-    line: Line,
+    line: Baseline,
     slack: f64,
-    interval: Interval,
+    interval: ErrorInterval,
     /// Middle, shift and slope, where it has no trees of its own.
     adapted: Option<(f64, f64, f64)>,
 }
@@ -65,8 +65,8 @@ impl KernelModel {
             slack: of.slack,
             interval: of.interval.clone(),
             adapted: match of.learnt {
-                Learnt::Own(_) => None,
-                Learnt::Adapted(by) => Some((by.middle, by.shift, by.slope)),
+                DeviceResidual::Own(_) => None,
+                DeviceResidual::Adapted(by) => Some((by.middle, by.shift, by.slope)),
             },
         };
         let head = Head {
@@ -80,7 +80,7 @@ impl KernelModel {
         let json =
             serde_json::to_string(&head).map_err(|error| wrong("figures with JSON", &error))?;
         let mut bytes = format!("{NAME}{VERSION}\n{json}\n").into_bytes();
-        let mut out = Writer::default();
+        let mut out = BitWriter::default();
         out.bits(self.bins.ends().len() as u32, 8);
         for ends in self.bins.ends() {
             out.bits(ends.len() as u32, 8);
@@ -89,7 +89,7 @@ impl KernelModel {
         self.pooled.write(&mut out);
         self.unseen.forest.write(&mut out);
         for device in &self.devices {
-            if let Learnt::Own(forest) = &device.learnt {
+            if let DeviceResidual::Own(forest) = &device.learnt {
                 forest.write(&mut out);
             }
         }
@@ -110,7 +110,7 @@ impl KernelModel {
             serde_json::from_str(json).map_err(|error| wrong("a model's first lines", &error))?;
         let kind = Kind::ALL.into_iter().find(|kind| kind.name() == head.kind);
         let kind = kind.ok_or_else(|| wrong("a known kind", &format!("{:?}", head.kind)))?;
-        let mut input = Reader::new(rest);
+        let mut input = BitReader::new(rest);
         let found = trees(&mut input, head, kind).filter(|_| input.is_at_end());
         found.ok_or_else(|| wrong("trees and their bins", &"other bytes"))
     }
@@ -135,7 +135,7 @@ fn lines(bytes: &[u8]) -> Result<(&[u8], &[u8]), Error> {
     Ok((&body[..end], &body[end + 1..]))
 }
 
-fn trees(input: &mut Reader<'_>, head: Head, kind: Kind) -> Option<KernelModel> {
+fn trees(input: &mut BitReader<'_>, head: Head, kind: Kind) -> Option<KernelModel> {
     let count = input.bits(8)? as usize;
     let mut ends = Vec::new();
     for _ in 0..count {
@@ -147,13 +147,15 @@ fn trees(input: &mut Reader<'_>, head: Head, kind: Kind) -> Option<KernelModel> 
     let mut devices = Vec::new();
     for of in head.devices {
         let learnt = match of.adapted {
-            None => Learnt::Own(Forest::read(input, count)?),
-            Some((middle, shift, slope)) => Learnt::Adapted(Correction { middle, shift, slope }),
+            None => DeviceResidual::Own(Forest::read(input, count)?),
+            Some((middle, shift, slope)) => {
+                DeviceResidual::Adapted(Correction { middle, shift, slope })
+            }
         };
         let (floors, interval) = (of.floors_ns, of.interval);
-        let is_line = of.line.is_whole();
-        let is_whole = floors.is_whole() && is_line && interval.is_whole() && of.slack > 0.0;
-        if !is_whole {
+        let is_line = of.line.is_valid();
+        let is_valid = floors.is_valid() && is_line && interval.is_valid() && of.slack > 0.0;
+        if !is_valid {
             return None;
         }
         let (device, rows, timed) = (of.device, of.rows, of.timed);
@@ -161,15 +163,15 @@ fn trees(input: &mut Reader<'_>, head: Head, kind: Kind) -> Option<KernelModel> 
         devices.push(DeviceModel { device, rows, floors, timed, line, slack, learnt, interval });
     }
     let sizes = kind.sizes().len();
-    let is_whole = count <= MOST
+    let is_valid = count <= MOST
         && head.least.len() == sizes
         && head.most.len() == sizes
-        && head.unseen.is_whole()
+        && head.unseen.is_valid()
         && !devices.is_empty();
     let unseen = Unseen { forest: unseen, interval: head.unseen };
     let (sources, least, most) = (head.sources, head.least, head.most);
     let bins = Bins::from_ends(ends);
-    is_whole.then_some(KernelModel { kind, sources, least, most, bins, pooled, unseen, devices })
+    is_valid.then_some(KernelModel { kind, sources, least, most, bins, pooled, unseen, devices })
 }
 
 fn wrong(expected: &str, got: &impl ToString) -> Error {

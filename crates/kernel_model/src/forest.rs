@@ -3,7 +3,7 @@
 
 use std::ops::RangeInclusive;
 
-use super::bits::{Reader, Writer};
+use super::bit_stream::{BitReader, BitWriter};
 
 /// Bits of a leaf: a whole number of steps of its tree.
 const LEAF_BITS: u32 = 10;
@@ -106,7 +106,7 @@ struct TreesTogether {
 }
 
 impl TreesTogether {
-    fn of(trees: &[Tree]) -> Self {
+    fn new(trees: &[Tree]) -> Self {
         let mut found = Self::default();
         let mut splits: Vec<(u8, u8, ExcludedLeaves)> = Vec::new();
         for (number, tree) in trees.iter().enumerate() {
@@ -177,7 +177,7 @@ impl Forest {
     #[must_use]
     pub fn new(start: f32, bounds: RangeInclusive<f32>, trees: Vec<Tree>) -> Self {
         let bounds = bounds.into_inner();
-        let together = trees.chunks(TOGETHER).map(TreesTogether::of).collect();
+        let together = trees.chunks(TOGETHER).map(TreesTogether::new).collect();
         Self { start, bounds, trees, together }
     }
 
@@ -190,7 +190,7 @@ impl Forest {
     }
 
     /// Appends all trees.
-    pub fn write(&self, out: &mut Writer) {
+    pub fn write(&self, out: &mut BitWriter) {
         for value in [self.start, self.bounds.0, self.bounds.1] {
             out.float(value);
         }
@@ -213,7 +213,7 @@ impl Forest {
 
     /// Reads what [`Forest::write`] wrote; `None` where the bits are no forest on `features`.
     #[must_use]
-    pub fn read(input: &mut Reader<'_>, features: usize) -> Option<Self> {
+    pub fn read(input: &mut BitReader<'_>, features: usize) -> Option<Self> {
         let mut float = || input.float().filter(|value| value.is_finite());
         let (start, bounds) = (float()?, (float()?, float()?));
         let count = input.bits(16)?;
@@ -222,7 +222,7 @@ impl Forest {
     }
 }
 
-fn read_tree(input: &mut Reader<'_>, features: usize) -> Option<Tree> {
+fn read_tree(input: &mut BitReader<'_>, features: usize) -> Option<Tree> {
     let mut tree = Tree::new(input.float().filter(|step| step.is_finite())?);
     // Splits whose left side is being read.
     let mut open: Vec<usize> = Vec::new();

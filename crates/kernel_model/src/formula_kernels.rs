@@ -260,8 +260,8 @@ impl SingleWork {
             longest_bag: pooling,
             popularity: Popularity::uniform(rows),
         };
-        let terms = TileTerms::of(&tile, Optimizer::Sgd, None);
-        RankLoad::of(std::iter::repeat_n(&terms, tables as usize), device).backward
+        let terms = TileTerms::new(&tile, Optimizer::Sgd, None);
+        RankLoad::from_tiles(std::iter::repeat_n(&terms, tables as usize), device).backward
     }
 }
 

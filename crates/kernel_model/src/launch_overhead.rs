@@ -3,7 +3,7 @@
 
 use schema::median;
 
-use super::baseline::{Line, Point};
+use super::baseline::{Baseline, BaselinePoint};
 use super::feature::roofline_ns;
 use super::measured::Measured;
 use super::work::Kind;
@@ -26,7 +26,7 @@ const BY_TIME: f64 = 0.9;
 
 /// What the host adds to a call.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Floor {
+pub struct LaunchOverhead {
     /// Nanoseconds of a call of the smallest works.
     pub ns: f64,
     /// Nanoseconds by which every row takes longer than the one before it.
@@ -36,11 +36,11 @@ pub struct Floor {
     calls: Vec<(u32, f64)>,
 }
 
-impl Floor {
+impl LaunchOverhead {
     /// Of rows of one operation on one device.
     ///
     /// The lower quartile of the smallest works; of kernel times, which hold no host, the shortest.
-    pub fn of(rows: &[Measured]) -> Self {
+    pub fn fit(rows: &[Measured]) -> Self {
         if rows.iter().any(|row| !row.timed.is_call()) {
             let shortest = rows.iter().map(|row| row.latency_ns).reduce(f64::min);
             return Self { ns: shortest.unwrap_or(1.0), ..Self::default() };
@@ -79,8 +79,8 @@ impl Floor {
     }
 
     /// A row with the floor that it was measured over.
-    pub fn point(&self, row: &Measured) -> Point {
-        Point {
+    pub fn point(&self, row: &Measured) -> BaselinePoint {
+        BaselinePoint {
             roofline_ns: roofline_ns(&row.work, row.device),
             floor_ns: self.at(row.place),
             latency_ns: without(row, self.drift_ns),
@@ -89,7 +89,7 @@ impl Floor {
 
     /// A measurement as a host would have shown it that is always as fast, and adds nothing from
     /// row to row.
-    pub fn latency_ns(&self, row: &Measured, line: Line) -> f64 {
+    pub fn latency_ns(&self, row: &Measured, line: Baseline) -> f64 {
         let point = self.point(row);
         let by = |floor_ns: f64| line.ns(point.roofline_ns, floor_ns);
         point.latency_ns * by(self.ns) / by(point.floor_ns)

@@ -2,17 +2,20 @@
 
 use serde::Serialize;
 
-use super::baseline::Line;
+use super::baseline::{Baseline, DeviceBaseline};
 use super::bins::Bins;
-use super::evaluate::mape;
+use super::device_rows::{DeviceRows, by_device};
+use super::error_interval::{ErrorInterval, quantiles};
+use super::error_metrics::mape;
 use super::feature::roofline_ns;
 use super::few_shot;
 use super::forest::Forest;
-use super::interval::{Interval, quantiles};
+use super::latency::latency;
 use super::measured::Measured;
-use super::model::{Floors, latency};
+use super::model::LaunchOverheads;
+use super::parallel::in_parallel;
 use super::split::{Part, hash};
-use super::train::{DeviceRows, POOLED, UNSEEN, bins, by_device, forest, in_parallel};
+use super::train_forest::{POOLED, UNSEEN, bins, forest};
 use super::work::Kind;
 
 /// Rows of the new device.
@@ -41,17 +44,17 @@ pub struct LeftOutRow {
 struct Others {
     bins: Bins,
     unseen: Forest,
-    floors: Floors,
-    line: Line,
+    floors: LaunchOverheads,
+    line: Baseline,
 }
 
 fn without(devices: &[&DeviceRows], left_out: usize) -> Others {
     let others = all_but(devices, left_out);
     let bins = bins(&others);
     let unseen = forest(&others, &bins, UNSEEN);
-    let floors: Vec<Floors> = others.iter().map(|device| device.floors_ns()).collect();
-    let line = Line::middle_of(others.iter().map(|device| device.line));
-    Others { bins, unseen, floors: Floors::usual_of(floors.iter()), line }
+    let floors: Vec<LaunchOverheads> = others.iter().map(|device| device.floors_ns()).collect();
+    let line = Baseline::median(others.iter().map(|device| device.line));
+    Others { bins, unseen, floors: LaunchOverheads::usual_of(floors.iter()), line }
 }
 
 fn all_but<'a>(devices: &[&'a DeviceRows], left_out: usize) -> Vec<&'a DeviceRows> {
@@ -61,16 +64,17 @@ fn all_but<'a>(devices: &[&'a DeviceRows], left_out: usize) -> Vec<&'a DeviceRow
 
 impl Others {
     fn predicted_ns(&self, row: &Measured) -> f64 {
-        let floor = (self.floors.ns(row.work.name()), Line::ROOFLINE);
-        latency(&self.bins, &self.unseen, (&row.work, row.device), floor).ns
+        let overhead_ns = self.floors.ns(row.work.name());
+        let floor = DeviceBaseline { overhead_ns, line: Baseline::ROOFLINE };
+        latency(&self.bins, &self.unseen, &row.work, row.device, floor).ns
     }
 }
 
 /// What intervals of unmeasured devices must hold: the worst of the devices there are.
-pub(super) fn interval(devices: &[&DeviceRows], threads: usize) -> Interval {
+pub(super) fn interval(devices: &[&DeviceRows], threads: usize) -> ErrorInterval {
     if devices.len() < 2 {
         // Nothing is known of any other: a factor of e.
-        return Interval::flat(-1.0, 1.0);
+        return ErrorInterval::flat(-1.0, 1.0);
     }
     let ends = in_parallel(threads, devices.len(), |at| {
         let (others, device) = (without(devices, at), devices[at]);
@@ -80,12 +84,12 @@ pub(super) fn interval(devices: &[&DeviceRows], threads: usize) -> Interval {
                 .map(|row| (device.latency_ns(row) / others.predicted_ns(row)).ln()),
         )
     });
-    Interval::hull(&ends)
+    ErrorInterval::hull(&ends)
 }
 
 /// Leaves out one device of a kind after the other.
 #[must_use]
-pub fn of(kind: Kind, rows: &[Measured], threads: usize) -> Vec<LeftOutRow> {
+pub fn evaluate_left_out_devices(kind: Kind, rows: &[Measured], threads: usize) -> Vec<LeftOutRow> {
     let devices = by_device(kind, rows);
     if devices.len() < 3 {
         return Vec::new();
@@ -106,11 +110,13 @@ fn row(kind: Kind, devices: &[&DeviceRows], at: usize) -> LeftOutRow {
     let pooled = forest(&all_but(devices, at), &others.bins, POOLED);
     let shots = (0..DRAWS).map(|draw| {
         let rows = drawn(device, draw);
-        let learnt = few_shot::Trees { bins: &others.bins, pooled: &pooled };
-        let known = (&others.floors, others.line);
-        few_shot::of_rows(kind, learnt, known, &rows).map_or(f64::NAN, |model| {
-            error(&|row| model.latency(&others.bins, Some(&pooled), (&row.work, row.device)).ns)
-        })
+        let learnt = few_shot::SharedForest { bins: &others.bins, pooled: &pooled };
+        few_shot::fit_device(kind, learnt, &others.floors, others.line, &rows).map_or(
+            f64::NAN,
+            |model| {
+                error(&|row| model.latency(&others.bins, Some(&pooled), &row.work, row.device).ns)
+            },
+        )
     });
     let shots_mape_pct = shots.sum::<f64>() / DRAWS as f64;
     // By the devices that are left, as a user of the model would have it.

@@ -3,12 +3,13 @@
 use schema::HardwareSpec;
 use serde::{Deserialize, Serialize};
 
-use super::baseline::Line;
+use super::baseline::{Baseline, DeviceBaseline};
 use super::bins::Bins;
-use super::feature::{Features, MOST, physics_ns, roofline_ns};
-use super::few_shot::Correction;
+use super::correction::Correction;
+use super::error_interval::ErrorInterval;
+use super::feature::{physics_ns, roofline_ns};
 use super::forest::Forest;
-use super::interval::Interval;
+use super::latency::{Latency, latency};
 use super::measured::Timed;
 use super::work::{Kind, Work};
 
@@ -36,9 +37,9 @@ pub struct Source {
 /// What a measurement holds at least, by name of the operation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Floors(Vec<(String, f64)>);
+pub struct LaunchOverheads(Vec<(String, f64)>);
 
-impl Floors {
+impl LaunchOverheads {
     pub(super) fn new(floors: impl Iterator<Item = (String, f64)>) -> Self {
         Self(floors.collect())
     }
@@ -69,7 +70,7 @@ impl Floors {
         Self(self.0.iter().map(|(name, ns)| (name.clone(), change(name, *ns))).collect())
     }
 
-    pub(super) fn is_whole(&self) -> bool {
+    pub(super) fn is_valid(&self) -> bool {
         !self.0.is_empty() && self.0.iter().all(|(_, ns)| ns.is_finite() && *ns > 0.0)
     }
 }
@@ -83,7 +84,7 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
 
 /// The learnt parameters of a device.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Learnt {
+pub(super) enum DeviceResidual {
     /// Trees of its own.
     Own(Forest),
     /// The trees of all devices, corrected by a few rows.
@@ -97,23 +98,14 @@ pub struct DeviceModel {
     pub(super) device: String,
     /// Rows it was learnt from.
     pub(super) rows: usize,
-    pub(super) floors: Floors,
+    pub(super) floors: LaunchOverheads,
     pub(super) timed: Timed,
     /// What measurements are made of.
-    pub(super) line: Line,
+    pub(super) line: Baseline,
     /// How far kernels stay behind the roofline.
     pub(super) slack: f64,
-    pub(super) learnt: Learnt,
-    pub(super) interval: Interval,
-}
-
-/// A predicted measurement.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Latency {
-    pub ns: f64,
-    /// What hides shorter kernels.
-    pub floor_ns: f64,
-    pub above_floor: f32,
+    pub(super) learnt: DeviceResidual,
+    pub(super) interval: ErrorInterval,
 }
 
 impl DeviceModel {
@@ -128,36 +120,25 @@ impl DeviceModel {
         &self,
         bins: &Bins,
         pooled: Option<&Forest>,
-        (work, device): (&Work, &HardwareSpec),
+        work: &Work,
+        device: &HardwareSpec,
     ) -> Latency {
         let floor_ns = self.floors.ns(work.name());
         // Nothing hides a kernel that was measured by itself.
         let hidden_ns = if self.timed.is_call() { floor_ns } else { 0.0 };
+        let baseline = DeviceBaseline { overhead_ns: floor_ns, line: self.line };
         let by = |forest: &Forest| Latency {
             floor_ns: hidden_ns,
-            ..latency(bins, forest, (work, device), (floor_ns, self.line))
+            ..latency(bins, forest, work, device, baseline)
         };
         match (&self.learnt, pooled) {
-            (Learnt::Own(forest), _) => by(forest),
-            (Learnt::Adapted(correction), Some(forest)) => correction.applied(by(forest)),
-            (Learnt::Adapted(_), None) => Latency { ns: floor_ns, floor_ns, above_floor: 0.0 },
+            (DeviceResidual::Own(forest), _) => by(forest),
+            (DeviceResidual::Adapted(correction), Some(forest)) => correction.applied(by(forest)),
+            (DeviceResidual::Adapted(_), None) => {
+                Latency { ns: floor_ns, floor_ns, above_floor: 0.0 }
+            }
         }
     }
-}
-
-/// What trees say of a measurement.
-pub(super) fn latency(
-    bins: &Bins,
-    forest: &Forest,
-    (work, device): (&Work, &HardwareSpec),
-    (floor_ns, line): (f64, Line),
-) -> Latency {
-    let features = Features::of(work, device, (floor_ns, line));
-    let mut placed = [0; MOST];
-    bins.place(features.values(), &mut placed);
-    let base = line.ns(roofline_ns(work, device), floor_ns);
-    let ns = (base * forest.predict(&placed).exp()).max(physics_ns(work, device));
-    Latency { ns, floor_ns, above_floor: features.above_floor() }
 }
 
 /// A size that no training row had.
@@ -206,7 +187,7 @@ pub(super) struct Unseen {
     /// Trees of all devices over the roofline.
     pub forest: Forest,
     /// Of devices that were left out in training, the worst at either end.
-    pub interval: Interval,
+    pub interval: ErrorInterval,
 }
 
 /// The model of a kind.
@@ -268,25 +249,26 @@ impl KernelModel {
             let mean = latency.ns.max(least);
             (mean, (latency.ns * low / wider).max(least).min(mean))
         };
-        let is_unseen_device = self.of_device(device).is_none();
+        let is_unseen_device = self.find_device(device).is_none();
         let domain = Domain { is_unseen_device, is_under_floor, outside };
         Price { mean_ns, low_ns, high_ns: high_ns.max(mean_ns), domain }
     }
 
     /// A measurement of a work, factors of its interval, and how far kernels stay behind.
     pub(super) fn latency(&self, work: &Work, device: &HardwareSpec) -> (Latency, (f64, f64), f64) {
-        if let Some(own) = self.of_device(device) {
-            let found = own.latency(&self.bins, Some(&self.pooled), (work, device));
+        if let Some(own) = self.find_device(device) {
+            let found = own.latency(&self.bins, Some(&self.pooled), work, device);
             return (found, own.interval.at(found.above_floor), own.slack);
         }
-        let floors = Floors::usual_of(self.devices.iter().map(|device| &device.floors));
-        let floor = (floors.ns(work.name()), Line::ROOFLINE);
-        let found = latency(&self.bins, &self.unseen.forest, (work, device), floor);
+        let floors = LaunchOverheads::usual_of(self.devices.iter().map(|device| &device.floors));
+        let overhead_ns = floors.ns(work.name());
+        let baseline = DeviceBaseline { overhead_ns, line: Baseline::ROOFLINE };
+        let found = latency(&self.bins, &self.unseen.forest, work, device, baseline);
         let slack = mean(self.devices.iter().map(|device| device.slack));
         (found, self.unseen.interval.at(found.above_floor), slack)
     }
 
-    fn of_device(&self, device: &HardwareSpec) -> Option<&DeviceModel> {
+    fn find_device(&self, device: &HardwareSpec) -> Option<&DeviceModel> {
         self.devices.iter().find(|known| known.device == device.key)
     }
 

@@ -23,10 +23,10 @@ impl MeasuredPeaks {
     /// The highest rates of any row to learn from, of all kinds; where there is none, what a
     /// benchmark reached, or the data sheet.
     #[must_use]
-    pub fn of(device: &HardwareSpec, rows: &[Measured]) -> Self {
+    pub fn from_rows(device: &HardwareSpec, rows: &[Measured]) -> Self {
         let (mut flops, mut bytes) = (0.0, 0.0);
         let own = rows.iter().filter(|row| row.device.key == device.key);
-        for row in own.filter(|row| Part::of(&row.work) == Part::Train) {
+        for row in own.filter(|row| Part::for_work(&row.work) == Part::Train) {
             let (of_work, moved) = row.work.flops_and_bytes();
             let rate = |count: f64| 1e9 * count / row.latency_ns;
             match row.work.kind() {
@@ -56,11 +56,11 @@ impl MeasuredPeaks {
 }
 
 /// Those of all devices of some rows.
-pub fn of_devices(rows: &[Measured]) -> BTreeMap<&'static str, MeasuredPeaks> {
+pub fn peaks_by_device(rows: &[Measured]) -> BTreeMap<&'static str, MeasuredPeaks> {
     let mut found = BTreeMap::new();
     for row in rows {
         let device: &'static HardwareSpec = row.device;
-        found.entry(&*device.key).or_insert_with(|| MeasuredPeaks::of(device, rows));
+        found.entry(&*device.key).or_insert_with(|| MeasuredPeaks::from_rows(device, rows));
     }
     found
 }

@@ -4,11 +4,13 @@
 //! The published search chose among MLPs by the rows that they were judged by; this one chooses by
 //! the calibration rows. How an MLP learns is the caller's: this crate has no layers.
 
-use super::evaluate::{KernelRow, MlpRow, gmae, mape};
+use super::device_rows::{DeviceRows, by_device};
+use super::error_metrics::{gmae, mape};
+use super::evaluate::{KernelRow, MlpRow};
 use super::grid::{MlpGrid, MlpSetting};
 use super::measured::Measured;
+use super::parallel::in_parallel;
 use super::split::Part;
-use super::train::{DeviceRows, by_device, in_parallel};
 use super::work::{Element, Kind, Work};
 
 /// Rows as an MLP reads them.

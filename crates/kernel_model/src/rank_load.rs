@@ -56,14 +56,14 @@ pub struct TileTerms {
 
 impl TileTerms {
     /// Of a tile, whose rows are updated by a rule; `alike` is the one before it.
-    pub fn of(tile: &TileUse, rule: Optimizer, alike: Option<(&TileUse, &Self)>) -> Self {
+    pub fn new(tile: &TileUse, rule: Optimizer, alike: Option<(&TileUse, &Self)>) -> Self {
         let (bags, dim, uses) = (tile.bags as f64, tile.dim as f64, tile.uses);
         let row_bytes = sectors(dim * tile.weight_bytes as f64);
         let known = alike.filter(|(other, _)| {
             other.uses == uses && other.rows == tile.rows && other.popularity == tile.popularity
         });
         let curve =
-            known.map_or_else(|| HitCurve::of(&tile.popularity, uses), |(_, terms)| terms.curve);
+            known.map_or_else(|| HitCurve::new(&tile.popularity, uses), |(_, terms)| terms.curve);
         let rows_used = tile.rows_used();
         let state = rule.state_per_row(tile.dim) as f64;
         let row = (tile.dim * tile.weight_bytes) as u64;
@@ -121,7 +121,7 @@ struct Sums {
 
 impl RankLoad {
     /// Of the tiles of a rank in the plan's order.
-    pub fn of<'a>(
+    pub fn from_tiles<'a>(
         tiles: impl Iterator<Item = &'a TileTerms> + Clone,
         device: &HardwareSpec,
     ) -> Self {

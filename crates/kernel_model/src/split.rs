@@ -8,7 +8,7 @@ use super::work::Work;
 /// What a row is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// Learning, 60 of 100.
+    /// TrainingRows, 60 of 100.
     Train,
     /// Intervals, 20 of 100.
     Calibrate,
@@ -19,7 +19,7 @@ pub enum Part {
 impl Part {
     /// Of a work. All element-wise operations of one size are in one part.
     #[must_use]
-    pub fn of(work: &Work) -> Self {
+    pub fn for_work(work: &Work) -> Self {
         match hash(work, 0) % 100 {
             0..60 => Self::Train,
             60..80 => Self::Calibrate,

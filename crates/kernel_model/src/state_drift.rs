@@ -19,25 +19,25 @@ const BY_TIME: f64 = 0.9;
 
 /// A measured row.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Seen {
+pub struct DriftSample {
     /// Its place in the table.
     pub place: u32,
     /// Its size, as a logarithm of time.
     pub size: f64,
     /// `ln(measured ÷ expected)`, where what is expected follows from sizes roughly.
-    pub off: f64,
+    pub log_residual: f64,
 }
 
 /// Extra time of measurements, by place in the table; empty if the device's state did not change.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Pace {
-    /// In the order of the table; `off` is from rows of like size.
-    rows: Vec<Seen>,
+pub struct StateDrift {
+    /// In the order of the table; `log_residual` is from rows of like size.
+    rows: Vec<DriftSample>,
 }
 
-impl Pace {
+impl StateDrift {
     /// Of rows of one operation on one device, all long enough to be seen.
-    pub fn of(mut rows: Vec<Seen>) -> Self {
+    pub fn fit(mut rows: Vec<DriftSample>) -> Self {
         if rows.len() < ROWS {
             return Self::default();
         }
@@ -51,13 +51,14 @@ impl Pace {
             })
             .collect();
         for (row, usual) in rows.iter_mut().zip(usual) {
-            row.off -= usual;
+            row.log_residual -= usual;
         }
         rows.sort_by_key(|row| row.place);
         let found = Self { rows };
-        let sum = |of: &dyn Fn(&Seen) -> f64| found.rows.iter().map(|row| of(row).abs()).sum();
-        let by_size: f64 = sum(&|row| row.off);
-        let by_time: f64 = sum(&|row| row.off - found.at(row.place, row.size));
+        let sum =
+            |of: &dyn Fn(&DriftSample) -> f64| found.rows.iter().map(|row| of(row).abs()).sum();
+        let by_size: f64 = sum(&|row| row.log_residual);
+        let by_time: f64 = sum(&|row| row.log_residual - found.at(row.place, row.size));
         if by_time < BY_TIME * by_size { found } else { Self::default() }
     }
 
@@ -75,17 +76,21 @@ impl Pace {
 }
 
 /// The rows that are least far away, the first of equal ones.
-fn nearest(mut rows: Vec<Seen>, count: usize, away: impl Fn(&Seen) -> f64) -> Vec<Seen> {
-    let order = |a: &Seen, b: &Seen| -> Ordering { away(a).total_cmp(&away(b)) };
+fn nearest(
+    mut rows: Vec<DriftSample>,
+    count: usize,
+    away: impl Fn(&DriftSample) -> f64,
+) -> Vec<DriftSample> {
+    let order = |a: &DriftSample, b: &DriftSample| -> Ordering { away(a).total_cmp(&away(b)) };
     rows.sort_by(order);
     rows.truncate(count);
     rows
 }
 
-/// The median of how far rows are off; 0 of none.
-fn middle(rows: Vec<Seen>) -> f64 {
-    let mut off: Vec<f64> = rows.into_iter().map(|row| row.off).collect();
-    median::float_median(&mut off).unwrap_or_default()
+/// The median of how far rows are log_residual; 0 of none.
+fn middle(rows: Vec<DriftSample>) -> f64 {
+    let mut log_residual: Vec<f64> = rows.into_iter().map(|row| row.log_residual).collect();
+    median::float_median(&mut log_residual).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::cpu::{CpuWork, KindModel};
 use super::embedding::{self, TableLookup};
-use super::evaluate::{gmae, mape};
+use super::error_metrics::{gmae, mape};
 use super::few_shot;
 use super::measured::{Measured, Timed};
 use super::model::KernelModel;
@@ -68,7 +68,7 @@ pub struct ErrorPair {
 }
 
 impl ErrorPair {
-    fn of(pairs: &[(f64, f64)]) -> Self {
+    fn from_pairs(pairs: &[(f64, f64)]) -> Self {
         Self { gmae_pct: gmae(pairs.iter().copied()), mape_pct: mape(pairs.iter().copied()) }
     }
 
@@ -267,7 +267,7 @@ struct Judged {
 
 impl Judged {
     fn row(&self, line: &TableLine, shapes: usize) -> SuiteRow {
-        let known = |pairs: &Pairs| (!pairs.is_empty()).then(|| ErrorPair::of(pairs));
+        let known = |pairs: &Pairs| (!pairs.is_empty()).then(|| ErrorPair::from_pairs(pairs));
         let shots: Vec<ErrorPair> = self.twenty.iter().filter_map(known).collect();
         let all = known(&self.all);
         SuiteRow {
@@ -275,7 +275,7 @@ impl Judged {
             shapes,
             paper: line.paper,
             published: known(&self.published),
-            no_rows: ErrorPair::of(&self.no_rows),
+            no_rows: ErrorPair::from_pairs(&self.no_rows),
             twenty: ErrorPair::mean(&shots),
             all,
             covered_pct: 100.0 * self.inside as f64 / self.all.len().max(1) as f64,
@@ -313,8 +313,10 @@ impl TableLine {
                     let (flops, bytes) = work.flops_and_bytes();
                     (flops / rates.flops).max(bytes / rates.bytes)
                 }
-                (Published::Plain, SuiteWork::Single(work)) => lookups(work, &here, Hits::None),
-                (Published::HitRate, SuiteWork::Single(work)) => lookups(work, &here, Hits::Of),
+                (Published::Plain, SuiteWork::Single(work)) => lookups(work, &here, Hits::Ignored),
+                (Published::HitRate, SuiteWork::Single(work)) => {
+                    lookups(work, &here, Hits::Counted)
+                }
                 _ => return None,
             })
         };
@@ -325,22 +327,22 @@ impl TableLine {
 /// Whether the published formula of lookups counts hits of L2.
 #[derive(Clone, Copy)]
 enum Hits {
-    None,
-    Of,
+    Ignored,
+    Counted,
 }
 
 /// Lookups and row updates as published.
 fn lookups(work: &SingleWork, device: &HardwareSpec, hits: Hits) -> f64 {
     let tables = work.tables();
     match (work.kind(), hits) {
-        (SingleKind::EmbeddingBackward, Hits::None) => {
+        (SingleKind::EmbeddingBackward, Hits::Ignored) => {
             embedding::published_backward_ns(&tables, device)
         }
-        (SingleKind::EmbeddingBackward, Hits::Of) => {
+        (SingleKind::EmbeddingBackward, Hits::Counted) => {
             embedding::published_backward_hit_rate_ns(&tables, device)
         }
-        (_, Hits::None) => embedding::published_ns(&tables, device),
-        (_, Hits::Of) => embedding::published_hit_rate_ns(&tables, device),
+        (_, Hits::Ignored) => embedding::published_ns(&tables, device),
+        (_, Hits::Counted) => embedding::published_hit_rate_ns(&tables, device),
     }
 }
 
@@ -404,7 +406,7 @@ fn learnt_kind(
             Some(Measured { work: work(row)?, device, latency_ns, timed, place })
         };
         let rows: Vec<Measured> = (0..).zip(learnt).filter_map(row).collect();
-        few_shot::adapted(model.clone(), &rows).ok()
+        few_shot::calibrate(model.clone(), &rows).ok()
     };
     let tested: Vec<(Work, f64)> =
         tested.iter().filter_map(|row| Some((work(row)?, row.ns))).collect();

@@ -41,7 +41,7 @@ impl TileUse {
 /// `features` are those of the model in its order; features of one table share the distribution of
 /// its first.
 #[must_use]
-pub fn of(
+pub fn list_tiles(
     model: &ModelConfig,
     plan: &ShardingPlan,
     features: &[FeatureStats],
@@ -62,7 +62,7 @@ pub fn of(
         if let Some(found) = known.iter().rev().take(8).find(is_alike) {
             return found.2.clone();
         }
-        let made = Popularity::of(&features[feature].ids, rows);
+        let made = Popularity::from_distribution(&features[feature].ids, rows);
         known.push((rows, feature, made.clone()));
         made
     };

@@ -6,11 +6,14 @@
 pub mod collect;
 pub mod constants;
 pub mod file;
+pub mod key;
 pub mod launches;
 pub mod nearest;
 pub mod opaque;
+pub mod operator_calls;
 pub mod price;
 pub mod recording_cost;
+pub mod roofline_scaling;
 pub mod runs;
 pub mod samples;
 #[cfg(test)]
@@ -18,7 +21,8 @@ mod tests;
 
 use std::collections::BTreeMap;
 
-pub use samples::WorkSamples;
+pub use key::{Key, Waiting};
+pub use samples::{WorkSamples, mean};
 
 use crate::program::{Overhead, WorkKind};
 
@@ -52,35 +56,6 @@ pub struct Machine {
     pub host: String,
     /// The devices' names, each once.
     pub devices: Vec<String>,
-}
-
-/// What a sample is of: a class, an operator or a name, and sizes.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Key<C> {
-    pub class: C,
-    /// The operator, the call, the kernel.
-    pub name: String,
-    /// Tensor sizes, launch shape, bytes; between operators, what came before.
-    pub detail: String,
-}
-
-/// The start or wait that a sample measures.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Waiting {
-    /// From the start of a launch to its kernel's, with nothing else to wait for.
-    Launch,
-    /// The same of copies and sets.
-    CopyLaunch,
-    /// Between two works of a stream.
-    QueueGap,
-    /// From awaited work of another stream.
-    EventWait,
-    /// From awaited work to the return of the call.
-    SyncReturn,
-    /// From a copy to the return of its call.
-    CopyReturn,
-    /// From one thread to another that goes on with what is named.
-    HandOver(String),
 }
 
 impl Calibration {
@@ -123,10 +98,4 @@ impl Calibration {
             + self.waits.values().map(count).sum::<u64>()
             + self.transfers.values().map(count).sum::<u64>()
     }
-}
-
-/// The mean of samples; `None` of none.
-pub fn mean(samples: &[i64]) -> Option<f64> {
-    let sum: i64 = samples.iter().sum();
-    (!samples.is_empty()).then(|| sum as f64 / samples.len() as f64)
 }

@@ -6,7 +6,7 @@ use analyze::collectives::CollectiveOperation;
 use serde::{Deserialize, Serialize};
 
 use crate::program::{Action, Program, Returns, WorkKind};
-use crate::recording::Recorded;
+use crate::recording::RecordedTimes;
 
 /// Where a figure comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -115,12 +115,12 @@ pub fn operation_name(operation: CollectiveOperation) -> String {
 }
 
 /// The operation that files spell so.
-pub fn operation_of(name: &str) -> Option<CollectiveOperation> {
+pub fn parse_operation(name: &str) -> Option<CollectiveOperation> {
     serde_json::from_value(serde_json::Value::String(name.to_owned())).ok()
 }
 
 /// The host segments and kernels of a recording, with constants for everything that waits.
-pub fn replay(program: &Program, recorded: &Recorded, constants: &Constants) -> Costs {
+pub fn replay(program: &Program, recorded: &RecordedTimes, constants: &Constants) -> Costs {
     let measured = |(from, to): (i64, i64)| Cost { ns: to - from, source: Some(Source::Measured) };
     let ranks = program.ranks.iter().zip(&recorded.ranks).map(|(rank, recorded)| {
         let threads = rank.threads.iter().zip(&recorded.actions).map(|(thread, times)| {

@@ -10,6 +10,7 @@ mod insert;
 mod move_table;
 mod parallelise;
 mod pin_copies;
+mod position;
 mod remove;
 mod reorder;
 mod replace;
@@ -22,6 +23,7 @@ mod works;
 
 use serde::{Deserialize, Serialize};
 
+use self::position::EditPosition;
 use crate::Error;
 use crate::program::Program;
 
@@ -117,13 +119,6 @@ fn one() -> f64 {
     1.0
 }
 
-/// Where an edit stands among others, for messages.
-#[derive(Clone, Copy, Debug)]
-struct Place {
-    number: usize,
-    kind: &'static str,
-}
-
 /// A program with edits made, in order. No edits give the same program.
 ///
 /// # Errors
@@ -132,55 +127,47 @@ struct Place {
 pub fn apply(program: &Program, edits: &[Edit]) -> Result<Program, Error> {
     let mut edited = program.clone();
     for (at, edit) in edits.iter().enumerate() {
-        let place = Place { number: at + 1, kind: edit.kind() };
-        let program = &mut edited;
-        match edit {
-            Edit::Remove { operators } => remove::apply(program, place, operators)?,
-            Edit::CloseGap { before } => close_gap::apply(program, place, before)?,
-            Edit::Insert { operator, after } => insert::apply(program, place, (operator, after))?,
-            Edit::Fuse { operators, factor } => {
-                fuse::apply(program, place, (operators, positive(place, *factor)?))?;
-            }
-            Edit::Parallelise { operators, join } => {
-                parallelise::apply(program, place, (operators, join))?;
-            }
-            Edit::Graph { from, to } => graph::apply(program, place, (from, to))?,
-            Edit::PinCopies {} => pin_copies::apply(program, place)?,
-            Edit::Scale { kernels, factor } => {
-                scale::apply(program, place, (kernels, positive(place, *factor)?))?;
-            }
-            Edit::Replace { operators, with } => {
-                replace::apply(program, place, (operators, with))?;
-            }
-            Edit::Reorder { operators, after } => {
-                reorder::apply(program, place, (operators, after))?;
-            }
-            Edit::Thread { operators, join } => {
-                thread::apply(program, place, (operators, join.as_deref()))?;
-            }
-            Edit::DropExchange { operators, occurrence } => {
-                drop_exchange::apply(program, place, (operators, *occurrence))?;
-            }
-            Edit::MoveTable { kernels, from, to, share } => {
-                let of = move_table::Move { kernels, from: *from, to: *to, share: *share };
-                move_table::apply(program, place, &of)?;
-            }
-            Edit::ScaleRanks { to } => scale_ranks::apply(program, place, *to)?,
-        }
+        let position = EditPosition { number: at + 1, kind: edit.kind() };
+        apply_one(&mut edited, position, edit)?;
     }
     Ok(edited)
 }
 
-fn positive(place: Place, factor: f64) -> Result<f64, Error> {
-    let is_usable = factor.is_finite() && (0.0..=1e6).contains(&factor);
-    if is_usable { Ok(factor) } else { Err(place.wrong("a factor from 0 to 1e6", factor)) }
+fn apply_one(program: &mut Program, position: EditPosition, edit: &Edit) -> Result<(), Error> {
+    match edit {
+        Edit::Remove { operators } => remove::apply(program, position, operators),
+        Edit::CloseGap { before } => close_gap::apply(program, position, before),
+        Edit::Insert { operator, after } => insert::apply(program, position, operator, after),
+        Edit::Fuse { operators, factor } => {
+            fuse::apply(program, position, operators, check_factor(position, *factor)?)
+        }
+        Edit::Parallelise { operators, join } => {
+            parallelise::apply(program, position, operators, join)
+        }
+        Edit::Graph { from, to } => graph::apply(program, position, from, to),
+        Edit::PinCopies {} => pin_copies::apply(program, position),
+        Edit::Scale { kernels, factor } => {
+            scale::apply(program, position, kernels, check_factor(position, *factor)?)
+        }
+        Edit::Replace { operators, with } => replace::apply(program, position, operators, with),
+        Edit::Reorder { operators, after } => reorder::apply(program, position, operators, after),
+        Edit::Thread { operators, join } => {
+            thread::apply(program, position, operators, join.as_deref())
+        }
+        Edit::DropExchange { operators, occurrence } => {
+            drop_exchange::apply(program, position, operators, *occurrence)
+        }
+        Edit::MoveTable { kernels, from, to, share } => {
+            let moved = move_table::Move { kernels, from: *from, to: *to, share: *share };
+            move_table::apply(program, position, &moved)
+        }
+        Edit::ScaleRanks { to } => scale_ranks::apply(program, position, *to),
+    }
 }
 
-impl Place {
-    fn wrong(self, expected: &str, got: impl ToString) -> Error {
-        let Self { number, kind } = self;
-        Error::Edit { number, kind, expected: expected.to_owned(), got: got.to_string() }
-    }
+fn check_factor(position: EditPosition, factor: f64) -> Result<f64, Error> {
+    let is_usable = factor.is_finite() && (0.0..=1e6).contains(&factor);
+    if is_usable { Ok(factor) } else { Err(position.error("a factor from 0 to 1e6", factor)) }
 }
 
 impl Edit {

@@ -2,7 +2,6 @@
 
 pub mod iterations;
 pub mod leave_out;
-pub mod published;
 pub mod replay;
 
 use analyze::interval;

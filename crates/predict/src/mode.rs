@@ -1,7 +1,8 @@
 //! How a step is simulated: in full, or by the published methods, for comparison. Those predict
 //! when a step ends and nothing within it.
 
-mod published;
+pub mod algorithm1;
+mod published_code;
 
 use serde::Serialize;
 
@@ -9,7 +10,6 @@ use crate::Error;
 use crate::calibration::Calibration;
 use crate::calibration::price::{Method, Prices};
 use crate::cost::Constants;
-use crate::evaluate::published as seed;
 use crate::program::Program;
 use crate::recording::Setting;
 use crate::simulate;
@@ -21,10 +21,11 @@ pub enum Mode {
     /// Threads, streams, waits, and costs by operator and sizes.
     #[default]
     Full,
-    /// The code that was published with arXiv:2201.07821 and its successor: see [`published`].
+    /// The code that was published with arXiv:2201.07821 and its successor: see [`published_code`].
     Published,
-    /// Algorithm 1 of arXiv:2201.07821: see [`seed`].
-    Seed,
+    /// Algorithm 1 of arXiv:2201.07821: see [`algorithm1`].
+    #[serde(rename = "seed")]
+    Algorithm1,
 }
 
 /// How long the step of each rank takes. [`Mode::Full`] starts ranks as `setting` has it, the
@@ -32,16 +33,18 @@ pub enum Mode {
 ///
 /// # Errors
 /// [`Error::Cycle`].
-pub fn steps(
+pub fn predict_step_times(
     (program, setting): (&Program, &Setting),
     (calibration, constants): (&Calibration, &Constants),
     mode: Mode,
 ) -> Result<Vec<i64>, Error> {
     Ok(match mode {
-        Mode::Seed => seed::of((program, setting), calibration, constants),
+        Mode::Algorithm1 => {
+            algorithm1::predict_step_times((program, setting), calibration, constants)
+        }
         Mode::Published => {
             let costs = Prices::new(calibration, Method::Trimmed).price(program, setting);
-            published::of(program, &costs, constants)
+            published_code::predict_step_times(program, &costs, constants)
         }
         Mode::Full => {
             let mut costs = Prices::new(calibration, Method::Full).price(program, setting);

@@ -30,7 +30,11 @@ pub struct OverheadRow {
 }
 
 /// Every kind of overhead of a calibration, each with its `top` operators by total time.
-pub fn of(source: &str, calibration: &Calibration, top: usize) -> Vec<OverheadRow> {
+pub fn summarize_overheads(
+    source: &str,
+    calibration: &Calibration,
+    top: usize,
+) -> Vec<OverheadRow> {
     let mut rows = Vec::new();
     for overhead in OVERHEADS {
         let mut by_operator: BTreeMap<&str, Vec<i64>> = BTreeMap::new();

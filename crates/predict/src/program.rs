@@ -1,6 +1,9 @@
 //! A step without times: what its threads do in which order, what they launch, and who waits for
 //! whom. Knows no durations ([`Costs`](crate::cost::Costs) do) and no trace.
 
+pub mod from_execution_trace;
+pub mod from_trainer;
+
 use analyze::collectives::CollectiveOperation;
 use serde::{Deserialize, Serialize};
 use trace::store::{LaunchShape, StringId, Strings};

@@ -168,7 +168,7 @@ impl Draft<'_> {
             Action::Signal(signal) => Some(*signal as usize + 1),
             _ => None,
         });
-        let mut open = Open {
+        let mut open = PendingLinks {
             works: &works,
             launched: vec![None; works.len()],
             signalled: vec![None; count.max().unwrap_or(0)],
@@ -210,7 +210,7 @@ impl Draft<'_> {
     /// Adds an action; the node at whose end it is done.
     fn action(
         &mut self,
-        open: &mut Open<'_>,
+        open: &mut PendingLinks<'_>,
         (action, ns, before): (&Action, i64, NodeId),
     ) -> NodeId {
         let order = EdgeKind::ProgramOrder;
@@ -241,7 +241,11 @@ impl Draft<'_> {
         }
     }
 
-    fn call(&mut self, open: &mut Open<'_>, (call, ns, before): (&Call, i64, NodeId)) -> NodeId {
+    fn call(
+        &mut self,
+        open: &mut PendingLinks<'_>,
+        (call, ns, before): (&Call, i64, NodeId),
+    ) -> NodeId {
         let order = EdgeKind::ProgramOrder;
         let mut at = before;
         if !call.launches.is_empty() {
@@ -272,7 +276,7 @@ impl Draft<'_> {
         node
     }
 
-    fn awaits(&mut self, open: &Open<'_>, (works, node, weight): (&[WorkId], NodeId, i64)) {
+    fn awaits(&mut self, open: &PendingLinks<'_>, (works, node, weight): (&[WorkId], NodeId, i64)) {
         for work in works {
             let source = open.works[*work as usize].1;
             self.edge(EdgeKind::Synchronization, source, node, weight);
@@ -307,7 +311,7 @@ impl Draft<'_> {
 }
 
 /// A rank while its actions are added.
-struct Open<'a> {
+struct PendingLinks<'a> {
     works: &'a [Ends],
     /// Per work: the node at whose end its launch begins.
     launched: Vec<Option<NodeId>>,

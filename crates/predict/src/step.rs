@@ -9,7 +9,7 @@ pub mod cpu;
 mod dense;
 mod domain;
 mod exchange;
-pub mod launched;
+pub mod execution_trace_time;
 mod memory;
 mod pricer;
 mod rank_exchange;
@@ -20,7 +20,7 @@ use schema::Topology;
 use serde::Serialize;
 
 use crate::Error;
-use crate::lower::own::Workload;
+use crate::workload::Workload;
 
 pub use dense::{Basis, Models, OpPrice};
 pub use domain::StepDomain;

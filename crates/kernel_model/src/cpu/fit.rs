@@ -12,7 +12,7 @@ const SWEEPS: usize = 300;
 
 /// What a unit of each amount takes, in ns.
 #[must_use]
-pub fn units(works: &[(&CpuWork, f64)]) -> Vec<f64> {
+pub fn fit_units(works: &[(&CpuWork, f64)]) -> Vec<f64> {
     let Some((first, _)) = works.first() else { return Vec::new() };
     let count = first.amounts.len();
     // Shares of a work's time, were each unit 1 ns; scaled, so that all are about as large.
@@ -80,7 +80,7 @@ const REACH: f64 = 0.35;
 
 /// The mean of what the nearest of `known` have left over, in logarithms; 0 where none is near.
 #[must_use]
-pub fn left_over<'a>(known: impl Iterator<Item = (&'a [f32], f64)>, sizes: &[f32]) -> f64 {
+pub fn nearby_residual<'a>(known: impl Iterator<Item = (&'a [f32], f64)>, sizes: &[f32]) -> f64 {
     let apart = |other: &[f32]| -> f64 {
         other.iter().zip(sizes).map(|(a, b)| f64::from((a - b) * (a - b))).sum()
     };

@@ -3,10 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::fit;
-use super::trees::{Left, Trees};
+use super::trees::{ResidualExample, Trees};
 use super::units::Units;
 use super::work::CpuWork;
-use crate::interval::quantiles;
+use crate::error_interval::quantiles;
 
 /// Fewest works of a kind that others can say something of.
 const WORKS_LEAST: usize = 30;
@@ -17,7 +17,7 @@ const NEAR_MOST: usize = 700;
 /// Errors below this, in logarithms, are not corrected.
 const OFF_LEAST: f64 = 1e-3;
 /// Bound of residuals, in logarithms.
-const LEFT_OVER_MOST: f64 = 0.5;
+const RESIDUAL_MOST: f64 = 0.5;
 /// Residuals are used where they leave this part of the errors without them.
 const BETTER: f64 = 0.97;
 /// What corrects a sum is judged by works that it was not learnt from, so many parts one after the
@@ -29,7 +29,8 @@ const PARTS: usize = 5;
 #[serde(deny_unknown_fields)]
 pub struct KindModel {
     units: Units,
-    left_over: LeftOver,
+    #[serde(rename = "left_over")]
+    residual: ResidualModel,
     /// The least and the most that works took, of what is predicted, in logarithms: nine of ten.
     interval: (f64, f64),
     works: usize,
@@ -40,7 +41,7 @@ pub struct KindModel {
 /// What corrects a sum.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum LeftOver {
+enum ResidualModel {
     /// Nothing is known of others.
     #[default]
     Nothing,
@@ -73,7 +74,7 @@ impl KindModel {
         let left: Vec<f64> = works.iter().map(|(work, ns)| (ns / model.sum(work)).ln()).collect();
         let parts = parts(works);
         let off = |values: &[f64]| values.iter().map(|left| left.abs()).sum::<f64>();
-        let mut best = (LeftOver::Nothing, left.clone());
+        let mut best = (ResidualModel::Nothing, left.clone());
         let is_off = off(&left) > OFF_LEAST * works.len() as f64;
         if is_off && works.len() >= WORKS_LEAST {
             let near = beside_near(works, &left, &parts);
@@ -83,27 +84,28 @@ impl KindModel {
         }
         if is_off && works.len() >= TREES_LEAST {
             let known = works.iter().zip(&left);
-            let known: Vec<Left> =
+            let known: Vec<ResidualExample> =
                 known.map(|((work, _), left)| (model.features(work), *left)).collect();
             let trees = beside_trees(&known, &parts);
             if off(&trees) < BETTER * off(&best.1) {
-                best = (LeftOver::Trees(Trees::learn(&known.iter().collect::<Vec<_>>())), trees);
+                best =
+                    (ResidualModel::Trees(Trees::learn(&known.iter().collect::<Vec<_>>())), trees);
             }
         }
         model.interval = quantiles(best.1.into_iter());
-        model.left_over = best.0;
+        model.residual = best.0;
         model
     }
 
     /// What a work takes.
     pub fn price(&self, work: &CpuWork) -> CpuPrice {
-        let left = match &self.left_over {
-            LeftOver::Nothing => 0.0,
-            LeftOver::Near(known) => {
+        let left = match &self.residual {
+            ResidualModel::Nothing => 0.0,
+            ResidualModel::Near(known) => {
                 let known = known.iter().map(|(sizes, left)| (sizes.as_slice(), f64::from(*left)));
-                fit::left_over(known, &work.sizes)
+                fit::nearby_residual(known, &work.sizes)
             }
-            LeftOver::Trees(trees) => trees.at(&self.features(work)),
+            ResidualModel::Trees(trees) => trees.at(&self.features(work)),
         };
         let mean_ns = self.sum(work) * bounded(left).exp();
         let outside = self
@@ -123,8 +125,8 @@ impl KindModel {
     }
 
     /// Whether every number is one that [`KindModel::learn`] gives.
-    pub fn is_whole(&self) -> bool {
-        self.units.are_whole()
+    pub fn is_valid(&self) -> bool {
+        self.units.are_valid()
             && [self.interval.0, self.interval.1].iter().all(|number| number.is_finite())
     }
 
@@ -156,35 +158,37 @@ fn beside_near(works: &[(&CpuWork, f64)], left: &[f64], parts: &[usize]) -> Vec<
         let known = works.iter().zip(left).zip(parts);
         let known = known.filter(|(_, part)| **part != parts[at]);
         let known = known.map(|(((work, _), left), _)| (work.sizes.as_slice(), *left));
-        left[at] - bounded(fit::left_over(known, &works[at].0.sizes))
+        left[at] - bounded(fit::nearby_residual(known, &works[at].0.sizes))
     };
     (0..works.len()).map(one).collect()
 }
 
 /// What each work has left over beyond what trees say that were grown on other parts.
-fn beside_trees(known: &[Left], parts: &[usize]) -> Vec<f64> {
+fn beside_trees(known: &[ResidualExample], parts: &[usize]) -> Vec<f64> {
     let trees: Vec<Trees> = (0..PARTS)
         .map(|part| {
             let others = known.iter().zip(parts).filter(|(_, of)| **of != part);
             Trees::learn(&others.map(|(known, _)| known).collect::<Vec<_>>())
         })
         .collect();
-    let one = |((features, left), part): (&Left, &usize)| left - bounded(trees[*part].at(features));
+    let one = |((features, left), part): (&ResidualExample, &usize)| {
+        left - bounded(trees[*part].at(features))
+    };
     known.iter().zip(parts).map(one).collect()
 }
 
-fn bounded(left_over: f64) -> f64 {
-    left_over.clamp(-LEFT_OVER_MOST, LEFT_OVER_MOST)
+fn bounded(residual: f64) -> f64 {
+    residual.clamp(-RESIDUAL_MOST, RESIDUAL_MOST)
 }
 
 /// Works that others are compared with.
-fn kept(works: &[(&CpuWork, f64)], left: &[f64]) -> LeftOver {
+fn kept(works: &[(&CpuWork, f64)], left: &[f64]) -> ResidualModel {
     let every = works.len().div_ceil(NEAR_MOST).max(1);
     let rounded = |value: f32| (1e3 * value).round() / 1e3;
     let one = |((work, _), left): (&(&CpuWork, f64), &f64)| {
         (work.sizes.iter().map(|size| rounded(*size)).collect(), rounded(*left as f32))
     };
-    LeftOver::Near(works.iter().zip(left).step_by(every).map(one).collect())
+    ResidualModel::Near(works.iter().zip(left).step_by(every).map(one).collect())
 }
 
 fn domain(works: &[(&CpuWork, f64)]) -> Vec<(f32, f32)> {

@@ -13,9 +13,9 @@ use super::work::{Context, CpuWork};
 use crate::Error;
 use crate::embedding::Popularity;
 use crate::embedding::lookup::Cores;
-use crate::evaluate::geometric_mean_pct;
+use crate::error_metrics::geometric_mean_pct;
+use crate::parallel::in_parallel;
 use crate::tile_use::TileUse;
-use crate::train::in_parallel;
 
 /// Steps whose cores read memory at a rate farther from the usual one ran elsewhere.
 const STREAM_APART_MOST: f64 = 0.15;
@@ -54,7 +54,7 @@ pub struct CpuKindErrors {
 }
 
 /// A measured work.
-struct Row {
+struct MeasuredWork {
     work: CpuWork,
     ns: f64,
     is_judged: bool,
@@ -62,7 +62,7 @@ struct Row {
     apart: Option<f64>,
 }
 
-type Rows = BTreeMap<String, Vec<Row>>;
+type WorksByKind = BTreeMap<String, Vec<MeasuredWork>>;
 
 /// Whether a step is one that models are judged by: decided by what it trains.
 #[must_use]
@@ -127,8 +127,9 @@ impl CpuModel {
         model.learn_kinds(&in_steps);
         model.between_ns = between_ns;
         let all: f64 = judged(in_steps.values().flatten()).map(|row| row.ns).sum();
-        let share =
-            |rows: &[Row]| judged(rows.iter()).map(|row| row.ns).sum::<f64>() / all.max(1.0);
+        let share = |rows: &[MeasuredWork]| {
+            judged(rows.iter()).map(|row| row.ns).sum::<f64>() / all.max(1.0)
+        };
         let mut errors: Vec<CpuKindErrors> = in_steps
             .iter()
             .map(|(kind, rows)| model.errors(kind, rows, 100.0 * share(rows)))
@@ -137,8 +138,8 @@ impl CpuModel {
         Ok((model, errors))
     }
 
-    fn learn_kinds(&mut self, rows: &Rows) {
-        let kinds: Vec<(&String, &Vec<Row>)> = rows.iter().collect();
+    fn learn_kinds(&mut self, rows: &WorksByKind) {
+        let kinds: Vec<(&String, &Vec<MeasuredWork>)> = rows.iter().collect();
         let learnt = in_parallel(self.machine.threads as usize, kinds.len(), |at| {
             let learnt = kinds[at].1.iter().filter(|row| !row.is_judged);
             let works: Vec<(&CpuWork, f64)> = learnt.map(|row| (&row.work, row.ns)).collect();
@@ -149,8 +150,8 @@ impl CpuModel {
     }
 
     /// The operations of steps by kind, and the median time between two of them.
-    fn in_steps(&self, kept: &[&Example<'_>]) -> Result<(Rows, f64), Error> {
-        let mut rows = Rows::new();
+    fn in_steps(&self, kept: &[&Example<'_>]) -> Result<(WorksByKind, f64), Error> {
+        let mut rows = WorksByKind::new();
         let mut between = Vec::new();
         for example in kept {
             let (works, between_ns) = works(example, self.machine.cores())?;
@@ -160,7 +161,7 @@ impl CpuModel {
             }
             for (work, ns) in works {
                 let work = self.within_step(work);
-                let row = Row { work, ns, is_judged, apart: None };
+                let row = MeasuredWork { work, ns, is_judged, apart: None };
                 rows.entry(row.work.kind.clone()).or_default().push(row);
             }
         }
@@ -168,7 +169,7 @@ impl CpuModel {
         Ok((rows, between.get(between.len() / 2).copied().unwrap_or(0.0)))
     }
 
-    fn errors(&self, kind: &str, rows: &[Row], share_pct: f64) -> CpuKindErrors {
+    fn errors(&self, kind: &str, rows: &[MeasuredWork], share_pct: f64) -> CpuKindErrors {
         let off: Vec<(f64, bool)> = judged(rows.iter())
             .filter_map(|row| {
                 let price = self.kinds.get(kind)?.price(&row.work);
@@ -193,14 +194,16 @@ impl CpuModel {
     }
 }
 
-fn judged<'a>(rows: impl Iterator<Item = &'a Row>) -> impl Iterator<Item = &'a Row> {
+fn judged<'a>(
+    rows: impl Iterator<Item = &'a MeasuredWork>,
+) -> impl Iterator<Item = &'a MeasuredWork> {
     rows.filter(|row| row.is_judged)
 }
 
 /// Lookups and updates without a model, by kind: each the least of its rounds where steps were
 /// measured, too. What other programs add to a round comes and goes within minutes.
-fn alone(tables: &[MeasuredTables], stream_gb_per_s: f64, cores: Cores) -> Rows {
-    let mut rows = Rows::new();
+fn alone(tables: &[MeasuredTables], stream_gb_per_s: f64, cores: Cores) -> WorksByKind {
+    let mut rows = WorksByKind::new();
     for measured in tables {
         let here = |round: &&TablesRound| {
             round.calls[0] > 0 && is_near(round.stream_gb_per_s, stream_gb_per_s)
@@ -226,7 +229,7 @@ fn alone(tables: &[MeasuredTables], stream_gb_per_s: f64, cores: Cores) -> Rows 
                 ns.iter().copied().skip(from).step_by(step).fold(f64::INFINITY, f64::min)
             };
             let work = CpuWork { kind: CpuModel::alone(&work.kind), ..work };
-            let row = Row {
+            let row = MeasuredWork {
                 ns: least(0, 1),
                 is_judged: are_judged(&measured.tables),
                 apart: (ns.len() > 1).then(|| (least(1, 2) / least(0, 2) - 1.0).abs()),
@@ -257,7 +260,8 @@ fn works(example: &Example<'_>, cores: Cores) -> Result<(Vec<(CpuWork, f64)>, f6
     }
     let context =
         Context { tiles: example.tiles.iter().collect(), cores, updates: example.updates };
-    let priced = |(op, taken): (&Op, &(String, f64))| Some((CpuWork::of(op, &context)?, taken.1));
+    let priced =
+        |(op, taken): (&Op, &(String, f64))| Some((CpuWork::from_op(op, &context)?, taken.1));
     let sum: f64 = taken.iter().map(|taken| taken.1).sum();
     let between = (example.measured.step_ns - sum).max(0.0) / taken.len().max(1) as f64;
     Ok((ops.iter().zip(taken).filter_map(priced).collect(), between))
@@ -267,7 +271,7 @@ impl EqualTables {
     /// What a batch looks up in each.
     #[must_use]
     pub fn tiles(&self) -> Vec<TileUse> {
-        let popularity = Popularity::of(&self.ids, self.rows);
+        let popularity = Popularity::from_distribution(&self.ids, self.rows);
         let one = |table| TileUse {
             table,
             rank: 0,

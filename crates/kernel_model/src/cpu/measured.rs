@@ -149,7 +149,7 @@ impl MeasuredSteps {
         for (line, text) in numbered {
             let value: serde_json::Value = parsed(text, line)?;
             let times = if value.get("rounds").is_some() {
-                let tables: MeasuredTables = of_line(value, line)?;
+                let tables: MeasuredTables = from_line(value, line)?;
                 let times = |round: &TablesRound| {
                     [round.forward_ns, round.backward_ns, round.stream_gb_per_s]
                 };
@@ -157,7 +157,7 @@ impl MeasuredSteps {
                 found.tables.push(tables);
                 times
             } else {
-                let step: MeasuredStep = of_line(value, line)?;
+                let step: MeasuredStep = from_line(value, line)?;
                 let times = step.ops.iter().map(|op| op.1);
                 let times = times.chain([step.step_ns, step.stream_gb_per_s]).collect();
                 found.steps.push(step);
@@ -188,7 +188,7 @@ fn parsed<'de, T: Deserialize<'de>>(text: &'de str, line: u64) -> Result<T, Erro
     serde_json::from_str(text).map_err(|error| wrong(&error, line))
 }
 
-fn of_line<T: DeserializeOwned>(value: serde_json::Value, line: u64) -> Result<T, Error> {
+fn from_line<T: DeserializeOwned>(value: serde_json::Value, line: u64) -> Result<T, Error> {
     serde_json::from_value(value).map_err(|error| wrong(&error, line))
 }
 

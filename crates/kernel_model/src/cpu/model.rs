@@ -23,7 +23,7 @@ const IN_STEPS: [&str; 6] = [
     "row_bytes_past_private",
 ];
 
-/// Learnt times of a CPU's operations.
+/// DeviceResidual times of a CPU's operations.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CpuModel {
@@ -107,7 +107,7 @@ impl CpuModel {
         }
         let model: Self =
             serde_json::from_value(value).map_err(|error| wrong(error.to_string()))?;
-        match model.kinds.iter().find(|(_, kind)| !kind.is_whole()) {
+        match model.kinds.iter().find(|(_, kind)| !kind.is_valid()) {
             Some((name, _)) => Err(wrong(format!("units of {name} that are no times"))),
             None => Ok(model),
         }

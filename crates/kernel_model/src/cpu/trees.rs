@@ -4,12 +4,13 @@ use schema::random::CounterRng;
 use serde::{Deserialize, Serialize};
 
 use crate::bins::Bins;
-use crate::bits::{Reader, Writer};
-use crate::boosting::{self, Settings, Table};
+use crate::bit_stream::{BitReader, BitWriter};
+use crate::boosting::{self, BinnedRows, BoostingParams};
 use crate::forest::Forest;
 
 /// Some hundred works are few: small trees.
-const SETTINGS: Settings = Settings { rounds: 300, leaves: 16, rate: 0.08, rows: 6, features: 0.4 };
+const SETTINGS: BoostingParams =
+    BoostingParams { rounds: 300, leaves: 16, rate: 0.08, rows: 6, features: 0.4 };
 /// Forests of which the mean counts: each grows on a part of the works, and errs elsewhere.
 const FORESTS: u64 = 4;
 /// Of so many works, each forest grows without one.
@@ -19,7 +20,7 @@ const BINS: usize = 32;
 const SEED: u64 = 26;
 
 /// A work's features, and what it left over.
-pub type Left = (Vec<f32>, f64);
+pub type ResidualExample = (Vec<f32>, f64);
 
 /// Forests with the bins of their features.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -42,13 +43,13 @@ struct TreesText {
 impl Trees {
     /// Grown on these works.
     #[must_use]
-    pub fn learn(works: &[&Left]) -> Self {
+    pub fn learn(works: &[&ResidualExample]) -> Self {
         let features = works.first().map_or(0, |work| work.0.len());
         let bins = Bins::from_ends((0..features).map(|at| ends(works, at)).collect());
         let mut placed = vec![0; features];
         let forest = |number| {
             let random = CounterRng::new(SEED, number);
-            let mut table = Table { features, bins: Vec::new(), targets: Vec::new() };
+            let mut table = BinnedRows { features, bins: Vec::new(), targets: Vec::new() };
             for (at, (sizes, left)) in (0..).zip(works) {
                 if random.below(at, WITHOUT_ONE_OF) > 0 {
                     bins.place(sizes, &mut placed);
@@ -72,7 +73,7 @@ impl Trees {
 }
 
 /// Where the bins of a feature end, with about as many works in each.
-fn ends(works: &[&Left], feature: usize) -> Vec<f32> {
+fn ends(works: &[&ResidualExample], feature: usize) -> Vec<f32> {
     let rounded = |value: f32| (1e3 * value).round() / 1e3;
     let mut values: Vec<f32> = works.iter().map(|work| work.0[feature]).collect();
     values.sort_by(f32::total_cmp);
@@ -91,7 +92,7 @@ fn ends(works: &[&Left], feature: usize) -> Vec<f32> {
 impl From<Trees> for TreesText {
     fn from(trees: Trees) -> Self {
         let digits = |forest: &Forest| {
-            let mut out = Writer::default();
+            let mut out = BitWriter::default();
             forest.write(&mut out);
             out.into_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
         };
@@ -124,16 +125,16 @@ fn forest(digits: &str, features: usize) -> Option<Forest> {
     let byte = |at: usize| u8::from_str_radix(digits.get(2 * at..2 * at + 2)?, 16).ok();
     let bytes: Option<Vec<u8>> = (0..digits.len() / 2).map(byte).collect();
     let bytes = bytes.filter(|_| is_hex)?;
-    let mut input = Reader::new(&bytes);
+    let mut input = BitReader::new(&bytes);
     Forest::read(&mut input, features).filter(|_| input.is_at_end())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Left, Trees};
+    use super::{ResidualExample, Trees};
     use schema::random::CounterRng;
 
-    fn works(count: u64) -> Vec<Left> {
+    fn works(count: u64) -> Vec<ResidualExample> {
         let random = CounterRng::new(3, 0);
         let one = |at: u64| {
             let sizes = [random.unit(2 * at) as f32, random.unit(2 * at + 1) as f32];

@@ -33,22 +33,22 @@ impl Units {
                 })
                 .collect();
             let times = works.iter().map(|(_, ns)| *ns);
-            let found = fit::units(&awake.iter().zip(times).collect::<Vec<_>>());
+            let found = fit::fit_units(&awake.iter().zip(times).collect::<Vec<_>>());
             let named = names().zip(found).filter(|(_, unit)| *unit > 0.0);
             units = Self(named.map(|((name, _), unit)| ((*name).to_owned(), unit)).collect());
             // Where the fit has no use for it, a shorter one is tried.
-            waking_ns = units.of(WAKING).max(waking_ns / 2.0);
+            waking_ns = units.unit_ns(WAKING).max(waking_ns / 2.0);
         }
         units
     }
 
     /// What each amount of a work takes, ns.
     pub fn times(&self, work: &CpuWork) -> impl Iterator<Item = f64> {
-        self.awake(work, self.of(WAKING)).map(|amount| self.of(amount.0) * amount.1)
+        self.awake(work, self.unit_ns(WAKING)).map(|amount| self.unit_ns(amount.0) * amount.1)
     }
 
     /// Whether every number is one that [`Units::fit`] gives.
-    pub fn are_whole(&self) -> bool {
+    pub fn are_valid(&self) -> bool {
         self.0.values().all(|unit| unit.is_finite() && *unit >= 0.0)
     }
 
@@ -57,14 +57,14 @@ impl Units {
     fn awake(&self, work: &CpuWork, waking_ns: f64) -> impl Iterator<Item = Amount> {
         let is_shared = |amount: &&Amount| amount.0 != "call" && amount.0 != WAKING;
         let shared = work.amounts.iter().filter(is_shared);
-        let shared_ns: f64 = shared.map(|amount| self.of(amount.0) * amount.1).sum();
+        let shared_ns: f64 = shared.map(|amount| self.unit_ns(amount.0) * amount.1).sum();
         work.amounts.iter().map(move |&(name, amount)| match name {
             WAKING => (name, (amount * shared_ns / waking_ns.max(1.0)).min(1.0)),
             _ => (name, amount),
         })
     }
 
-    fn of(&self, name: &str) -> f64 {
+    fn unit_ns(&self, name: &str) -> f64 {
         self.0.get(name).copied().unwrap_or(0.0)
     }
 }

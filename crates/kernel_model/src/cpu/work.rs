@@ -33,7 +33,7 @@ pub struct CpuWork {
 impl CpuWork {
     /// Of an operation of one rank; `None` for exchanges, which are no work of one rank.
     #[must_use]
-    pub fn of(op: &Op, context: &Context<'_>) -> Option<Self> {
+    pub fn from_op(op: &Op, context: &Context<'_>) -> Option<Self> {
         let name = op.name();
         let work = op.work();
         let bytes = work.bytes as f64;
@@ -74,14 +74,14 @@ impl CpuWork {
     /// The lookups of a batch in all tables.
     #[must_use]
     pub fn lookups(context: &Context<'_>) -> Self {
-        let amounts = lookup::forward(&context.tiles, context.cores);
+        let amounts = lookup::forward_amounts(&context.tiles, context.cores);
         Self { kind: "embedding_forward".to_owned(), amounts, sizes: tables(context, None) }
     }
 
     /// The updates of the rows that a batch looked up.
     #[must_use]
     pub fn row_updates(rule: Optimizer, context: &Context<'_>) -> Self {
-        let amounts = lookup::backward(&context.tiles, rule, context.cores);
+        let amounts = lookup::backward_amounts(&context.tiles, rule, context.cores);
         Self { kind: "embedding_backward".to_owned(), amounts, sizes: tables(context, Some(rule)) }
     }
 }

@@ -26,7 +26,7 @@ enum Draws {
 impl Popularity {
     /// Of a table of so many rows whose ids are distributed so.
     #[must_use]
-    pub fn of(ids: &IndexDistribution, rows: u64) -> Self {
+    pub fn from_distribution(ids: &IndexDistribution, rows: u64) -> Self {
         match ids {
             IndexDistribution::Uniform => Self::uniform(rows),
             IndexDistribution::Zipf { exponent } => Self::zipf(rows, *exponent),
@@ -158,7 +158,7 @@ pub struct HitCurve {
 impl HitCurve {
     /// Of so many lookups: each point has half the stay of the next.
     #[must_use]
-    pub fn of(popularity: &Popularity, lookups: f64) -> Self {
+    pub fn new(popularity: &Popularity, lookups: f64) -> Self {
         let mut points = [(0.0, 0.0); POINTS];
         if lookups > 0.0 {
             let mut stays = lookups;

@@ -74,10 +74,10 @@ impl Sharing {
 
 /// What the lookups of a step ask of a CPU.
 #[must_use]
-pub fn forward(tiles: &[&TileUse], cores: Cores) -> Vec<Amount> {
-    let private = Missed::of(tiles, cores.private);
-    let quarter = Missed::of(tiles, cores.last / 4.0);
-    let last = Missed::of(tiles, cores.last);
+pub fn forward_amounts(tiles: &[&TileUse], cores: Cores) -> Vec<Amount> {
+    let private = CacheMisses::for_rows(tiles, cores.private);
+    let quarter = CacheMisses::for_rows(tiles, cores.last / 4.0);
+    let last = CacheMisses::for_rows(tiles, cores.last);
     let sharing = Sharing::new(lookup_chunks(tiles), cores.threads);
     let sum = |of: &dyn Fn(&TileUse) -> f64| {
         sharing.uneven() * tiles.iter().map(|tile| of(tile)).sum::<f64>()
@@ -119,7 +119,7 @@ fn lookup_chunks(tiles: &[&TileUse]) -> f64 {
 
 /// The work of a step's row updates on a CPU.
 #[must_use]
-pub fn backward(tiles: &[&TileUse], rule: Optimizer, cores: Cores) -> Vec<Amount> {
+pub fn backward_amounts(tiles: &[&TileUse], rule: Optimizer, cores: Cores) -> Vec<Amount> {
     let sum = |of: &dyn Fn(&TileUse) -> f64| tiles.iter().map(|tile| of(tile)).sum::<f64>();
     let ids = sum(&|tile| tile.uses);
     let bags = sum(&|tile| tile.bags as f64);
@@ -181,7 +181,7 @@ fn updates(tiles: &[&TileUse], rule: Optimizer, cores: Cores) -> Vec<Amount> {
     let read = sum(&|tile| 4.0 * tile.uses * tile.dim as f64);
     // What the lookups left in a cache, if as much fits.
     let left = |cache: f64| past(row_bytes + gradient, cache);
-    let states = Missed::states(tiles, rule, cores.last);
+    let states = CacheMisses::states(tiles, rule, cores.last);
     let missed = |cache: f64| read * past(gradient, cache);
     let is = |asked: bool| if asked { 1.0 } else { 0.0 };
     let parts = rule.state_names().len();
@@ -205,11 +205,11 @@ fn updates(tiles: &[&TileUse], rule: Optimizer, cores: Cores) -> Vec<Amount> {
         ("row_bytes_past_eighth", row_bytes * left(cores.last / 8.0)),
         (
             "row_bytes_past_last",
-            Missed::of(tiles, cores.last).unique_bytes.min(row_bytes) * left(cores.last),
+            CacheMisses::for_rows(tiles, cores.last).unique_bytes.min(row_bytes) * left(cores.last),
         ),
         ("rows_past_last", rows * left(cores.last)),
         ("state_bytes", state_bytes),
-        ("state_bytes_past_eighth", Missed::states(tiles, rule, cores.last / 8.0).bytes),
+        ("state_bytes_past_eighth", CacheMisses::states(tiles, rule, cores.last / 8.0).bytes),
         ("state_bytes_past_last", states.bytes),
         ("state_rows_past_last", states.rows),
         ("elements_rowwise", is(rule == Optimizer::RowwiseAdagrad) * elements),
@@ -257,7 +257,7 @@ fn passes(rows: f64) -> f64 {
 
 /// Rows that a step uses and a cache does not hold.
 #[derive(Clone, Copy, Debug, Default)]
-struct Missed {
+struct CacheMisses {
     /// Rows, each use that misses.
     rows: f64,
     /// Their bytes.
@@ -270,8 +270,8 @@ struct Missed {
     unique_bytes: f64,
 }
 
-impl Missed {
-    fn of(tiles: &[&TileUse], cache: f64) -> Self {
+impl CacheMisses {
+    fn for_rows(tiles: &[&TileUse], cache: f64) -> Self {
         Self::sized(tiles, cache, row)
     }
 

@@ -1,7 +1,7 @@
 use schema::random::CounterRng;
 
 use super::{Forest, LEAVES, Tree};
-use crate::bits::{Reader, Writer};
+use crate::bit_stream::{BitReader, BitWriter};
 
 const FEATURES: u64 = 7;
 
@@ -49,17 +49,17 @@ fn all_trees_together_give_what_each_gives_by_itself() {
 #[test]
 fn a_forest_comes_back_and_a_tree_of_too_many_leaves_does_not() {
     let forest = forest(40);
-    let mut out = Writer::default();
+    let mut out = BitWriter::default();
     forest.write(&mut out);
     let bytes = out.into_bytes();
-    assert_eq!(Forest::read(&mut Reader::new(&bytes), FEATURES as usize), Some(forest));
+    assert_eq!(Forest::read(&mut BitReader::new(&bytes), FEATURES as usize), Some(forest));
     let large = Forest::new(0.0, 0.0..=1.0, vec![tree(LEAVES, CounterRng::new(1, 1))]);
-    let mut out = Writer::default();
+    let mut out = BitWriter::default();
     large.write(&mut out);
     let bytes = out.into_bytes();
-    assert_eq!(Forest::read(&mut Reader::new(&bytes), FEATURES as usize), Some(large));
+    assert_eq!(Forest::read(&mut BitReader::new(&bytes), FEATURES as usize), Some(large));
     // A chain of splits: a leaf on each left side, without an end.
-    let mut out = Writer::default();
+    let mut out = BitWriter::default();
     [0.0, 0.0, 1.0].into_iter().for_each(|value| out.float(value));
     out.bits(1, 16);
     out.float(0.5);
@@ -71,5 +71,5 @@ fn a_forest_comes_back_and_a_tree_of_too_many_leaves_does_not() {
     out.bits(1, 1);
     out.bits(511, 10);
     let bytes = out.into_bytes();
-    assert_eq!(Forest::read(&mut Reader::new(&bytes), FEATURES as usize), None);
+    assert_eq!(Forest::read(&mut BitReader::new(&bytes), FEATURES as usize), None);
 }

@@ -102,7 +102,7 @@ fn many_problems_are_solved_in_their_order() {
 fn errors_of_the_mlp_stand_beside_those_of_the_model() {
     let rows = rows();
     let model = shipped::model(Kind::LayerNorm).expect("a model");
-    let mut table = evaluate::of(&model, &rows, Part::Test);
+    let mut table = evaluate::evaluate_model(&model, &rows, Part::Test);
     let tenth_more = MlpProblem { ..problems(Kind::LayerNorm, &rows).remove(0) };
     let mut targets = tenth_more.test.targets.clone();
     targets.iter_mut().for_each(|target| *target += 1.1f32.ln());
@@ -123,12 +123,15 @@ fn errors_of_the_mlp_stand_beside_those_of_the_model() {
 fn peaks_are_what_rows_to_learn_from_reached() {
     let rows = rows();
     let device = rows[0].device;
-    let peaks = MeasuredPeaks::of(device, &rows);
+    let peaks = MeasuredPeaks::from_rows(device, &rows);
     assert!((peaks.bytes / device.dram - 0.5).abs() < 1e-9, "{peaks:?}");
     assert_eq!(peaks.flops, device.peak.f32, "no product was measured");
     let long = rows.iter().max_by(|a, b| a.latency_ns.total_cmp(&b.latency_ns)).expect("rows");
     assert!((peaks.roofline_ns(&long.work) / long.latency_ns - 1.0).abs() < 1e-9);
-    let row =
-        &evaluate::of(&shipped::model(Kind::LayerNorm).expect("a model"), &rows, Part::Test)[0];
+    let row = &evaluate::evaluate_model(
+        &shipped::model(Kind::LayerNorm).expect("a model"),
+        &rows,
+        Part::Test,
+    )[0];
     assert!(row.measured_peak_mape_pct < row.roofline_mape_pct, "{row:?}");
 }

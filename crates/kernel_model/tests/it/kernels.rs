@@ -121,7 +121,7 @@ fn a_model_is_the_same_bytes_for_any_number_of_threads_and_comes_back() {
     assert!([2, 7].into_iter().all(|threads| bytes(threads) == one));
     let model = KernelModel::from_bytes(&one).expect("a model");
     assert_eq!(model.to_bytes().expect("bytes"), one);
-    for row in evaluate::of(&model, &rows, Part::Test) {
+    for row in evaluate::evaluate_model(&model, &rows, Part::Test) {
         assert!(row.mape_pct < 3.0 && row.mape_pct < 0.2 * row.roofline_mape_pct, "{row:?}");
         assert!((80.0..=100.0).contains(&row.covered_pct), "{row:?}");
     }
@@ -142,20 +142,20 @@ fn a_model_is_the_same_bytes_for_any_number_of_threads_and_comes_back() {
 #[test]
 fn a_device_is_predicted_from_others_and_better_by_a_few_of_its_rows() {
     let rows = three_devices();
-    let left_out = leave_out::of(Kind::LayerNorm, &rows, 2);
+    let left_out = leave_out::evaluate_left_out_devices(Kind::LayerNorm, &rows, 2);
     assert_eq!(left_out.len(), 3);
     for row in &left_out {
         assert!(row.mape_pct < row.roofline_mape_pct, "{row:?}");
     }
     let model = train(Kind::LayerNorm, &rows, Vec::new(), 2).expect("a model");
     let few = &table("h100", 20);
-    let adapted = few_shot::adapted(model.clone(), few).expect("enough rows");
+    let adapted = few_shot::calibrate(model.clone(), few).expect("enough rows");
     let again = KernelModel::from_bytes(&adapted.to_bytes().expect("bytes")).expect("a model");
     assert_eq!(again, adapted);
     let work = Work::new(Kind::LayerNorm, &[15_000, 1024]).expect("a work");
     let price = again.price(&work, device("h100"));
     assert!(!price.domain.is_unseen_device && model.price(&work, device("h100")) != price);
-    let error = few_shot::adapted(model, &few[..4]).expect_err("too few");
+    let error = few_shot::calibrate(model, &few[..4]).expect_err("too few");
     assert!(matches!(error, Error::TooFew { expected: 5, got: 4, .. }), "{error}");
 }
 
@@ -170,7 +170,7 @@ fn kernels_that_were_measured_by_themselves_have_no_floor() {
         };
         let rows = |from: u64, to: u64| (from..to).map(row).collect::<Vec<_>>();
         let model = shipped::model(kind).expect("a model");
-        let adapted = few_shot::adapted(model.clone(), &rows(0, 60)).expect("enough rows");
+        let adapted = few_shot::calibrate(model.clone(), &rows(0, 60)).expect("enough rows");
         let again = KernelModel::from_bytes(&adapted.to_bytes().expect("bytes")).expect("a model");
         assert_eq!(again, adapted);
         // Longer than what a price is at least, and far shorter than any host.
@@ -190,7 +190,7 @@ fn kernels_that_were_measured_by_themselves_have_no_floor() {
         };
         assert!(mean(&adapted) < 0.03, "{kind:?}: {}", mean(&adapted));
         assert!(mean(&model) > 0.2, "{kind:?}: {}", mean(&model));
-        let few = few_shot::adapted(model, &rows(0, 4)).expect_err("too few");
+        let few = few_shot::calibrate(model, &rows(0, 4)).expect_err("too few");
         assert!(matches!(few, Error::TooFew { expected: 5, got: 4, .. }), "{few}");
     }
 }

@@ -4,11 +4,10 @@ use std::collections::BTreeMap;
 
 use trace::store::StringId;
 
-use super::price::part_key;
-use super::{Calibration, Key, Waiting, launches, mean};
+use super::{Calibration, Key, Waiting, mean, operator_calls};
 use crate::cost::operation_name;
 use crate::program::{Action, Overhead, Program, Rank, Returns, Segment, WorkKind};
-use crate::recording::{RecordedRank, Step};
+use crate::recording::{RankTimes, Step};
 
 /// Adds the samples of some ranks of a step. With all ranks, what collectives take is the shortest
 /// kernel of each: the last rank to arrive does not wait.
@@ -25,7 +24,7 @@ pub fn add(calibration: &mut Calibration, step: &Step, ranks: &[usize]) {
         works(calibration, number, (program, rank, recorded));
         waits(calibration, program, (rank, recorded));
     }
-    launches::collect(calibration, step, ranks);
+    operator_calls::collect(&mut calibration.launches, step, ranks);
     for collective in &program.collectives {
         if !collective.parts.iter().all(|(rank, _)| ranks.contains(rank)) {
             continue;
@@ -77,7 +76,7 @@ fn host_factor(usual: &Usual<'_>, step: &Step, rank: usize) -> Option<f64> {
     let (of, recorded) = (&step.program.ranks[rank], &step.recorded.ranks[rank]);
     let mut means: BTreeMap<Segment, Option<f64>> = BTreeMap::new();
     let mut mean = |segment| {
-        let find = || usual.overheads.get(&key(&step.program, segment)).copied();
+        let find = || usual.overheads.get(&Key::from_segment(&step.program, segment)).copied();
         *means.entry(segment).or_insert_with(find)
     };
     ratio(
@@ -89,7 +88,7 @@ fn host_factor(usual: &Usual<'_>, step: &Step, rank: usize) -> Option<f64> {
 fn work_factor(usual: &Usual<'_>, step: &Step, rank: usize) -> Option<f64> {
     let works = step.program.ranks[rank].works.iter().zip(&step.recorded.ranks[rank].works);
     ratio(works.filter(|(work, _)| work.collective.is_none()).filter_map(|(work, (from, to))| {
-        Some((to - from, *usual.works.get(&part_key(&step.program, work.as_part()))?))
+        Some((to - from, *usual.works.get(&Key::from_part(&step.program, work.as_part()))?))
     }))
 }
 
@@ -104,7 +103,7 @@ fn ratio(pairs: impl Iterator<Item = (i64, f64)>) -> Option<f64> {
 /// from what recording them did: `event_ns` for each event.
 fn segments<'a>(
     rank: &'a Rank,
-    recorded: &'a RecordedRank,
+    recorded: &'a RankTimes,
     event_ns: f64,
 ) -> impl Iterator<Item = (Segment, i64)> + 'a {
     let threads = rank.threads.iter().zip(&recorded.actions).enumerate();
@@ -124,33 +123,20 @@ fn segments<'a>(
     })
 }
 
-/// What a stretch of host time is a sample of.
-pub(crate) fn key(program: &Program, segment: Segment) -> Key<Overhead> {
-    Key {
-        class: segment.overhead,
-        name: program.text(segment.op).to_owned(),
-        detail: program.text(segment.detail).to_owned(),
-    }
-}
-
-fn host(
-    calibration: &mut Calibration,
-    program: &Program,
-    (rank, recorded): (&Rank, &RecordedRank),
-) {
+fn host(calibration: &mut Calibration, program: &Program, (rank, recorded): (&Rank, &RankTimes)) {
     let mut samples: BTreeMap<Segment, Vec<i64>> = BTreeMap::new();
     for (segment, ns) in segments(rank, recorded, calibration.event_ns) {
         samples.entry(segment).or_default().push(ns);
     }
     for (segment, ns) in samples {
-        calibration.overheads.entry(key(program, segment)).or_default().extend(ns);
+        calibration.overheads.entry(Key::from_segment(program, segment)).or_default().extend(ns);
     }
 }
 
 fn works(
     calibration: &mut Calibration,
     number: u32,
-    (program, rank, recorded): (&Program, &Rank, &RecordedRank),
+    (program, rank, recorded): (&Program, &Rank, &RankTimes),
 ) {
     let mut samples: BTreeMap<(WorkKind, StringId, StringId), Vec<i64>> = BTreeMap::new();
     for (work, (from, to)) in rank.works.iter().zip(&recorded.works) {
@@ -167,11 +153,7 @@ fn works(
     }
 }
 
-fn waits(
-    calibration: &mut Calibration,
-    program: &Program,
-    (rank, recorded): (&Rank, &RecordedRank),
-) {
+fn waits(calibration: &mut Calibration, program: &Program, (rank, recorded): (&Rank, &RankTimes)) {
     let mut found: BTreeMap<Waiting, Vec<i64>> = BTreeMap::new();
     let mut add = |waiting, ns: i64| found.entry(waiting).or_default().push(ns);
     let end = |work: &u32| recorded.works[*work as usize].1;
@@ -213,11 +195,7 @@ fn waits(
 
 /// Classifies the start of a work: a launch if nothing was pending at its call, else a wait for
 /// what ended last before it.
-fn start(
-    rank: &Rank,
-    recorded: &RecordedRank,
-    (at, called): (usize, i64),
-) -> Option<(Waiting, i64)> {
+fn start(rank: &Rank, recorded: &RankTimes, (at, called): (usize, i64)) -> Option<(Waiting, i64)> {
     let work = &rank.works[at];
     let started = recorded.works[at].0;
     let end = |work: u32| recorded.works[work as usize].1;

@@ -11,7 +11,7 @@ use crate::cost::{Constants, Transfer};
 ///
 /// Returns and hand-overs are means. Latencies and gaps are medians: some of those works waited for
 /// what no row shows, and the mean would charge all others for it.
-pub fn of(calibration: &Calibration) -> Constants {
+pub fn derive_constants(calibration: &Calibration) -> Constants {
     let samples = |waiting: &Waiting| calibration.waits.get(waiting).map_or(&[][..], Vec::as_slice);
     let usual = |waiting: Waiting| median(samples(&waiting)).unwrap_or_default();
     let average = |waiting: &Waiting| rounded(mean(samples(waiting)).unwrap_or_default());

@@ -24,7 +24,7 @@ struct Content {
     recordings: Vec<u32>,
     /// What the samples of waiting amount to; for people, not read again.
     constants: Constants,
-    overheads: Vec<Row<Overhead>>,
+    overheads: Vec<SampleRow<Overhead>>,
     works: Vec<WorkRow>,
     waits: Vec<WaitRow>,
     transfers: Vec<TransferRow>,
@@ -42,7 +42,7 @@ fn is_zero(value: &f64) -> bool {
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Row<C> {
+struct SampleRow<C> {
     class: C,
     name: String,
     detail: String,
@@ -105,7 +105,7 @@ impl Calibration {
             host: self.machine.host.clone(),
             devices: self.machine.devices.clone(),
             recordings: self.recordings.clone(),
-            constants: constants::of(self),
+            constants: constants::derive_constants(self),
             overheads: rows(&self.overheads),
             works: work_rows(self),
             waits: waits.collect(),
@@ -166,8 +166,8 @@ fn wrong(expected: &str, got: &impl ToString) -> Error {
     Error::Calibration { expected: expected.to_owned(), got: got.to_string() }
 }
 
-fn rows<C: Copy + Ord>(of: &BTreeMap<Key<C>, Vec<i64>>) -> Vec<Row<C>> {
-    let row = |(key, samples): (&Key<C>, &Vec<i64>)| Row {
+fn rows<C: Copy + Ord>(of: &BTreeMap<Key<C>, Vec<i64>>) -> Vec<SampleRow<C>> {
+    let row = |(key, samples): (&Key<C>, &Vec<i64>)| SampleRow {
         class: key.class,
         name: key.name.clone(),
         detail: key.detail.clone(),
@@ -213,7 +213,7 @@ fn works(
     Ok(all)
 }
 
-fn samples<C: Ord>(rows: Vec<Row<C>>) -> Result<BTreeMap<Key<C>, Vec<i64>>, Error> {
+fn samples<C: Ord>(rows: Vec<SampleRow<C>>) -> Result<BTreeMap<Key<C>, Vec<i64>>, Error> {
     let mut all = BTreeMap::new();
     for row in rows {
         check(&row.name, &row.samples)?;

@@ -1,21 +1,21 @@
 //! Estimates the time at unrecorded sizes from recorded sizes of the same work.
 //!
-//! Sizes are the numbers in a text such as `512x128 float, 128x128 float`; what an operator says of
-//! its FLOPs and bytes follows them. Knows no kernel: it only assumes that time grows as a power of
-//! what grows.
+//! SizeText are the numbers in a text such as `512x128 float, 128x128 float`; what an operator says
+//! of its FLOPs and bytes follows them. Knows no kernel: it only assumes that time grows as a power
+//! of what grows.
 
-use crate::effort;
+use crate::effort::Effort;
 
-/// Sizes, and the text around them: only what is alike in that can be compared.
+/// SizeText, and the text around them: only what is alike in that can be compared.
 #[derive(Clone, Debug, PartialEq)]
-struct Sizes {
+struct SizeText {
     around: String,
     numbers: Vec<f64>,
     /// How many of the numbers are dimensions; FLOPs and bytes follow.
     dims: usize,
 }
 
-fn sizes(detail: &str) -> Sizes {
+fn sizes(detail: &str) -> SizeText {
     let (mut around, mut numbers, mut digits) = (String::new(), Vec::new(), String::new());
     for letter in detail.chars().chain(['\n']) {
         if letter.is_ascii_digit() {
@@ -29,22 +29,22 @@ fn sizes(detail: &str) -> Sizes {
         }
         around.push(letter);
     }
-    let said = if effort::of(detail).is_some() { 2 } else { 0 };
-    Sizes { around, dims: numbers.len() - said, numbers }
+    let said = if Effort::parse(detail).is_some() { 2 } else { 0 };
+    SizeText { around, dims: numbers.len() - said, numbers }
 }
 
 /// The logarithms of the ratios of all numbers, `b` by `a`.
-fn ratios<'a>(a: &'a Sizes, b: &'a Sizes) -> impl Iterator<Item = f64> + 'a {
+fn ratios<'a>(a: &'a SizeText, b: &'a SizeText) -> impl Iterator<Item = f64> + 'a {
     a.numbers.iter().zip(&b.numbers).map(|(a, b)| (b.max(0.5) / a.max(0.5)).ln())
 }
 
 /// How unlike two sizes are: the Euclidean distance of the logarithms of their numbers.
-fn distance(a: &Sizes, b: &Sizes) -> f64 {
+fn distance(a: &SizeText, b: &SizeText) -> f64 {
     ratios(a, b).map(|ratio| ratio * ratio).sum::<f64>().sqrt()
 }
 
 /// How much larger `b` is than `a`: the logarithm of the ratio that differs most.
-fn growth(a: &Sizes, b: &Sizes) -> f64 {
+fn growth(a: &SizeText, b: &SizeText) -> f64 {
     let dims = a.dims;
     let most = |all: &mut dyn Iterator<Item = f64>| {
         all.max_by(|a, b| a.abs().total_cmp(&b.abs())).unwrap_or(0.0)
@@ -61,7 +61,7 @@ const ALIKE: f64 = 0.01;
 
 /// The one factor, as a logarithm, by which the dimensions that differ do, such as the batch of
 /// both matrices of a product; `None` where they differ by several.
-fn factor(a: &Sizes, b: &Sizes) -> Option<f64> {
+fn factor(a: &SizeText, b: &SizeText) -> Option<f64> {
     let grown = growth(a, b);
     let is_alike = |ratio: f64| ratio.abs() < ALIKE || (ratio - grown).abs() < ALIKE;
     ratios(a, b).take(a.dims).all(is_alike).then_some(grown)
@@ -81,7 +81,7 @@ enum OnLine {
 
 /// Where `wanted` lies on the line through `a` and `b`: the same dimensions differ by one factor.
 /// Between them also FLOPs and bytes lie between theirs; other rules do more at the same sizes.
-fn on_line(a: &Sizes, b: &Sizes, wanted: &Sizes) -> Option<OnLine> {
+fn on_line(a: &SizeText, b: &SizeText, wanted: &SizeText) -> Option<OnLine> {
     let (whole, part) = (factor(a, b)?, factor(a, wanted)?);
     if whole.abs() < ALIKE {
         return None;
@@ -139,7 +139,7 @@ pub fn find(known: &[(&str, f64)], detail: &str, alone: f64) -> Option<Near> {
     if wanted.numbers.is_empty() {
         return None;
     }
-    let mut all: Vec<(usize, Sizes, f64)> = (0..known.len())
+    let mut all: Vec<(usize, SizeText, f64)> = (0..known.len())
         .map(|at| (at, sizes(known[at].0), known[at].1))
         .filter(|(_, sizes, _)| sizes.around == wanted.around)
         .collect();

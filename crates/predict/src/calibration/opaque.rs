@@ -3,20 +3,24 @@
 use super::constants::transfer;
 use super::{Calibration, mean};
 use crate::cost::{Cost, Source, Transfer};
-use crate::effort;
+use crate::effort::Effort;
 use crate::program::Overhead;
 use crate::recording::text_bytes;
 
+/// The name of a kernel, or of host time, of an operator that the calibration does not contain. Its
+/// detail has the bytes that the operator moves.
+pub const OPAQUE: &str = "opaque";
+
 /// Lines through what operators took by the bytes of their tensors.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Opaque {
+pub struct OpaqueCosts {
     work: Transfer,
     host: Transfer,
 }
 
-impl Opaque {
+impl OpaqueCosts {
     /// Of a calibration. Collectives are left out: most of them wait.
-    pub fn of(calibration: &Calibration) -> Self {
+    pub fn from_calibration(calibration: &Calibration) -> Self {
         let works = calibration.works.iter().filter(|(key, _)| !key.name.contains("nccl"));
         let recordings = &calibration.recordings;
         let works =
@@ -58,7 +62,7 @@ impl Opaque {
     }
 }
 
-impl Opaque {
+impl OpaqueCosts {
     /// What of an operator without calls is work on its data, at most `whole_ns`: by the bytes of
     /// its tensors and what a byte takes in the mean of all operators.
     pub fn host_work_ns(&self, sizes: &str, whole_ns: i64) -> i64 {
@@ -97,7 +101,7 @@ fn cost(line: Transfer, detail: &str) -> Cost {
 
 /// The bytes that a detail says: of the work, of a copy, else of its operator's tensors.
 fn bytes(detail: &str) -> u64 {
-    if let Some(effort) = effort::of(detail) {
+    if let Some(effort) = Effort::parse(detail) {
         return effort.bytes();
     }
     let last = detail.rsplit("; ").next().unwrap_or(detail);

@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 
 use trace::store::StringId;
 
-use super::collect::key;
-use super::opaque::Opaque;
+use super::opaque::{OPAQUE, OpaqueCosts};
+use super::roofline_scaling::{self, Roof};
 use super::{Calibration, Key, constants, mean, nearest, samples};
 use crate::cost::{Cost, Costs, RankCosts, Source};
-use crate::effort::{self, Roof};
-use crate::lower::execution::OPAQUE;
+use crate::effort::Effort;
 use crate::program::{Action, Overhead, Part, Program, Returns, Segment, Work, WorkKind};
 use crate::recording::Setting;
 
@@ -45,13 +44,13 @@ pub struct Prices {
     overheads: Centres<Overhead>,
     works: Centres<WorkKind>,
     roof: Roof,
-    opaque: Opaque,
+    opaque: OpaqueCosts,
     constants: crate::cost::Constants,
 }
 
 impl<C: Ord + Copy> Centres<C> {
     /// Of samples, of which `centre` makes one figure; of several together too.
-    fn of<S>(samples: &BTreeMap<Key<C>, S>, centre: impl Fn(C, &[&S]) -> f64) -> Self {
+    fn from_samples<S>(samples: &BTreeMap<Key<C>, S>, centre: impl Fn(C, &[&S]) -> f64) -> Self {
         let mut by_name: BTreeMap<(C, String), Vec<&S>> = BTreeMap::new();
         let mut by_class: BTreeMap<C, Vec<&S>> = BTreeMap::new();
         for (key, samples) in samples {
@@ -73,7 +72,7 @@ impl<C: Ord + Copy> Centres<C> {
         if let Some(found) = self.by_key.get(&key) {
             return Cost { ns: rounded(*found), source: Some(Source::Measured) };
         }
-        let named = of_name(&self.by_key, &key);
+        let named = find_by_name(&self.by_key, &key);
         let known: Vec<(&str, f64)> =
             named.iter().map(|(detail, found)| (*detail, **found)).collect();
         match nearest::find(&known, &key.detail, alone) {
@@ -100,7 +99,7 @@ impl<C: Ord + Copy> Centres<C> {
 }
 
 /// What there is of a key's name, by its details.
-fn of_name<'a, C: Ord + Copy, V>(
+fn find_by_name<'a, C: Ord + Copy, V>(
     all: &'a BTreeMap<Key<C>, V>,
     key: &Key<C>,
 ) -> Vec<(&'a str, &'a V)> {
@@ -134,21 +133,29 @@ pub(crate) fn trimmed(mut samples: Vec<i64>) -> Vec<i64> {
 impl Prices {
     /// Of a calibration.
     pub fn new(calibration: &Calibration, method: Method) -> Self {
-        let overheads = Centres::of(&calibration.overheads, |class, all: &[&Vec<i64>]| {
-            let all: Vec<i64> = all.iter().flat_map(|one| one.iter().copied()).collect();
-            let kept = match method {
-                Method::Trimmed if class != Overhead::RuntimeCall => trimmed(all),
-                _ => all,
-            };
-            mean(&kept).unwrap_or_default()
-        });
-        let works = Centres::of(&calibration.works, |_, all| {
+        let overheads =
+            Centres::from_samples(&calibration.overheads, |class, all: &[&Vec<i64>]| {
+                let all: Vec<i64> = all.iter().flat_map(|one| one.iter().copied()).collect();
+                let kept = match method {
+                    Method::Trimmed if class != Overhead::RuntimeCall => trimmed(all),
+                    _ => all,
+                };
+                mean(&kept).unwrap_or_default()
+            });
+        let works = Centres::from_samples(&calibration.works, |_, all| {
             samples::centre(all, &calibration.recordings).unwrap_or_default()
         });
         let known = works.by_key.iter();
-        let roof = Roof::of(known.map(|(key, found)| (key.detail.as_str(), *found)));
-        let opaque = Opaque::of(calibration);
-        Self { method, overheads, works, roof, opaque, constants: constants::of(calibration) }
+        let roof = Roof::from_works(known.map(|(key, found)| (key.detail.as_str(), *found)));
+        let opaque = OpaqueCosts::from_calibration(calibration);
+        Self {
+            method,
+            overheads,
+            works,
+            roof,
+            opaque,
+            constants: constants::derive_constants(calibration),
+        }
     }
 
     /// The samples that a price of [`Method::Full`] rests on; none where nothing is known.
@@ -159,7 +166,7 @@ impl Prices {
         if let Some(own) = all.get(key) {
             return vec![own.as_ref()];
         }
-        let named = of_name(all, key);
+        let named = find_by_name(all, key);
         let details: Vec<(&str, f64)> = named.iter().map(|(detail, _)| (*detail, 1.0)).collect();
         if let Some(near) = nearest::find(&details, &key.detail, 0.0) {
             return vec![named[near.place].1.as_ref()];
@@ -194,10 +201,12 @@ impl Prices {
         let mut known: BTreeMap<Segment, Cost> = BTreeMap::new();
         let mut kernels = BTreeMap::new();
         let ranks = program.ranks.iter().enumerate().map(|(at, rank)| {
-            let setting = setting.of(rank.copy_of.unwrap_or(at));
+            let setting = setting.rank(rank.copy_of.unwrap_or(at));
             let actions = rank.threads.iter().map(|thread| {
                 let mut of = |segment: Segment| {
-                    *known.entry(segment).or_insert_with(|| self.overhead(key(program, segment)))
+                    *known
+                        .entry(segment)
+                        .or_insert_with(|| self.overhead(Key::from_segment(program, segment)))
                 };
                 let cost = |action: &Action| match action {
                     Action::Host(segment) => of(*segment),
@@ -231,7 +240,7 @@ impl Prices {
         known: &mut BTreeMap<(WorkKind, StringId, StringId), Cost>,
     ) -> Cost {
         let mut one = |part: Part| {
-            let of = || self.kernel(part_key(program, part));
+            let of = || self.kernel(Key::from_part(program, part));
             *known.entry((part.kind, part.name, part.detail)).or_insert_with(of)
         };
         let parts = work.cost_parts();
@@ -258,10 +267,10 @@ impl Prices {
             return self.opaque.work(&key.detail);
         }
         let is_known = self.works.by_key.contains_key(&key);
-        if is_known || effort::of(&key.detail).is_none() {
+        if is_known || Effort::parse(&key.detail).is_none() {
             return self.works.cost(key, WORK_POWER);
         }
-        let named = of_name(&self.works.by_key, &key);
+        let named = find_by_name(&self.works.by_key, &key);
         let known: Vec<(&str, f64)> =
             named.iter().map(|(detail, found)| (*detail, **found)).collect();
         let near = nearest::find(&known, &key.detail, WORK_POWER).filter(|near| near.is_between);
@@ -274,10 +283,10 @@ impl Prices {
 
     /// Whether a kernel is scaled by the roofline: neither it nor sizes on both sides are known.
     pub(crate) fn is_scaled(&self, key: &Key<WorkKind>) -> bool {
-        if self.works.by_key.contains_key(key) || effort::of(&key.detail).is_none() {
+        if self.works.by_key.contains_key(key) || Effort::parse(&key.detail).is_none() {
             return false;
         }
-        let named = of_name(&self.works.by_key, key);
+        let named = find_by_name(&self.works.by_key, key);
         let known: Vec<(&str, f64)> =
             named.iter().map(|(detail, found)| (*detail, **found)).collect();
         let near = nearest::find(&known, &key.detail, WORK_POWER);
@@ -290,12 +299,14 @@ impl Prices {
     pub(crate) fn residuals(&self) -> BTreeMap<&str, Vec<(f64, f64)>> {
         let mut found: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
         for (key, own) in &self.works.by_key {
-            let others: Vec<(&str, f64)> = of_name(&self.works.by_key, key)
+            let others: Vec<(&str, f64)> = find_by_name(&self.works.by_key, key)
                 .into_iter()
                 .filter(|(detail, _)| *detail != key.detail)
                 .map(|(detail, found)| (detail, *found))
                 .collect();
-            let Some(scaled) = effort::scaled(&others, &key.detail, self.roof) else { continue };
+            let Some(scaled) = roofline_scaling::scaled(&others, &key.detail, self.roof) else {
+                continue;
+            };
             let own = own.max(1.0);
             let scaled = scaled.max(1.0);
             found.entry(&key.name).or_default().push(((own / scaled).ln(), scaled));
@@ -304,21 +315,12 @@ impl Prices {
     }
 
     fn scaled(&self, named: &[(&str, f64)], key: &Key<WorkKind>) -> Option<f64> {
-        effort::scaled(named, &key.detail, self.roof).or_else(|| {
+        roofline_scaling::scaled(named, &key.detail, self.roof).or_else(|| {
             let all = self.works.by_key.iter();
             let known: Vec<(&str, f64)> =
                 all.map(|(key, found)| (key.detail.as_str(), *found)).collect();
-            effort::pass(&known, &key.detail)
-                .or_else(|| effort::scaled(&known, &key.detail, self.roof))
+            roofline_scaling::pass(&known, &key.detail)
+                .or_else(|| roofline_scaling::scaled(&known, &key.detail, self.roof))
         })
-    }
-}
-
-/// The key of a part's samples.
-pub(crate) fn part_key(program: &Program, part: Part) -> Key<WorkKind> {
-    Key {
-        class: part.kind,
-        name: program.text(part.name).to_owned(),
-        detail: program.text(part.detail).to_owned(),
     }
 }

@@ -29,14 +29,14 @@ pub fn factors(calibration: &Calibration) -> Vec<f64> {
             None => groups.push(vec![one]),
         }
     }
-    groups.iter().filter(|group| group.len() > 1).flat_map(|group| of_group(group)).collect()
+    groups.iter().filter(|group| group.len() > 1).flat_map(|group| group_factors(group)).collect()
 }
 
 fn times(calibration: &Calibration) -> Vec<Times<'_>> {
     let recordings = &calibration.recordings;
     let mut times: Vec<Times<'_>> = recordings.iter().map(|_| Times::new()).collect();
     for (key, samples) in &calibration.works {
-        for one in samples.of_recordings(recordings) {
+        for one in samples.by_recording(recordings) {
             let Some(steps) = recordings.get(one.recording) else { continue };
             let per_step = one.count as f64 / f64::from((*steps).max(1));
             times[one.recording].insert(key, one.centre_ns * per_step);
@@ -55,7 +55,7 @@ fn is_same(a: &Times<'_>, b: &Times<'_>) -> bool {
     shared(a, b) && shared(b, a)
 }
 
-fn of_group(group: &[&Times<'_>]) -> Vec<f64> {
+fn group_factors(group: &[&Times<'_>]) -> Vec<f64> {
     let is_shared = |key: &Key<WorkKind>| group.iter().all(|one| one.contains_key(key));
     let total = |one: &&Times<'_>| -> f64 {
         one.iter().filter(|(key, _)| is_shared(key)).map(|(_, ns)| ns).sum()

@@ -13,7 +13,7 @@ pub struct WorkSamples {
 
 /// Of one recording: the centre of its samples, and how many a step has.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct OfRecording {
+pub struct RecordingCentre {
     /// Place of the recording.
     pub recording: usize,
     /// The median over its steps of the mean within a step.
@@ -56,8 +56,8 @@ impl WorkSamples {
     }
 
     /// By recording: of `recordings` steps each.
-    pub fn of_recordings(&self, recordings: &[u32]) -> Vec<OfRecording> {
-        of_recordings(&[self], recordings)
+    pub fn by_recording(&self, recordings: &[u32]) -> Vec<RecordingCentre> {
+        by_recording(&[self], recordings)
     }
 }
 
@@ -77,7 +77,7 @@ impl From<Vec<i64>> for WorkSamples {
 
 /// The centre of several together, as [`WorkSamples::centre`].
 pub fn centre(all: &[&WorkSamples], recordings: &[u32]) -> Option<f64> {
-    let found = of_recordings(all, recordings);
+    let found = by_recording(all, recordings);
     let sum: f64 = found.iter().map(|one| one.centre_ns).sum();
     (!found.is_empty()).then(|| sum / found.len() as f64)
 }
@@ -85,7 +85,7 @@ pub fn centre(all: &[&WorkSamples], recordings: &[u32]) -> Option<f64> {
 /// Another process slows a whole step down, or some of its kernels: a mean over steps would charge
 /// every prediction for it. Within a step works of one name and size may differ, as caches are warm
 /// or cold. So the mean within steps and the median over them.
-fn of_recordings(all: &[&WorkSamples], recordings: &[u32]) -> Vec<OfRecording> {
+fn by_recording(all: &[&WorkSamples], recordings: &[u32]) -> Vec<RecordingCentre> {
     let mut every: Vec<(u32, i64)> = Vec::with_capacity(all.iter().map(|one| one.ns.len()).sum());
     for one in all {
         every.extend(one.steps.iter().copied().zip(one.ns.iter().copied()));
@@ -93,7 +93,7 @@ fn of_recordings(all: &[&WorkSamples], recordings: &[u32]) -> Vec<OfRecording> {
     if all.len() > 1 {
         every.sort_by_key(|(step, _)| *step);
     }
-    let mut found: Vec<OfRecording> = Vec::new();
+    let mut found: Vec<RecordingCentre> = Vec::new();
     let mut means: Vec<f64> = Vec::new();
     let (mut recording, mut end) = (0, recordings.first().map_or(u32::MAX, |steps| *steps));
     for samples in every.chunk_by(|a, b| a.0 == b.0) {
@@ -106,7 +106,7 @@ fn of_recordings(all: &[&WorkSamples], recordings: &[u32]) -> Vec<OfRecording> {
         }
         if found.last().is_none_or(|last| last.recording != recording) {
             close(&mut found, &mut means);
-            found.push(OfRecording { recording, centre_ns: 0.0, count: 0 });
+            found.push(RecordingCentre { recording, centre_ns: 0.0, count: 0 });
         }
         let sum: i64 = samples.iter().map(|(_, ns)| ns).sum();
         means.push(sum as f64 / samples.len() as f64);
@@ -119,9 +119,15 @@ fn of_recordings(all: &[&WorkSamples], recordings: &[u32]) -> Vec<OfRecording> {
 }
 
 /// Ends a recording with the means of its steps.
-fn close(found: &mut [OfRecording], means: &mut Vec<f64>) {
+fn close(found: &mut [RecordingCentre], means: &mut Vec<f64>) {
     if let Some(last) = found.last_mut() {
         last.centre_ns = distribution::median(means).unwrap_or_default();
         means.clear();
     }
+}
+
+/// The mean of samples; `None` of none.
+pub fn mean(samples: &[i64]) -> Option<f64> {
+    let sum: i64 = samples.iter().sum();
+    (!samples.is_empty()).then(|| sum as f64 / samples.len() as f64)
 }

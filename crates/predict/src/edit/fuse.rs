@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::position::EditPosition;
 use super::remove::cut;
-use super::select::{Operator, fitting};
-use super::{Place, works};
+use super::select::{OperatorRange, find_operators};
+use super::works;
 use crate::Error;
 use crate::program::{Action, Overhead, Program, Segment, Thread, WorkId};
 
@@ -19,10 +20,11 @@ use crate::program::{Action, Overhead, Program, Segment, Thread, WorkId};
 /// arXiv:2201.07821, Figure 11: bags of many tables become one batched lookup.
 pub(super) fn apply(
     program: &mut Program,
-    place: Place,
-    (operators, factor): (&str, f64),
+    position: EditPosition,
+    operators: &str,
+    factor: f64,
 ) -> Result<(), Error> {
-    let found = fitting(program, place, ("operators", operators))?;
+    let found = find_operators(program, position, "operators", operators)?;
     let mut fused = 0;
     for (rank, operators) in found.into_iter().enumerate() {
         let runs = runs(program, rank, &operators);
@@ -55,16 +57,16 @@ pub(super) fn apply(
             }
             thread.actions.splice(first.end..first.end, kept);
         }
-        works::remove(program, place, (rank, &doomed, &instead))?;
+        works::remove(program, position, rank, &doomed, &instead)?;
     }
     if fused == 0 {
-        return Err(place.wrong("operators that follow each other", "single ones"));
+        return Err(position.error("operators that follow each other", "single ones"));
     }
     Ok(())
 }
 
 /// The work on its data of an operator that launches nothing.
-fn host_works(thread: &Thread, operator: Operator) -> Vec<Action> {
+fn host_works(thread: &Thread, operator: OperatorRange) -> Vec<Action> {
     let actions = &thread.actions[operator.begin..=operator.end];
     let work = |action: &Action| match action {
         Action::Host(segment) if segment.overhead == Overhead::HostOnly => {
@@ -76,8 +78,8 @@ fn host_works(thread: &Thread, operator: Operator) -> Vec<Action> {
 }
 
 /// Runs of at least two operators with nothing but host time and marks between them.
-fn runs(program: &Program, rank: usize, operators: &[Operator]) -> Vec<Vec<Operator>> {
-    let mut runs: Vec<Vec<Operator>> = Vec::new();
+fn runs(program: &Program, rank: usize, operators: &[OperatorRange]) -> Vec<Vec<OperatorRange>> {
+    let mut runs: Vec<Vec<OperatorRange>> = Vec::new();
     for operator in operators {
         let follows = runs.last().and_then(|run| run.last()).is_some_and(|last| {
             last.thread == operator.thread
@@ -96,7 +98,7 @@ fn runs(program: &Program, rank: usize, operators: &[Operator]) -> Vec<Vec<Opera
 }
 
 /// What an operator launches, in order.
-pub(super) fn launched(program: &Program, rank: usize, operator: Operator) -> Vec<WorkId> {
+pub(super) fn launched(program: &Program, rank: usize, operator: OperatorRange) -> Vec<WorkId> {
     let actions = &program.ranks[rank].threads[operator.thread].actions;
     let calls = actions[operator.begin..=operator.end].iter();
     let launches = calls.filter_map(|action| match action {

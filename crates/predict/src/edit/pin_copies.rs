@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::Place;
+use super::position::EditPosition;
 use crate::Error;
 use crate::program::{Action, Call, Program, Rank, Returns, WorkId};
 
@@ -11,7 +11,7 @@ const PAGEABLE: &str = "Pageable -> Device";
 const PINNED: &str = "Pinned -> Device";
 
 /// Pins the memory of all copies to devices. A wait for such a copy alone goes.
-pub(super) fn apply(program: &mut Program, place: Place) -> Result<(), Error> {
+pub(super) fn apply(program: &mut Program, position: EditPosition) -> Result<(), Error> {
     let mut pinned = 0;
     for at in 0..program.ranks.len() {
         let of_copy = |work: &&crate::program::Work| program.text(work.name).contains(PAGEABLE);
@@ -27,7 +27,7 @@ pub(super) fn apply(program: &mut Program, place: Place) -> Result<(), Error> {
         release(&mut program.ranks[at], &copies.into_iter().collect());
     }
     if pinned == 0 {
-        return Err(place.wrong("copies from pageable memory to a device", "none"));
+        return Err(position.error("copies from pageable memory to a device", "none"));
     }
     Ok(())
 }

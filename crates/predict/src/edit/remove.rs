@@ -2,27 +2,32 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::select::{Operator, fitting};
-use super::{Place, works};
+use super::position::EditPosition;
+use super::select::{OperatorRange, find_operators};
+use super::works;
 use crate::Error;
 use crate::program::{Action, Overhead, Program, Thread, WorkId};
 
 /// Removes operators, with the time before them and all they launch.
-pub(super) fn apply(program: &mut Program, place: Place, operators: &str) -> Result<(), Error> {
-    let found = fitting(program, place, ("operators", operators))?;
+pub(super) fn apply(
+    program: &mut Program,
+    position: EditPosition,
+    operators: &str,
+) -> Result<(), Error> {
+    let found = find_operators(program, position, "operators", operators)?;
     for (rank, operators) in found.into_iter().enumerate() {
         let mut doomed = BTreeSet::new();
         for operator in operators.into_iter().rev() {
             let thread = &mut program.ranks[rank].threads[operator.thread];
             doomed.extend(cut(thread, operator));
         }
-        works::remove(program, place, (rank, &doomed, &BTreeMap::new()))?;
+        works::remove(program, position, rank, &doomed, &BTreeMap::new())?;
     }
     Ok(())
 }
 
 /// Cuts an operator out of its thread; what it launched. Its effects on other threads stay.
-pub(super) fn cut(thread: &mut Thread, operator: Operator) -> Vec<WorkId> {
+pub(super) fn cut(thread: &mut Thread, operator: OperatorRange) -> Vec<WorkId> {
     let mut launched = Vec::new();
     let mut kept = Vec::new();
     for action in thread.actions.drain(operator.begin..=operator.end) {

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::Place;
-use super::select::{Operator, fitting};
+use super::position::EditPosition;
+use super::select::{OperatorRange, find_operators};
 use crate::Error;
 use crate::program::{Action, Overhead, Program, Rank, Segment, WorkId};
 use trace::store::StringId;
@@ -15,48 +15,49 @@ use trace::store::StringId;
 /// the last one there now.
 pub(super) fn apply(
     program: &mut Program,
-    place: Place,
-    (operators, after): (&str, &str),
+    position: EditPosition,
+    operators: &str,
+    after: &str,
 ) -> Result<(), Error> {
-    let moved = fitting(program, place, ("operators", operators))?;
-    let anchors = fitting(program, place, ("after", after))?;
+    let moved = find_operators(program, position, "operators", operators)?;
+    let anchors = find_operators(program, position, "after", after)?;
     let mut made = 0;
     for (at, (moved, anchors)) in moved.into_iter().zip(anchors).enumerate() {
         let rank = &mut program.ranks[at];
         for thread in 0..rank.threads.len() {
-            let of_thread = |all: &[Operator]| -> Vec<Operator> {
+            let of_thread = |all: &[OperatorRange]| -> Vec<OperatorRange> {
                 all.iter().filter(|one| one.thread == thread).copied().collect()
             };
             let (moved, mut anchors) = (of_thread(&moved), of_thread(&anchors));
             anchors.retain(|anchor| !moved.contains(anchor));
             let actions = &rank.threads[thread].actions;
-            let meets = |one: &Operator| {
+            let meets = |one: &OperatorRange| {
                 let mut inside = actions[one.begin..=one.end].iter();
                 inside.any(|action| matches!(action, Action::Signal(_) | Action::Await { .. }))
             };
             if moved.iter().any(meets) {
                 let expected = "operators that no other thread waits for";
-                return Err(place.wrong(expected, "one that it does"));
+                return Err(position.error(expected, "one that it does"));
             }
             if !moved.is_empty() && !anchors.is_empty() {
-                let order = order(actions, (&moved, &anchors));
-                rearrange(rank, (thread, &order));
+                let order = order(actions, &moved, &anchors);
+                rearrange(rank, thread, &order);
                 made += moved.len();
             }
         }
     }
     if made == 0 {
-        return Err(place.wrong("both operators on one thread", "each on another"));
+        return Err(position.error("both operators on one thread", "each on another"));
     }
     Ok(())
 }
 
-/// An action at its new place, with its old one; the gap before a moved operator has none.
+/// An action at its new position, with its old one; the gap before a moved operator has none.
 type Placed = (Option<usize>, Action);
 
 /// The actions of a thread in their new order, with the gaps that belong between them.
-fn order(actions: &[Action], (moved, anchors): (&[Operator], &[Operator])) -> Vec<Placed> {
-    let target = |one: &Operator| {
+fn order(actions: &[Action], moved: &[OperatorRange], anchors: &[OperatorRange]) -> Vec<Placed> {
+    let target = |one: &OperatorRange| {
         let before = anchors.iter().rev().find(|anchor| anchor.begin < one.begin);
         before.or(anchors.iter().find(|anchor| anchor.begin > one.begin)).copied()
     };
@@ -115,7 +116,7 @@ fn gap(action: &Action) -> Option<Segment> {
 }
 
 /// Gives a thread its actions in a new order, and streams their work.
-fn rearrange(rank: &mut Rank, (thread, order): (usize, &[Placed])) {
+fn rearrange(rank: &mut Rank, thread: usize, order: &[Placed]) {
     let old = std::mem::take(&mut rank.threads[thread].actions);
     let waits = waits_for_last(rank, &old);
     let new: Vec<Action> = order.iter().map(|(_, action)| action.clone()).collect();

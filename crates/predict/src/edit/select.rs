@@ -4,20 +4,20 @@ use std::collections::BTreeSet;
 
 use schema::pattern;
 
-use super::Place;
+use super::position::EditPosition;
 use crate::Error;
 use crate::program::{Action, MarkKind, Program, Rank};
 
 /// An operator of a thread: the places of its first and last action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Operator {
+pub(super) struct OperatorRange {
     pub thread: usize,
     pub begin: usize,
     pub end: usize,
 }
 
 /// The outermost operators of a rank, thread by thread, in order.
-pub(super) fn operators(rank: &Rank) -> Vec<Operator> {
+pub(super) fn operators(rank: &Rank) -> Vec<OperatorRange> {
     let mut found = Vec::new();
     for (thread, actions) in rank.threads.iter().map(|thread| &thread.actions).enumerate() {
         let mut begin = None;
@@ -25,7 +25,7 @@ pub(super) fn operators(rank: &Rank) -> Vec<Operator> {
             match action {
                 Action::Begin(mark) if mark.kind == MarkKind::Operator => begin = Some(at),
                 Action::End => {
-                    let whole = begin.take().map(|begin| Operator { thread, begin, end: at });
+                    let whole = begin.take().map(|begin| OperatorRange { thread, begin, end: at });
                     found.extend(whole);
                 }
                 _ => {}
@@ -36,7 +36,7 @@ pub(super) fn operators(rank: &Rank) -> Vec<Operator> {
 }
 
 /// The name of an operator.
-pub(super) fn name(program: &Program, rank: usize, operator: Operator) -> &str {
+pub(super) fn name(program: &Program, rank: usize, operator: OperatorRange) -> &str {
     match program.ranks[rank].threads[operator.thread].actions[operator.begin] {
         Action::Begin(mark) => program.text(mark.name),
         _ => "",
@@ -55,51 +55,53 @@ fn split(pattern: &str) -> (&str, Option<usize>) {
 ///
 /// # Errors
 /// [`Error::NothingSelected`] if none does on any rank.
-pub(super) fn fitting(
+pub(super) fn find_operators(
     program: &Program,
-    place: Place,
-    (what, pattern): (&'static str, &str),
-) -> Result<Vec<Vec<Operator>>, Error> {
+    position: EditPosition,
+    what: &'static str,
+    pattern: &str,
+) -> Result<Vec<Vec<OperatorRange>>, Error> {
     let (names, number) = split(pattern);
-    let of_rank = |rank: usize| -> Vec<Operator> {
+    let of_rank = |rank: usize| -> Vec<OperatorRange> {
         let all = operators(&program.ranks[rank]).into_iter();
-        let fitting =
+        let find_operators =
             all.filter(|operator| pattern::matches(names, name(program, rank, *operator)));
         match number {
-            Some(number) => fitting.skip(number).take(1).collect(),
-            None => fitting.collect(),
+            Some(number) => find_operators.skip(number).take(1).collect(),
+            None => find_operators.collect(),
         }
     };
-    let found: Vec<Vec<Operator>> = (0..program.ranks.len()).map(of_rank).collect();
+    let found: Vec<Vec<OperatorRange>> = (0..program.ranks.len()).map(of_rank).collect();
     if found.iter().all(Vec::is_empty) {
         if number.is_some()
-            && let Ok(all) = fitting(program, place, (what, names))
+            && let Ok(all) = find_operators(program, position, what, names)
         {
             let most = all.iter().map(Vec::len).max().unwrap_or_default();
             let expected = format!("{what} of which each rank has at most {most}, from [0] on");
-            return Err(place.wrong(&expected, format!("{pattern:?}")));
+            return Err(position.error(&expected, format!("{pattern:?}")));
         }
         let ranks = 0..program.ranks.len();
         let names = ranks.flat_map(|rank| {
             let all = operators(&program.ranks[rank]).into_iter();
             all.map(move |operator| name(program, rank, operator).to_owned())
         });
-        return Err(nothing(place, (what, pattern), names.collect()));
+        return Err(nothing_selected(position, what, pattern, names.collect()));
     }
     Ok(found)
 }
 
 /// The error of a pattern that fits nothing.
-pub(super) fn nothing(
-    place: Place,
-    (what, pattern): (&'static str, &str),
+pub(super) fn nothing_selected(
+    position: EditPosition,
+    what: &'static str,
+    pattern: &str,
     names: BTreeSet<String>,
 ) -> Error {
     const NAMED: usize = 3;
     let mut names: Vec<String> = names.into_iter().collect();
     names.sort_by_cached_key(|name| distance(pattern, name));
     names.truncate(NAMED);
-    let Place { number, kind } = place;
+    let EditPosition { number, kind } = position;
     Error::NothingSelected { number, kind, what, got: pattern.to_owned(), names }
 }
 

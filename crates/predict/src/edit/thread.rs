@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::Place;
-use super::select::{Operator, fitting, name};
+use super::position::EditPosition;
+use super::select::{OperatorRange, find_operators, name};
 use crate::Error;
 use crate::program::{Action, Overhead, Program, Thread};
 
@@ -15,26 +15,32 @@ use crate::program::{Action, Overhead, Program, Thread};
 /// ways that no edit knows: what this gains is an upper bound.
 pub(super) fn apply(
     program: &mut Program,
-    place: Place,
-    (operators, join): (&str, Option<&str>),
+    position: EditPosition,
+    operators: &str,
+    join: Option<&str>,
 ) -> Result<(), Error> {
-    let moved = fitting(program, place, ("operators", operators))?;
+    let moved = find_operators(program, position, "operators", operators)?;
     let joins = match join {
-        Some(join) => fitting(program, place, ("join", join))?,
+        Some(join) => find_operators(program, position, "join", join)?,
         None => vec![Vec::new(); program.ranks.len()],
     };
     let mut joined = 0;
     for (at, (moved, joins)) in moved.into_iter().zip(joins).enumerate() {
-        joined += split(program, at, (&moved, &joins));
+        joined += split(program, at, &moved, &joins);
     }
     if join.is_some() && joined == 0 {
-        return Err(place.wrong("an operator that joins behind one that moves", "none"));
+        return Err(position.error("an operator that joins behind one that moves", "none"));
     }
     Ok(())
 }
 
 /// Moves the operators of a rank; how many of them another one waits for.
-fn split(program: &mut Program, at: usize, (moved, joins): (&[Operator], &[Operator])) -> usize {
+fn split(
+    program: &mut Program,
+    at: usize,
+    moved: &[OperatorRange],
+    joins: &[OperatorRange],
+) -> usize {
     let mut signals = (next_signal(program, at)..).step_by(2);
     let mut own: Vec<Action> = Vec::new();
     // By thread and place: what is called instead, and what is waited for before.
@@ -48,7 +54,7 @@ fn split(program: &mut Program, at: usize, (moved, joins): (&[Operator], &[Opera
         let actions = &program.ranks[at].threads[operator.thread].actions;
         own.extend_from_slice(&actions[operator.begin..=operator.end]);
         begins.insert((operator.thread, operator.begin), signal);
-        let later = |join: &&Operator| {
+        let later = |join: &&OperatorRange| {
             join.thread == operator.thread && join.begin > operator.end && !moved.contains(join)
         };
         if let Some(join) = joins.iter().find(later) {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Place;
+use super::position::EditPosition;
 use crate::Error;
 use crate::program::{Action, Program, Rank, WorkId};
 
@@ -13,24 +13,28 @@ use crate::program::{Action, Program, Rank, WorkId};
 /// [`Error::Edit`] if one takes part in a collective: other ranks would wait for ever.
 pub(super) fn remove(
     program: &mut Program,
-    place: Place,
-    (at, doomed, instead): (usize, &BTreeSet<WorkId>, &BTreeMap<WorkId, WorkId>),
+    position: EditPosition,
+    at: usize,
+    doomed: &BTreeSet<WorkId>,
+    instead: &BTreeMap<WorkId, WorkId>,
 ) -> Result<(), Error> {
     let met =
         doomed.iter().find(|work| program.ranks[at].works[**work as usize].collective.is_some());
     if let Some(work) = met {
         let name = program.text(program.ranks[at].works[*work as usize].name).to_owned();
         let got = format!("{name}, which other ranks wait for");
-        return Err(place.wrong("work that no other rank takes part in", got));
+        return Err(position.error("work that no other rank takes part in", got));
     }
-    take_out(program, (at, doomed, instead));
+    take_out(program, at, doomed, instead);
     Ok(())
 }
 
 /// The same of works that no collective misses.
 pub(super) fn take_out(
     program: &mut Program,
-    (at, doomed, instead): (usize, &BTreeSet<WorkId>, &BTreeMap<WorkId, WorkId>),
+    at: usize,
+    doomed: &BTreeSet<WorkId>,
+    instead: &BTreeMap<WorkId, WorkId>,
 ) {
     let rank = &mut program.ranks[at];
     relink(rank, doomed, instead);
@@ -70,11 +74,7 @@ pub(super) fn take_out(
 fn relink(rank: &mut Rank, doomed: &BTreeSet<WorkId>, instead: &BTreeMap<WorkId, WorkId>) {
     let before: Vec<Vec<WorkId>> = (0..rank.works.len() as u32)
         .map(|work| {
-            if doomed.contains(&work) {
-                stand_ins(rank, work, (doomed, instead))
-            } else {
-                vec![work]
-            }
+            if doomed.contains(&work) { stand_ins(rank, work, doomed, instead) } else { vec![work] }
         })
         .collect();
     for at in 0..rank.works.len() {
@@ -115,7 +115,8 @@ fn relink(rank: &mut Rank, doomed: &BTreeSet<WorkId>, instead: &BTreeMap<WorkId,
 fn stand_ins(
     rank: &Rank,
     work: WorkId,
-    (doomed, instead): (&BTreeSet<WorkId>, &BTreeMap<WorkId, WorkId>),
+    doomed: &BTreeSet<WorkId>,
+    instead: &BTreeMap<WorkId, WorkId>,
 ) -> Vec<WorkId> {
     let mut found = BTreeSet::new();
     let mut seen = BTreeSet::new();

@@ -32,7 +32,10 @@ pub struct IterationRow {
 ///
 /// # Errors
 /// [`Error::TooFewSteps`] of fewer than two; those of reading steps; [`Error::Cycle`].
-pub fn of(job: &Job<'_>, spans: &[Vec<Span>]) -> Result<Vec<IterationRow>, Error> {
+pub fn evaluate_later_steps(
+    job: &Job<'_>,
+    spans: &[Vec<Span>],
+) -> Result<Vec<IterationRow>, Error> {
     let count = spans.iter().map(Vec::len).min().unwrap_or_default();
     if count < 2 {
         return Err(Error::TooFewSteps { rank: 0, expected: 2, got: count });

@@ -2,12 +2,12 @@
 
 use serde::Serialize;
 
-use super::{error_pct, published};
+use super::error_pct;
 use crate::Error;
 use crate::calibration::price::{Method, Prices};
 use crate::calibration::{Calibration, collect};
 use crate::cost::{Costs, replay};
-use crate::mode::{self, Mode};
+use crate::mode::{self, Mode, algorithm1};
 use crate::recording::Step;
 use crate::simulate;
 
@@ -34,7 +34,7 @@ pub struct LeftOutRow {
     pub one_mean_error_pct: f64,
     /// The same with samples trimmed at 1.5 interquartile ranges.
     pub trimmed_error_pct: f64,
-    /// By the published algorithm: see [`published`].
+    /// By the published algorithm: see [`algorithm1`].
     pub published_error_pct: f64,
     /// By the code that was published later: see [`mode`].
     pub published_code_error_pct: f64,
@@ -44,7 +44,7 @@ pub struct LeftOutRow {
 ///
 /// # Errors
 /// [`Error::TooFewRanks`] of fewer than two; [`Error::Cycle`].
-pub fn of(step: &Step) -> Result<Vec<LeftOutRow>, Error> {
+pub fn evaluate_left_out_ranks(step: &Step) -> Result<Vec<LeftOutRow>, Error> {
     let count = step.program.ranks.len();
     if count < 2 {
         return Err(Error::TooFewRanks { expected: 2, got: count });
@@ -56,7 +56,7 @@ fn row(step: &Step, rank: usize) -> Result<LeftOutRow, Error> {
     let others: Vec<usize> = (0..step.program.ranks.len()).filter(|other| *other != rank).collect();
     let mut calibration = Calibration::default();
     collect::add(&mut calibration, step, &others);
-    let mut constants = crate::calibration::constants::of(&calibration);
+    let mut constants = crate::calibration::constants::derive_constants(&calibration);
     super::replay::fit_transfers(step, &others, &mut constants)?;
     let setting = step.recorded.setting(&step.program);
     let price = |method| {
@@ -80,9 +80,13 @@ fn row(step: &Step, rank: usize) -> Result<LeftOutRow, Error> {
         other.start_ns + other.step_ns - recorded.start_ns
     });
     let mean_end = ends.sum::<i64>() / others.len() as i64;
-    let published = published::of((&step.program, &setting), &calibration, &constants);
-    let played =
-        mode::steps((&step.program, &setting), (&calibration, &constants), Mode::Published)?;
+    let published =
+        algorithm1::predict_step_times((&step.program, &setting), &calibration, &constants);
+    let played = mode::predict_step_times(
+        (&step.program, &setting),
+        (&calibration, &constants),
+        Mode::Published,
+    )?;
     let error = |method| Ok::<f64, Error>(error_pct(run(&price(method))?, measured_ns));
     Ok(LeftOutRow {
         rank: step.program.ranks[rank].rank,

@@ -23,21 +23,25 @@ pub struct Replay {
 ///
 /// # Errors
 /// [`Error::Cycle`].
-pub fn of(step: &Step, calibrated: &[usize]) -> Result<Replay, Error> {
+pub fn replay_step(step: &Step, calibrated: &[usize]) -> Result<Replay, Error> {
     let mut calibration = Calibration::default();
     collect::add(&mut calibration, step, calibrated);
-    let mut constants = constants::of(&calibration);
+    let mut constants = constants::derive_constants(&calibration);
     if calibrated.len() < step.program.ranks.len() {
         fit_transfers(step, calibrated, &mut constants)?;
     }
-    with(step, calibrated, constants)
+    replay_with_constants(step, calibrated, constants)
 }
 
 /// Plays a step again with given constants.
 ///
 /// # Errors
 /// [`Error::Cycle`].
-pub fn with(step: &Step, calibrated: &[usize], constants: Constants) -> Result<Replay, Error> {
+pub fn replay_with_constants(
+    step: &Step,
+    calibrated: &[usize],
+    constants: Constants,
+) -> Result<Replay, Error> {
     let costs = cost::replay(&step.program, &step.recorded, &constants);
     let simulation = simulate::run(&step.program, &costs)?;
     let ranks = ranks(step, &simulation, calibrated);

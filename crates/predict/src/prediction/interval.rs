@@ -7,10 +7,9 @@ use schema::median;
 use schema::random::CounterRng;
 use trace::store::StringId;
 
-use super::Draws;
-use crate::calibration::collect::key;
-use crate::calibration::price::{Prices, part_key};
-use crate::calibration::{Calibration, runs};
+use super::draws::Draws;
+use crate::calibration::price::Prices;
+use crate::calibration::{Calibration, Key, runs};
 use crate::program::{Action, Part, Program, Rank, Returns, Segment, WorkKind};
 use crate::simulate::Simulation;
 
@@ -36,7 +35,7 @@ type Scaling = Vec<Vec<f64>>;
 
 /// Where the drawn steps of a rank lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Interval {
+pub(super) struct StepInterval {
     /// 5 % are below.
     pub low_ns: i64,
     /// Half of them are.
@@ -46,11 +45,11 @@ pub(super) struct Interval {
 }
 
 /// Per rank.
-pub(super) fn of(
+pub(super) fn compute_intervals(
     program: &Program,
     (calibration, prices): (&Calibration, &Prices),
     (simulation, draws): (&Simulation, Draws),
-) -> Vec<Interval> {
+) -> Vec<StepInterval> {
     let mut elements = Vec::new();
     let mut found = Found::default();
     for (at, rank) in program.ranks.iter().enumerate() {
@@ -96,7 +95,7 @@ pub(super) fn of(
         let ns = |share| at(share).copied().unwrap_or(whole);
         let (low_ns, high_ns) = (ns(0.05), ns(0.95));
         let median_ns = median::integer_median(&mut drawn).unwrap_or(whole);
-        Interval { low_ns, median_ns, high_ns }
+        StepInterval { low_ns, median_ns, high_ns }
     };
     drawn.into_iter().enumerate().map(ends).collect()
 }
@@ -116,7 +115,7 @@ fn scaling(
     let mut named: BTreeMap<String, Vec<NodeId>> = BTreeMap::new();
     for (at, rank) in program.ranks.iter().enumerate() {
         for (number, work) in (0u32..).zip(&rank.works) {
-            let is_scaled = |part: &Part| prices.is_scaled(&part_key(program, *part));
+            let is_scaled = |part: &Part| prices.is_scaled(&Key::from_part(program, *part));
             if work.collective.is_none() && work.cost_parts().iter().any(is_scaled) {
                 let name = program.text(work.name).to_owned();
                 named.entry(name).or_default().push(simulation.work_node(at, number));
@@ -230,7 +229,8 @@ fn add<'a>(
                 Action::Call(call) if call.returns == Returns::AtOnce => call.cost,
                 _ => continue,
             };
-            let samples = || Prices::samples(&calibration.overheads, &key(program, segment));
+            let samples =
+                || Prices::samples(&calibration.overheads, &Key::from_segment(program, segment));
             let samples = found.hosts.entry(segment).or_insert_with(samples).clone();
             let node = simulation.action_node(at, place, number);
             let parts = vec![samples];
@@ -251,7 +251,7 @@ fn add<'a>(
             continue;
         }
         let of_part = |part: Part| {
-            let samples = || Prices::samples(&calibration.works, &part_key(program, part));
+            let samples = || Prices::samples(&calibration.works, &Key::from_part(program, part));
             let own = (part.kind, part.name, part.detail);
             found.works.entry(own).or_insert_with(samples).clone()
         };

@@ -2,7 +2,9 @@
 
 use serde::Serialize;
 
-use super::{Draws, interval, shares};
+use super::draws::Draws;
+use super::evidence::EvidenceShares;
+use super::interval;
 use crate::Error;
 use crate::calibration::Calibration;
 use crate::calibration::price::{Method, Prices};
@@ -45,15 +47,21 @@ pub struct NeverRun {
 ///
 /// # Errors
 /// [`Error::Cycle`].
-pub fn of(program: &Program, calibration: &Calibration, draws: Draws) -> Result<NeverRun, Error> {
+pub fn predict_program(
+    program: &Program,
+    calibration: &Calibration,
+    draws: Draws,
+) -> Result<NeverRun, Error> {
     let setting = Setting { ranks: vec![RankSetting::default(); program.ranks.len()] };
     let prices = Prices::new(calibration, Method::Full);
     let costs = prices.price(program, &setting);
     let simulation = simulate::run(program, &costs)?;
-    let intervals = interval::of(program, (calibration, &prices), (&simulation, draws));
+    let intervals =
+        interval::compute_intervals(program, (calibration, &prices), (&simulation, draws));
     let row = |at: usize| {
         let (busy_ns, idle_pct) = evaluate::idle(evaluate::works(program, &simulation, at));
-        let (measured_pct, modelled_pct, unknown_pct) = shares(&costs.ranks[at]);
+        let EvidenceShares { measured_pct, modelled_pct, unknown_pct } =
+            EvidenceShares::from_costs(&costs.ranks[at]);
         NeverRunRow {
             rank: program.ranks[at].rank,
             step_ns: simulation.step_ns(at),

@@ -47,7 +47,7 @@ const SHARE: f64 = 0.1;
 ///
 /// # Cost
 /// Two solutions of the graph for each name.
-pub fn of(program: &Program, simulation: &Simulation) -> Vec<NextRow> {
+pub fn rank_speedups(program: &Program, simulation: &Simulation) -> Vec<NextRow> {
     let ranks = program.ranks.len();
     let step = |of: &Simulation| (0..ranks).map(|rank| of.step_ns(rank)).max().unwrap_or_default();
     let whole = step(simulation);

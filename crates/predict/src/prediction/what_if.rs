@@ -2,7 +2,9 @@
 
 use serde::Serialize;
 
-use super::{Draws, interval, shares};
+use super::draws::Draws;
+use super::evidence::EvidenceShares;
+use super::interval;
 use crate::Error;
 use crate::calibration::Calibration;
 use crate::calibration::price::{Method, Prices};
@@ -60,7 +62,7 @@ pub struct Unedited<'a> {
 ///
 /// # Errors
 /// Those of [`Unedited::new`] and [`Unedited::with`].
-pub fn of(
+pub fn predict_edited(
     recorded: (&Program, &Setting),
     calibration: &Calibration,
     (name, edits): (&str, &[Edit]),
@@ -73,7 +75,7 @@ pub fn of(
 ///
 /// # Errors
 /// [`Error::Cycle`].
-pub fn compared(
+pub fn compare_programs(
     recorded: (&Program, &Setting),
     edited: Program,
     calibration: &Calibration,
@@ -109,11 +111,12 @@ impl<'a> Unedited<'a> {
         let costs = self.prices.price(&edited, self.setting);
         let simulation = simulate::run(&edited, &costs)?;
         let known = (self.calibration, &self.prices);
-        let intervals = interval::of(&edited, known, (&simulation, draws));
+        let intervals = interval::compute_intervals(&edited, known, (&simulation, draws));
         let row = |at: usize| {
             let recorded = edited.ranks[at].copy_of.unwrap_or(at);
             let (base_ns, step_ns) = (self.simulation.step_ns(recorded), simulation.step_ns(at));
-            let (measured_pct, modelled_pct, unknown_pct) = shares(&costs.ranks[at]);
+            let EvidenceShares { measured_pct, modelled_pct, unknown_pct } =
+                EvidenceShares::from_costs(&costs.ranks[at]);
             let (busy_ns, idle_pct) = evaluate::idle(evaluate::works(&edited, &simulation, at));
             WhatIfRow {
                 edits: name.to_owned(),

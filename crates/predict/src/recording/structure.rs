@@ -54,7 +54,7 @@ pub(super) struct Meeting {
 
 impl Structure {
     /// Of the traces of a job. Its ranks are taken for those of one job, whatever their quality.
-    pub fn of(job: &JobFacts<'_>) -> Self {
+    pub fn from_job(job: &JobFacts<'_>) -> Self {
         let (scopes, found) = (job.scopes(), job.collectives());
         let measured = measured::of(&job.ranks, found);
         let mut ranks = vec![RankWaits::default(); scopes.len()];
@@ -117,7 +117,7 @@ fn meetings(scopes: &[Scope<'_>], found: &collectives::Collectives) -> Vec<Meeti
 }
 
 /// The second of all pairs with a first one.
-pub(super) fn of(pairs: &[(u32, u32)], first: u32) -> impl Iterator<Item = u32> {
+pub(super) fn find_partners(pairs: &[(u32, u32)], first: u32) -> impl Iterator<Item = u32> {
     let from = pairs.partition_point(|pair| pair.0 < first);
     pairs[from..].iter().take_while(move |pair| pair.0 == first).map(|pair| pair.1)
 }

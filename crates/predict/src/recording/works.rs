@@ -5,16 +5,18 @@ use std::collections::BTreeMap;
 use analyze::skew;
 use trace::store::{EventKind, Strings};
 
-use super::structure::of;
-use super::{Reader, RecordedRank, sizes};
+use super::reader::RankReader;
+use super::recorded::RankTimes;
+use super::sizes;
+use super::structure::find_partners;
 use crate::effort;
 use crate::program::{Rank, Stream, Work, WorkKind};
 
 /// Adds the device work of a rank's step; by row, its place.
 pub(super) fn read(
-    read: &Reader<'_>,
+    read: &RankReader<'_>,
     names: &mut Strings,
-    (rank, recorded): (&mut Rank, &mut RecordedRank),
+    (rank, recorded): (&mut Rank, &mut RankTimes),
 ) -> BTreeMap<u32, u32> {
     let trace = read.scope.trace;
     let stream = |row: u32| Stream { device: trace.device(row), number: trace.stream(row) };
@@ -49,17 +51,19 @@ pub(super) fn read(
     }
     for (at, row) in rows.iter().enumerate() {
         let stream = rank.works[at].stream;
-        let before = of(&read.waits.behind, *row).find_map(|row| place.get(&row).copied());
+        let before =
+            find_partners(&read.waits.behind, *row).find_map(|row| place.get(&row).copied());
         let previous = at.checked_sub(1).filter(|before| rank.works[*before].stream == stream);
         rank.works[at].behind = before.or(previous.map(|before| before as u32));
-        let after = of(&read.waits.of_streams, *row).filter_map(|row| place.get(&row).copied());
+        let after =
+            find_partners(&read.waits.of_streams, *row).filter_map(|row| place.get(&row).copied());
         rank.works[at].after =
             after.filter(|other| rank.works[*other as usize].stream != stream).collect();
     }
     place
 }
 
-fn work(read: &Reader<'_>, names: &mut Strings, (row, stream): (u32, u32)) -> Work {
+fn work(read: &RankReader<'_>, names: &mut Strings, (row, stream): (u32, u32)) -> Work {
     let trace = read.scope.trace;
     let shape = trace.slices.launch_shape.get(row).copied();
     let bytes = trace.slices.bytes.get(row).copied();
@@ -70,7 +74,8 @@ fn work(read: &Reader<'_>, names: &mut Strings, (row, stream): (u32, u32)) -> Wo
     };
     let call = read.scope.links().call(row);
     let op = call.and_then(|call| read.top_operator(call));
-    // What a product takes depends on more than its grid: the operator's sizes come first.
+    // ThreadEventKind a product takes depends on more than its grid: the operator's sizes come
+    // first.
     let sizes = op.map_or("", |op| read.size_text(op));
     let launch = match (shape, bytes) {
         (Some(shape), _) => format!("{:?}x{:?}", shape.grid, shape.block),
@@ -100,7 +105,7 @@ fn work(read: &Reader<'_>, names: &mut Strings, (row, stream): (u32, u32)) -> Wo
     }
 }
 
-impl Reader<'_> {
+impl RankReader<'_> {
     /// The outermost operator around a row that is no label.
     pub(super) fn top_operator(&self, row: u32) -> Option<u32> {
         let is_operator = |row: &u32| sizes::is_operator(self.scope, *row);

@@ -20,7 +20,7 @@ pub fn traces(program: &Program, simulation: &Simulation) -> Vec<Trace> {
             world_size: Some(world),
             groups: Vec::new(),
         });
-        let write = Writer { program, simulation, rank, at };
+        let write = TraceWriter { program, simulation, rank, at };
         let correlations = write.threads(&mut trace);
         write.works(&mut trace, &correlations);
         trace.phases.insert("X".to_owned(), trace.slices.len() as u64);
@@ -29,7 +29,7 @@ pub fn traces(program: &Program, simulation: &Simulation) -> Vec<Trace> {
     program.ranks.iter().enumerate().map(one).collect()
 }
 
-struct Writer<'a> {
+struct TraceWriter<'a> {
     program: &'a Program,
     simulation: &'a Simulation,
     rank: &'a Rank,
@@ -37,7 +37,7 @@ struct Writer<'a> {
     at: usize,
 }
 
-impl Writer<'_> {
+impl TraceWriter<'_> {
     /// Writes the threads; per work, the correlation id of its call.
     fn threads(&self, trace: &mut Trace) -> Vec<Option<u64>> {
         let mut correlations = vec![None; self.rank.works.len()];

@@ -3,11 +3,12 @@
 
 use schema::{Granularity, Op};
 
-use super::memory::{Memory, Sizes};
+use super::memory::{Memory, MemoryTerms};
 use super::{Basis, OpPrice, RankPrice, Stage, StepCost, StepDomain, StepPrice};
 use crate::Error;
-use crate::lower::exchange::Exchanges;
-use crate::lower::own::{self, Workload};
+use crate::program::from_trainer::exchange::Exchanges;
+use crate::program::from_trainer::ops;
+use crate::workload::Workload;
 use kernel_model::Estimate;
 use kernel_model::cpu::{Context, CpuModel, CpuWork, Example, MeasuredStep};
 use kernel_model::rank_load::{RankLoad, TileTerms};
@@ -27,7 +28,7 @@ pub fn build_example<'a>(
     workload: Workload<'_>,
     measured: &'a MeasuredStep,
 ) -> Result<Example<'a>, Error> {
-    let ops = own::ops(workload)?.into_iter().next().unwrap_or_default();
+    let ops = ops::list_ops(workload)?.into_iter().next().unwrap_or_default();
     let rule = workload.config.optimizer.dense.kind;
     let updates = (rule.granularity() == Granularity::Element).then_some(rule);
     Ok(Example { measured, ops, tiles: workload.tiles(), updates })
@@ -47,7 +48,7 @@ struct RankStep {
 /// [`Error::Workload`] for what no step can be made of, more ranks than threads, and operations
 /// that were not measured.
 pub fn price(workload: Workload<'_>, model: &CpuModel) -> Result<StepPrice, Error> {
-    let ranks = own::ops(workload)?;
+    let ranks = ops::list_ops(workload)?;
     let threads = model.machine.threads.max(1) as usize;
     if ranks.len() > threads {
         let expected = format!("at most a rank for each of {threads} threads");
@@ -56,7 +57,7 @@ pub fn price(workload: Workload<'_>, model: &CpuModel) -> Result<StepPrice, Erro
     // Each rank has its share of the threads, of which the measurement had all.
     let slowdown = threads as f64 / (threads / ranks.len()) as f64;
     let tiles = workload.tiles();
-    let exchanges = Exchanges::of(&ranks);
+    let exchanges = Exchanges::from_ops(&ranks);
     let mut priced = Vec::new();
     for (rank, ops) in ranks.iter().enumerate() {
         let pricer = Pricer { model, slowdown, exchanges: &exchanges, rank };
@@ -100,7 +101,7 @@ impl Pricer<'_> {
     }
 
     fn op(&self, op: &Op, context: &Context<'_>) -> Result<OpPrice, Error> {
-        let (time, basis) = match CpuWork::of(op, context) {
+        let (time, basis) = match CpuWork::from_op(op, context) {
             None => (self.exchange(op), Basis::Formula),
             Some(work) => {
                 let price = self.model.price(&work).ok_or_else(|| Error::Workload {
@@ -146,13 +147,13 @@ fn whole(
     };
     let stages: [Estimate; 6] = std::array::from_fn(slowest);
     let step = stages.iter().fold(Estimate::default(), |sum, one| sum.plus(*one));
-    let sizes = Sizes::of(workload);
+    let sizes = MemoryTerms::from_workload(workload);
     let rule = workload.config.optimizer.sparse.kind;
     let batch = workload.config.training.batch_size;
-    let terms: Vec<TileTerms> = tiles.iter().map(|tile| TileTerms::of(tile, rule, None)).collect();
+    let terms: Vec<TileTerms> = tiles.iter().map(|tile| TileTerms::new(tile, rule, None)).collect();
     let one = |(number, rank): (usize, &RankStep)| {
         let held = tiles.iter().zip(&terms).filter(|(tile, _)| tile.rank == number);
-        let load = RankLoad::of(held.map(|(_, terms)| terms), &model.machine.spec);
+        let load = RankLoad::from_tiles(held.map(|(_, terms)| terms), &model.machine.spec);
         let wait = |(all, own): (&Estimate, &Estimate)| all.mean_ns - own.mean_ns;
         // What a GPU's driver and collectives hold, nobody holds here.
         let memory = sizes.memory(&load, workload.samples(number), (batch, batch));
@@ -169,7 +170,7 @@ fn whole(
     let of = |rank: &RankStep| rank.stages.iter().map(|stage| stage.mean_ns).sum::<f64>();
     let slow = ranks.iter().max_by(|a, b| of(a).total_cmp(&of(b)));
     let rests_on = slow.into_iter().flat_map(|rank| rank.rests_on.iter().copied());
-    let domain = StepDomain::of(rests_on, step.mean_ns);
+    let domain = StepDomain::from_ops(rests_on, step.mean_ns);
     StepPrice {
         cost: StepCost { step, peak_bytes, fits },
         stages,

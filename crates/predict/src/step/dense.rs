@@ -7,7 +7,8 @@ use serde::Serialize;
 
 use super::Conditions;
 use super::exchange::Peers;
-use crate::lower::own::{self, DenseUpdates, Workload};
+use crate::program::from_trainer::ops;
+use crate::workload::{DenseUpdates, Workload};
 use kernel_model::Estimate;
 use kernel_model::{Element, KernelModel, Kind, Price, Work, shipped};
 
@@ -47,14 +48,14 @@ impl Models {
     /// # Errors
     /// [`kernel_model::Error::Model`] if they were made by another version.
     pub fn shipped() -> Result<Self, kernel_model::Error> {
-        Self::of(shipped::model)
+        Self::from_loader(shipped::model)
     }
 
     /// Those that `model` gives for each kind.
     ///
     /// # Errors
     /// What `model` says.
-    pub fn of<E>(model: impl Fn(Kind) -> Result<KernelModel, E>) -> Result<Self, E> {
+    pub fn from_loader<E>(model: impl Fn(Kind) -> Result<KernelModel, E>) -> Result<Self, E> {
         Ok(Self {
             linear: model(Kind::Linear)?,
             bmm: model(Kind::Bmm)?,
@@ -106,7 +107,7 @@ pub fn price(
     // When so many elements of gradients were ready, and until when sums are under way.
     let mut ready: Vec<(usize, Estimate)> = Vec::new();
     let (mut gradients, mut sent, mut summed) = (0, 0, Estimate::default());
-    for op in own::dense_ops(workload, samples, DenseUpdates::Apart) {
+    for op in ops::list_dense_ops(workload, samples, DenseUpdates::Apart) {
         if let Op::AllReduce { elements } = op {
             sent += elements;
             let start = ready.iter().find(|one| one.0 >= sent).map_or(part.time, |one| one.1);

@@ -20,7 +20,7 @@ pub struct StepDomain {
 impl StepDomain {
     /// Of operations with their times, and the time of the whole step.
     #[must_use]
-    pub fn of(ops: impl Iterator<Item = (Basis, f64)>, step_ns: f64) -> Self {
+    pub fn from_ops(ops: impl Iterator<Item = (Basis, f64)>, step_ns: f64) -> Self {
         let mut found = Self::default();
         for (basis, ns) in ops {
             let share = match basis {

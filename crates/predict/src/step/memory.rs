@@ -6,7 +6,7 @@
 use schema::{Interaction, JobConfig};
 use serde::Serialize;
 
-use crate::lower::own::Workload;
+use crate::workload::Workload;
 use kernel_model::rank_load::RankLoad;
 
 /// A context of the driver, with PyTorch's kernels: assumed.
@@ -79,7 +79,7 @@ impl Memory {
 
 /// What a rank's memory depends on beside its tiles.
 #[derive(Clone, Copy, Debug)]
-pub struct Sizes {
+pub struct MemoryTerms {
     ranks: usize,
     /// Of the dense parameters and their states.
     parameters: u64,
@@ -92,8 +92,8 @@ pub struct Sizes {
     bags: f64,
 }
 
-impl Sizes {
-    pub fn of(workload: Workload<'_>) -> Self {
+impl MemoryTerms {
+    pub fn from_workload(workload: Workload<'_>) -> Self {
         let config = workload.config;
         let (parameters, states) = dense(config);
         let model = &config.model;
@@ -191,7 +191,7 @@ fn dense(config: &JobConfig) -> (u64, u64) {
 /// where no sample does.
 #[must_use]
 pub fn max_batch_size(
-    sizes: &Sizes,
+    sizes: &MemoryTerms,
     (loads, described): (&[RankLoad], usize),
     capacity: u64,
 ) -> Option<usize> {

@@ -6,10 +6,10 @@ use serde::Serialize;
 
 use super::dense::{self, DensePart};
 use super::exchange::Peers;
-use super::memory::{Memory, Sizes, max_batch_size};
+use super::memory::{Memory, MemoryTerms, max_batch_size};
 use super::{Conditions, RankPrice, Stage, StepDomain, StepPrice};
 use crate::Error;
-use crate::lower::own::Workload;
+use crate::workload::Workload;
 use kernel_model::Estimate;
 use kernel_model::rank_load::{BACKWARD_LAUNCHES, FORWARD_LAUNCHES, RankLoad, TileTerms};
 
@@ -47,7 +47,7 @@ pub struct StepPricer {
     loads: Vec<RankLoad>,
     /// Memory of each rank in all.
     bytes: Vec<u64>,
-    sizes: Sizes,
+    sizes: MemoryTerms,
     dense: DensePart,
     launch_ns: f64,
     /// The tile that moved last, and from where.
@@ -73,7 +73,7 @@ impl StepPricer {
         let mut tiles: Vec<TileTerms> = Vec::with_capacity(described.len());
         for (at, tile) in described.iter().enumerate() {
             let alike = at.checked_sub(1).map(|before| (&described[before], &tiles[before]));
-            tiles.push(TileTerms::of(tile, rule, alike));
+            tiles.push(TileTerms::new(tile, rule, alike));
         }
         let most = samples.iter().copied().max().unwrap_or(0);
         let owner: Vec<u32> = described.iter().map(|tile| tile.rank as u32).collect();
@@ -86,7 +86,7 @@ impl StepPricer {
             next: vec![NONE; owner.len()],
             loads: vec![RankLoad::default(); ranks],
             bytes: vec![0; ranks],
-            sizes: Sizes::of(workload),
+            sizes: MemoryTerms::from_workload(workload),
             dense: dense::price(workload, most, (conditions, &peers)),
             peers,
             owner: Vec::new(),
@@ -190,7 +190,7 @@ impl StepPricer {
         let first = known(self.first[rank as usize]);
         let held = std::iter::successors(first, |tile| known(self.next[*tile]));
         let rank = rank as usize;
-        self.loads[rank] = RankLoad::of(held.map(|tile| &self.tiles[tile]), &self.device);
+        self.loads[rank] = RankLoad::from_tiles(held.map(|tile| &self.tiles[tile]), &self.device);
         self.bytes[rank] = self.memory(rank).total();
     }
 
@@ -235,7 +235,7 @@ impl StepPricer {
         };
         let ranks = (0..self.loads.len()).map(rank).collect();
         let ops = self.dense.ops.iter().map(|op| (op.basis, op.time.mean_ns));
-        let domain = StepDomain::of(ops, cost.step.mean_ns);
+        let domain = StepDomain::from_ops(ops, cost.step.mean_ns);
         StepPrice {
             cost,
             stages,

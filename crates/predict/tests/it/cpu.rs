@@ -7,11 +7,12 @@ use kernel_model::cpu::{
     MeasuredSteps, MeasuredTables, TablesRound,
 };
 use kernel_model::embedding::Popularity;
-use kernel_model::embedding::lookup::{Cores, forward};
+use kernel_model::embedding::lookup::{Cores, forward_amounts};
 use kernel_model::tile_use::TileUse;
-use predict::lower::own::{self, Workload};
+use predict::program::from_trainer::ops;
 use predict::step;
 use predict::step::cpu::build_example;
+use predict::workload::Workload;
 use schema::random::CounterRng;
 use schema::topology::hardware;
 use schema::{DataType, FeatureStats, IndexDistribution, JobConfig, Optimizer, ShardingPlan};
@@ -74,9 +75,9 @@ impl Made {
             cores: machine().cores(),
             updates: Some(self.config.optimizer.dense.kind),
         };
-        let ops = own::ops(self.workload()).expect("operations").remove(0);
+        let ops = ops::list_ops(self.workload()).expect("operations").remove(0);
         let time = |op: &schema::Op| {
-            let work = CpuWork::of(op, &context).expect("no exchanges on one rank");
+            let work = CpuWork::from_op(op, &context).expect("no exchanges on one rank");
             let sum: f64 = work.amounts.iter().map(|(name, amount)| unit(name) * amount).sum();
             (op.name().to_owned(), sum)
         };
@@ -331,7 +332,7 @@ fn rows_past_a_cache_are_those_of_a_simulated_one_that_lives_through_steps() {
             vectors: 1,
             uses: (samples * pooling) as f64,
             longest_bag: pooling as u64,
-            popularity: Popularity::of(ids, *rows),
+            popularity: Popularity::from_distribution(ids, *rows),
         };
         let tiles: Vec<TileUse> = tables.iter().enumerate().map(tile).collect();
         let tiles: Vec<&TileUse> = tiles.iter().collect();
@@ -339,7 +340,7 @@ fn rows_past_a_cache_are_those_of_a_simulated_one_that_lives_through_steps() {
         let truth = simulated(&tables, uses, cached, 20);
         let last = (cached * 4 * DIM) as f64;
         let cores = Cores { threads: 1, private: 0.0, last };
-        let amounts = forward(&tiles, cores);
+        let amounts = forward_amounts(&tiles, cores);
         let rows = amounts.iter().find(|one| one.0 == "rows_past_last").expect("an amount").1;
         let share = rows / (uses as usize * tables.len()) as f64;
         assert!((share - truth).abs() < 0.04, "{tables:?}: {share:.3} for {truth:.3}");

@@ -67,7 +67,7 @@ fn calibration(took: [i64; 3]) -> Calibration {
 
 /// Median and interval of a step, microseconds.
 fn interval(batch: u64, calibration: &Calibration) -> (i64, i64, i64) {
-    let found = never_run::of(&product(batch), calibration, DRAWS).expect("no cycle");
+    let found = never_run::predict_program(&product(batch), calibration, DRAWS).expect("no cycle");
     let row = &found.rows[0];
     (row.low_ns / 1_000, row.median_ns / 1_000, row.high_ns / 1_000)
 }
@@ -108,7 +108,8 @@ fn recording(steps: &[i64]) -> Calibration {
 }
 
 fn step_ns(calibration: &Calibration) -> i64 {
-    never_run::of(&product(1024), calibration, DRAWS).expect("no cycle").rows[0].step_ns
+    never_run::predict_program(&product(1024), calibration, DRAWS).expect("no cycle").rows[0]
+        .step_ns
 }
 
 #[test]
@@ -170,8 +171,8 @@ fn what_decides_a_step_is_what_to_make_faster_next() {
     let step = step();
     let mut calibration = Calibration::default();
     collect::add(&mut calibration, &step, &[0]);
-    let found = prediction::of(&step, &calibration, DRAWS).expect("no cycle");
-    let rows = next::of(&step.program, &found.simulation);
+    let found = prediction::predict_step(&step, &calibration, DRAWS).expect("no cycle");
+    let rows = next::rank_speedups(&step.program, &found.simulation);
     let row = |subject: Subject, name: &str| {
         let row = rows.iter().find(|row| (row.subject, row.name.as_str()) == (subject, name));
         let row = row.unwrap_or_else(|| panic!("{name}"));

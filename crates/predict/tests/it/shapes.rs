@@ -1,19 +1,20 @@
 //! Kernels of sizes nobody recorded: what they take by those that were.
 
 use predict::calibration::price::{Method, Prices};
+use predict::calibration::roofline_scaling::{self, Roof};
 use predict::calibration::{Calibration, Key};
-use predict::effort::{self, Roof};
-use predict::lower;
-use predict::lower::own::{self, Workload};
 use predict::program::WorkKind;
+use predict::program::from_trainer;
+use predict::program::from_trainer::ops;
 use predict::recording::Setting;
+use predict::workload::Workload;
 use schema::{FeatureStats, ShardingPlan};
 
 /// What a work of so many bytes takes by others, to the nanosecond.
 fn scaled(known: &[(&str, f64)], detail: &str) -> i64 {
     // One byte a nanosecond.
-    let roof = Roof::of([("1; 0 FLOP, 100000000 B", 1e8)].into_iter());
-    effort::scaled(known, detail, roof).expect("a roofline").round() as i64
+    let roof = Roof::from_works([("1; 0 FLOP, 100000000 B", 1e8)].into_iter());
+    roofline_scaling::scaled(known, detail, roof).expect("a roofline").round() as i64
 }
 
 #[test]
@@ -61,7 +62,7 @@ fn of_two_ranks(op: &str, known: (&str, i64)) -> i64 {
     let plan = ShardingPlan::table_wise(&config.model.tables, 2);
     let features = FeatureStats::uniform(&config.model, 1);
     let workload = Workload { config: &config, plan: &plan, features: &features };
-    let program = lower::program(&own::ops(workload).expect("a workload"), 2.0);
+    let program = from_trainer::build_program(&ops::list_ops(workload).expect("a workload"), 2.0);
     let mut calibration = Calibration::default();
     let key = Key { class: WorkKind::Kernel, name: "k".to_owned(), detail: known.0.to_owned() };
     calibration.works.insert(key, vec![known.1].into());

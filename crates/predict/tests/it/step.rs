@@ -1,8 +1,8 @@
 //! Steps on hardware that nobody ran: properties of prices, memory to the byte, and tiles that
 //! move.
 
-use predict::lower::own::Workload;
 use predict::step::{Conditions, Models, StepPrice, StepPricer, price};
+use predict::workload::Workload;
 use schema::topology::Topology;
 use schema::{
     FeatureStats, IndexDistribution, JobConfig, Rank, ShardingPlan, TableId, Tile, topology,

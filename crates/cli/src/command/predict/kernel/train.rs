@@ -22,7 +22,7 @@ pub fn run(args: &PredictTrainKernels, session: &Session) -> Result<(), Error> {
         for kind in Kind::ALL.into_iter().filter(|kind| of(*kind)) {
             let at = models.iter().position(|model| model.kind() == kind);
             let base = at.map_or_else(|| model(None, kind), |at| Ok(models.swap_remove(at)))?;
-            models.push(few_shot::adapted(base, &rows).map_err(wrong)?);
+            models.push(few_shot::calibrate(base, &rows).map_err(wrong)?);
         }
     }
     let _made = output::folder(&args.output)?;

@@ -1,0 +1,309 @@
+//! What an operator of an execution trace calls: as operators of the calibration did.
+
+use std::collections::BTreeMap;
+
+use trace::execution_trace::{ExecutionTrace, Node, NodeForest, NodeTensor, TraceValue};
+
+use super::scaled_calls::{Scale, ScaledCalls};
+use super::sort::{self, Sort};
+use super::storage;
+use crate::calibration::launches::{ApiCall, LaunchedWork, Launches, Variant};
+use crate::calibration::opaque::OpaqueCosts;
+use crate::calibration::{Calibration, Key, nearest};
+use crate::recording::text_bytes;
+
+/// What an operator does.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct OperatorCalls {
+    /// The sizes of its tensors, as the calibration spells them where it knows them.
+    pub sizes: String,
+    /// Its calls, each with how many times as much work as recorded it launches.
+    pub calls: ScaledCalls,
+    /// Operators inside, or itself, that were never recorded: name, and bytes that it moves if it
+    /// does more than give another view of memory.
+    pub unknown: Vec<(String, Option<u64>)>,
+}
+
+/// An execution trace beside what a calibration knows.
+pub struct LaunchPredictor<'a> {
+    pub trace: &'a ExecutionTrace,
+    /// What lies in what.
+    pub tree: &'a NodeForest,
+    /// What operators called, and how long that took.
+    calibration: &'a Calibration,
+    launches: &'a Launches,
+    opaque: OpaqueCosts,
+    has_accelerator: bool,
+    /// What operators sort, by their nodes.
+    sorts: BTreeMap<u32, Sort>,
+}
+
+impl<'a> LaunchPredictor<'a> {
+    /// Of a trace.
+    pub fn new(
+        trace: &'a ExecutionTrace,
+        tree: &'a NodeForest,
+        calibration: &'a Calibration,
+    ) -> Self {
+        let mut all = trace.nodes.iter().flat_map(tensors);
+        let has_accelerator = all.any(|tensor| is_on_accelerator(trace, tensor));
+        let (launches, opaque) =
+            (&calibration.launches, OpaqueCosts::from_calibration(calibration));
+        let sorts = sort::find_sorts(trace);
+        Self { trace, tree, calibration, launches, opaque, has_accelerator, sorts }
+    }
+
+    /// A node and all inside, each after the node around it, in order.
+    pub fn inside(&self, at: u32) -> Vec<u32> {
+        let (mut open, mut found) = (vec![at], Vec::new());
+        while let Some(at) = open.pop() {
+            found.push(at);
+            open.extend(self.tree.children(at).iter().rev());
+        }
+        found
+    }
+
+    /// What an outermost operator does, with as many kernels as its ids are sorted by.
+    pub fn predict_calls(&self, at: u32) -> OperatorCalls {
+        let done = self.recorded(at);
+        match self.sort_in(at) {
+            Some(sort) => OperatorCalls { calls: sort.adapted(done.calls), ..done },
+            None => done,
+        }
+    }
+
+    /// What an operator, or one inside it, sorts.
+    fn sort_in(&self, at: u32) -> Option<Sort> {
+        if self.sorts.is_empty() {
+            return None;
+        }
+        self.inside(at).iter().find_map(|node| self.sorts.get(node).copied())
+    }
+
+    /// What an outermost operator does.
+    ///
+    /// The operators inside do what those of their names and sizes did, or of the nearest sizes.
+    /// Where that is not what one of this name and these sizes ever did, it does what that did most
+    /// often.
+    fn recorded(&self, at: u32) -> OperatorCalls {
+        let node = &self.trace.nodes[at as usize];
+        let own = sizes(self.trace, node);
+        let by_sizes = self.launches.outer.get(self.trace.name(node));
+        let composed = self.composed(at);
+        let done =
+            |sizes: String, calls: ScaledCalls| OperatorCalls { sizes, calls, unknown: Vec::new() };
+        if let Some((spelt, variants)) = by_sizes.and_then(|known| matching(known, &own)) {
+            let is_composed = |variant: &&Variant| is_alike(&variant.calls, &composed.calls);
+            return match variants.iter().find(is_composed) {
+                Some(variant) => OperatorCalls {
+                    sizes: spelt.clone(),
+                    calls: in_common(composed.calls, &variant.calls),
+                    unknown: Vec::new(),
+                },
+                None => done(spelt.clone(), as_recorded(self.usual(at, variants))),
+            };
+        }
+        // Of one that nobody knows inside, what it did with other sizes says more.
+        let near = by_sizes.filter(|_| !composed.unknown.is_empty());
+        match near.and_then(|by_sizes| self.nearest((at, &own), by_sizes)) {
+            Some(near) => done(own, near),
+            None => OperatorCalls { sizes: own, ..composed },
+        }
+    }
+
+    /// What the operators inside a node do, and the node itself after them.
+    fn composed(&self, at: u32) -> OperatorCalls {
+        let mut done = OperatorCalls::default();
+        for at in inside_out(self.tree, at) {
+            let node = &self.trace.nodes[at as usize];
+            let name = self.trace.name(node);
+            if super::order::is_label(self.trace, at) {
+                continue;
+            }
+            if let Some(by_sizes) = self.launches.inner.get(name) {
+                let own = sizes(self.trace, node);
+                let exact = matching(by_sizes, &own).map(|(_, all)| self.usual(at, all));
+                let found = exact.map(as_recorded).or_else(|| self.nearest((at, &own), by_sizes));
+                let calls = found.filter(|_| self.is_on_device(at) != Some(false));
+                done.calls.extend(calls.into_iter().flatten());
+            } else if !self.launches.seen.contains(name) {
+                let is_leaf = self.tree.children(at).is_empty();
+                let moved = is_leaf.then(|| self.moved(node)).flatten();
+                done.unknown.push((name.to_owned(), moved));
+            }
+        }
+        done
+    }
+
+    /// What was called with the nearest sizes, and how many times as much it is here.
+    fn nearest(
+        &self,
+        (at, own): (u32, &str),
+        by_sizes: &BTreeMap<String, Vec<Variant>>,
+    ) -> Option<ScaledCalls> {
+        let known: Vec<(&str, f64)> = by_sizes.keys().map(|sizes| (sizes.as_str(), 1.0)).collect();
+        let near = nearest::find(&known, own, 0.0).map(|near| known[near.place].0);
+        let count = |all: &Vec<Variant>| all.iter().map(|one| one.count).sum::<u64>();
+        let most = || by_sizes.iter().max_by_key(|(_, all)| count(all));
+        let sizes = near.or_else(|| most().map(|(sizes, _)| sizes.as_str()))?;
+        let moved = [own, sizes].map(text_bytes);
+        let bytes = if moved.contains(&0) { 1.0 } else { moved[0] as f64 / moved[1] as f64 };
+        let scaled = |call: ApiCall| {
+            let ns = call.launches.iter().map(|work| self.recorded_ns(work)).sum();
+            let time = self.opaque.growth((sizes, ns), own);
+            (call, Scale { time, bytes })
+        };
+        Some(self.usual(at, by_sizes.get(sizes)?).calls.into_iter().map(scaled).collect())
+    }
+
+    /// What a work took.
+    fn recorded_ns(&self, work: &LaunchedWork) -> f64 {
+        let total: u64 = work.details.values().sum();
+        let one = |(detail, count): (&String, &u64)| {
+            let (name, detail) = (work.name.clone(), detail.clone());
+            let samples = self.calibration.works.get(&Key { class: work.kind, name, detail });
+            let centre = samples.and_then(|of| of.centre(&self.calibration.recordings));
+            centre.unwrap_or_default() * *count as f64 / total.max(1) as f64
+        };
+        work.details.iter().map(one).sum()
+    }
+
+    /// The most frequent of the variants that launch, for what touches memory of a device; of the
+    /// others, for what does not.
+    fn usual(&self, at: u32, variants: &[Variant]) -> Variant {
+        let sort = self.sort_in(at);
+        let sorts = |one: &&Variant| sort.is_none_or(|sort| sort.is_done_by(&one.calls));
+        let sorting: Vec<&Variant> = variants.iter().filter(sorts).collect();
+        let variants =
+            if sorting.is_empty() { variants.iter().collect::<Vec<_>>() } else { sorting };
+        let launches =
+            |variant: &&Variant| variant.calls.iter().any(|call| !call.launches.is_empty());
+        let most = |launching: Option<bool>| {
+            let fits = |one: &&Variant| launching.is_none_or(|wanted| launches(one) == wanted);
+            // The first of several.
+            variants.iter().copied().rev().filter(fits).max_by_key(|variant| variant.count)
+        };
+        let found = match self.is_on_device(at) {
+            Some(false) => most(Some(false)),
+            Some(true) => most(Some(true)).or_else(|| most(None)),
+            None => most(None),
+        };
+        found.cloned().unwrap_or(Variant { count: 0, calls: Vec::new() })
+    }
+
+    /// Whether anything that an operator touches lies on a device; `None` where nothing says so.
+    fn is_on_device(&self, at: u32) -> Option<bool> {
+        let nodes = self.inside(at).into_iter().map(|at| &self.trace.nodes[at as usize]);
+        let all: Vec<&NodeTensor> = nodes.flat_map(tensors).collect();
+        let is_on = all.iter().any(|tensor| is_on_accelerator(self.trace, tensor));
+        (self.has_accelerator && !all.is_empty()).then_some(is_on)
+    }
+
+    /// Bytes that an operator reads and writes; `None` if it writes nothing.
+    fn moved(&self, node: &Node) -> Option<u64> {
+        let written = storage::written(self.trace, node);
+        let counts =
+            |tensor: &&NodeTensor| !self.has_accelerator || is_on_accelerator(self.trace, tensor);
+        if !written.iter().any(counts) {
+            return None;
+        }
+        let all = storage::read(node).into_iter().chain(written).filter(counts);
+        let bytes = all.map(|tensor| tensor.elements.saturating_mul(tensor.element_bytes));
+        Some(bytes.fold(0, u64::saturating_add))
+    }
+}
+
+/// All inside a node, and it after them: an operator launches when those have prepared what it
+/// needs.
+pub fn inside_out(tree: &NodeForest, at: u32) -> Vec<u32> {
+    let (mut open, mut found) = (vec![at], Vec::new());
+    while let Some(at) = open.pop() {
+        found.push(at);
+        open.extend(tree.children(at));
+    }
+    found.reverse();
+    found
+}
+
+fn tensors(node: &Node) -> impl Iterator<Item = &NodeTensor> {
+    let all = node.inputs.iter().chain(&node.outputs);
+    all.flat_map(|argument| argument.value.tensors()).filter(|tensor| tensor.storage != 0)
+}
+
+/// Whether a tensor lies on a device that is no host.
+pub fn is_on_accelerator(trace: &ExecutionTrace, tensor: &NodeTensor) -> bool {
+    let device = trace.text(tensor.device);
+    !device.is_empty() && !device.starts_with("cpu") && !device.starts_with("meta")
+}
+
+/// What is known of the same sizes, and how these are spelt.
+fn matching<'a>(
+    by_sizes: &'a BTreeMap<String, Vec<Variant>>,
+    own: &str,
+) -> Option<(&'a String, &'a Vec<Variant>)> {
+    by_sizes.get_key_value(own).or_else(|| {
+        let wanted = canonical(own);
+        by_sizes.iter().find(|(known, _)| canonical(known) == wanted)
+    })
+}
+
+fn as_recorded(variant: Variant) -> ScaledCalls {
+    variant.calls.into_iter().map(|call| (call, Scale::ONE)).collect()
+}
+
+/// Whether calls launch and await the same, whatever they are samples of.
+fn is_alike(recorded: &[ApiCall], composed: &[(ApiCall, Scale)]) -> bool {
+    let works = |call: &ApiCall| -> Vec<(String, i32)> {
+        call.launches.iter().map(|work| (work.name.clone(), work.stream)).collect()
+    };
+    let same = |(a, (b, _)): (&ApiCall, &(ApiCall, Scale))| {
+        (&a.name, &a.awaits, a.returns) == (&b.name, &b.awaits, b.returns) && works(a) == works(b)
+    };
+    recorded.len() == composed.len() && recorded.iter().zip(composed).all(same)
+}
+
+/// Calls by the operators inside, their works by those samples that the operator around them has
+/// too.
+fn in_common(mut composed: ScaledCalls, outer: &[ApiCall]) -> ScaledCalls {
+    let works = outer.iter().flat_map(|call| &call.launches);
+    let own = composed.iter_mut().flat_map(|(call, _)| &mut call.launches);
+    for (own, outer) in own.zip(works) {
+        let is_common = |detail: &String| outer.details.contains_key(detail);
+        if own.details.keys().any(is_common) {
+            own.details.retain(|detail, _| outer.details.contains_key(detail));
+        }
+    }
+    composed
+}
+
+/// The sizes of a node's inputs as recordings have them: `512x1024 float, 1024 float`.
+pub fn sizes(trace: &ExecutionTrace, node: &Node) -> String {
+    let one = |value: &TraceValue, kind: &str| match value {
+        TraceValue::Tensor(tensor) if tensor.storage == 0 && tensor.elements == 0 => String::new(),
+        TraceValue::Tensor(tensor) => {
+            let sizes: Vec<String> = tensor.shape.iter().map(ToString::to_string).collect();
+            let element = match trace.text(tensor.dtype) {
+                "long" => "long int",
+                other => other,
+            };
+            format!("{} {element}", sizes.join("x")).trim().to_owned()
+        }
+        TraceValue::Bool(_) | TraceValue::Int(_) | TraceValue::Float(_) => "Scalar".to_owned(),
+        TraceValue::List(_) if kind.starts_with("GenericList[Tensor(") => "TensorList".to_owned(),
+        _ => String::new(),
+    };
+    let inputs = node.inputs.iter();
+    let parts: Vec<String> =
+        inputs.map(|input| one(&input.value, trace.text(input.kind))).collect();
+    parts.join(", ").trim_end_matches([',', ' ']).to_owned()
+}
+
+/// Sizes without the types of what has none, which recordings spell in several ways.
+fn canonical(sizes: &str) -> String {
+    let kept = |part: &str| match part.starts_with(|letter: char| letter.is_ascii_digit()) {
+        true => part.to_owned(),
+        false => String::new(),
+    };
+    let parts: Vec<String> = sizes.split(", ").map(kept).collect();
+    parts.join(", ").trim_end_matches([',', ' ']).to_owned()
+}

@@ -1,0 +1,72 @@
+//! Which threads wait for each other in a step: as the graph of the recording has it, and what it
+//! leaves out. Writes no action.
+
+use trace::store::TrackId;
+
+use super::structure::HandOff;
+use super::thread_events::{ThreadEvent, ThreadEventKind};
+
+/// Shortest pause of a thread that asks for an explanation.
+const PAUSE_NS: i64 = 20_000;
+
+/// A hand-off inside a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ThreadJoin {
+    pub of: HandOff,
+    /// ThreadEventKind the waiting thread does then is the first it does: the thread before it
+    /// prepared that.
+    pub begins: Option<i64>,
+}
+
+/// A thread of the step with its events.
+pub(super) type EventsOfThread<'a> = (TrackId, &'a [ThreadEvent]);
+
+/// The hand-offs between the threads of a step, by when they are done.
+pub(super) fn find_hand_offs(
+    threads: &[EventsOfThread<'_>],
+    known: Vec<HandOff>,
+) -> Vec<ThreadJoin> {
+    let events = |track: TrackId| {
+        let found = threads.iter().find(|thread| thread.0 == track);
+        found.map_or(&[][..], |thread| thread.1)
+    };
+    let mut all = known.clone();
+    for there in &known {
+        // Until it comes back, the first thread now and then goes on with what the other one
+        // found; nothing shows that where the other one does not stop.
+        let back = known
+            .iter()
+            .find(|back| (back.from, back.to) == (there.to, there.from) && back.done > there.done);
+        if let Some(back) = back {
+            all.extend(between(events(there.from), events(there.to), (*there, *back)));
+        }
+    }
+    all.sort_unstable_by_key(|one| (one.done, *one));
+    all.dedup();
+    let joined = |of: HandOff| {
+        let first = events(of.to).first().map(|event| event.start);
+        ThreadJoin { of, begins: first.filter(|first| *first >= of.done) }
+    };
+    all.into_iter().map(joined).collect()
+}
+
+/// The pauses of a thread that is waiting for another one, each ended by the operator of that one
+/// that ended last.
+fn between<'a>(
+    waiting: &'a [ThreadEvent],
+    working: &'a [ThreadEvent],
+    (there, back): (HandOff, HandOff),
+) -> impl Iterator<Item = HandOff> + 'a {
+    let pairs = waiting.windows(2).filter(move |pair| {
+        let (from, to) = (pair[0].end, pair[1].start);
+        from >= there.done && to < back.done && to - from >= PAUSE_NS
+    });
+    pairs.filter_map(move |pair| {
+        let (from, resumed) = (pair[0].end, pair[1].start);
+        let until = working.partition_point(|event| event.end <= resumed);
+        let mut ended = working[..until].iter().rev();
+        let last = ended.find(|event| event.kind == ThreadEventKind::EndOperator)?;
+        let (to, from_track) = (there.from, there.to);
+        (last.end > from).then_some(HandOff { to, resumed, from: from_track, done: last.end })
+    })
+}

@@ -1,0 +1,80 @@
+//! What a step trains: a configuration, a sharding plan and statistics of the features.
+
+use kernel_model::tile_use::{self, TileUse};
+use schema::{FeatureStats, JobConfig, ShardingPlan};
+
+use crate::Error;
+
+/// What a step trains.
+#[derive(Clone, Copy, Debug)]
+pub struct Workload<'a> {
+    /// The model and its rules; `training.batch_size` are the samples of all ranks.
+    pub config: &'a JobConfig,
+    pub plan: &'a ShardingPlan,
+    /// How each feature is used, in the model's order.
+    pub features: &'a [FeatureStats],
+}
+
+/// Where a single rank updates a dense weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DenseUpdates {
+    /// Within the product that makes its gradient, under the rules that allow it: as rowmill does.
+    WithinProducts,
+    /// By operations of their own: as on a GPU.
+    Apart,
+}
+
+impl Workload<'_> {
+    /// Ranks of the plan.
+    #[must_use]
+    pub fn ranks(&self) -> usize {
+        self.plan.world_size() as usize
+    }
+
+    /// Samples of a rank's share of the batch.
+    #[must_use]
+    pub fn samples(&self, rank: usize) -> usize {
+        let cut = |rank: usize| self.config.training.batch_size * rank / self.ranks();
+        cut(rank + 1) - cut(rank)
+    }
+
+    /// The load of a batch on each tile, in plan order.
+    #[must_use]
+    pub fn tiles(&self) -> Vec<TileUse> {
+        let samples = self.config.training.batch_size;
+        tile_use::list_tiles(&self.config.model, self.plan, self.features, samples)
+    }
+
+    /// Refuses what no step can be made of.
+    ///
+    /// # Errors
+    /// [`Error::Workload`]
+    pub fn check(&self) -> Result<(), Error> {
+        let model = &self.config.model;
+        let wrong = |expected: String, got: String| Err(Error::Workload { expected, got });
+        if let Some(table) = model.tables.iter().find(|table| table.is_auto()) {
+            let got = format!("rows = \"auto\" of {:?}", table.name);
+            return wrong("tables of known rows".to_owned(), got);
+        }
+        let expected = model.tables.iter().map(|table| table.features.len()).sum::<usize>();
+        if self.features.len() != expected {
+            let got = self.features.len().to_string();
+            return wrong(format!("statistics of {expected} features"), got);
+        }
+        if self.config.training.batch_size == 0 || self.plan.world_size() == 0 {
+            let (samples, ranks) = (self.config.training.batch_size, self.plan.world_size());
+            return wrong(
+                "a sample and a rank at least".to_owned(),
+                format!("{samples} samples, {ranks} ranks"),
+            );
+        }
+        let held = self.plan.tiles().iter().map(|tile| u128::from(tile.rows.end)).max();
+        let last = self.plan.tiles().iter().map(|tile| tile.table.index()).max();
+        let most = model.tables.iter().map(|table| u128::from(table.rows)).max();
+        if held > most || last.map_or(0, |last| last + 1) != model.tables.len() {
+            let got = format!("a plan of {} tables", last.map_or(0, |last| last + 1));
+            return wrong(format!("a plan of the {} tables of the model", model.tables.len()), got);
+        }
+        Ok(())
+    }
+}
