@@ -4,22 +4,22 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The line of a device.
+/// The latency of a call before any training: a linear function of launch overhead and roofline
+/// time, at least the overhead. Forests learn the residual over it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Baseline {
-    /// Share of the floor that has passed when the kernel starts.
+    /// Share of the launch overhead that has passed when the kernel starts.
     pub start: f64,
-    /// How far kernels stay behind the roofline.
+    /// Kernel time as a multiple of roofline time.
     pub slope: f64,
 }
 
-/// A measurement: roofline, floor and latency, in nanoseconds.
+/// One measurement that a baseline is fitted to, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct BaselinePoint {
-    /// By FLOPs and bytes.
     pub roofline_ns: f64,
-    /// What the host took.
+    /// Launch overhead of the operation.
     pub floor_ns: f64,
     pub latency_ns: f64,
 }
@@ -38,21 +38,20 @@ const SLOPE_LEAST: f64 = 0.7;
 const SLOPE_MOST: f64 = 8.0;
 /// Most points used, evenly chosen.
 const POINTS: usize = 2_000;
-/// How many points the lines of other devices count for, and how a difference of starts compares
-/// with one of logarithms of slopes.
+/// Number of points that the baseline of the other devices counts for.
 const OTHERS: f64 = 2.0;
 const START_WEIGHT: f64 = 3.0;
 
 impl Baseline {
-    /// The roofline over the floor, where nothing else is known.
+    /// The roofline, at least the launch overhead: for devices without a fitted baseline.
     pub const ROOFLINE: Self = Self { start: 0.0, slope: 1.0 };
 
-    /// With the least sum of absolute errors, in logarithms.
+    /// Fits start and slope by the least sum of absolute errors, in logarithms.
     pub fn fit(points: &[BaselinePoint]) -> Self {
         Self::best(points, |_| 0.0)
     }
 
-    /// From few points, shrunk towards the line of other devices.
+    /// Fits a baseline to few points, shrunk towards this baseline of other devices.
     pub fn fit_near(self, points: &[BaselinePoint]) -> Self {
         Self::best(points, |line| {
             let slope = (line.slope / self.slope).ln().abs();
@@ -60,7 +59,8 @@ impl Baseline {
         })
     }
 
-    /// The median of starts, and that of slopes.
+    /// Takes the median of the starts and the median of the slopes; the roofline if there are no
+    /// baselines.
     pub fn median(lines: impl Iterator<Item = Self> + Clone) -> Self {
         let middle = |of: fn(Self) -> f64| {
             let mut values: Vec<f64> = lines.clone().map(of).collect();
@@ -70,17 +70,17 @@ impl Baseline {
         start.zip(slope).map_or(Self::ROOFLINE, |(start, slope)| Self { start, slope })
     }
 
-    /// Where the kernel alone decides.
+    /// Predicts the latency of a kernel that is longer than the launch overhead.
     pub fn above_ns(self, roofline_ns: f64, floor_ns: f64) -> f64 {
         self.start * floor_ns + self.slope * roofline_ns
     }
 
-    /// A measurement by the line.
+    /// Predicts the latency of a call: at least the launch overhead.
     pub fn ns(self, roofline_ns: f64, floor_ns: f64) -> f64 {
         self.above_ns(roofline_ns, floor_ns).max(floor_ns)
     }
 
-    /// Whether a file may hold it.
+    /// Checks that start and slope are in the range that a fit can give.
     pub fn is_valid(self) -> bool {
         (0.0..=1.0).contains(&self.start) && self.slope > 0.0 && self.slope.is_finite()
     }

@@ -3,20 +3,21 @@
 /// Most bins of a feature.
 const MOST: usize = 255;
 
-/// Where the bins of each feature end.
+/// Maps each feature to at most 255 bins, so that trees compare bytes instead of floats.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Bins {
-    /// Per feature, rising; a value belongs to the first bin whose end it does not exceed.
+    /// Upper ends of the bins of each feature, rising. A value belongs to the first bin whose end
+    /// it does not exceed.
     ends: Vec<Vec<f32>>,
 }
 
 impl Bins {
-    /// With these ends, as a file has them.
+    /// Restores bins from the ends that a file contains.
     pub fn from_ends(ends: Vec<Vec<f32>>) -> Self {
         Self { ends }
     }
 
-    /// With about as many of `rows` in each bin.
+    /// Computes bins that hold about as many rows each.
     pub fn from_rows(rows: &[&[f32]]) -> Self {
         let features = rows.first().map_or(0, |row| row.len());
         let ends = |feature: usize| {
@@ -36,12 +37,12 @@ impl Bins {
         Self { ends: (0..features).map(ends).collect() }
     }
 
-    /// Where the bins end.
+    /// Returns the upper ends of the bins of each feature.
     pub fn ends(&self) -> &[Vec<f32>] {
         &self.ends
     }
 
-    /// The bins of one row's features.
+    /// Writes the bin of each feature of `row` to `bins`.
     pub fn place(&self, row: &[f32], bins: &mut [u8]) {
         for ((ends, value), bin) in self.ends.iter().zip(row).zip(bins) {
             *bin = ends.partition_point(|end| end < value) as u8;

@@ -1,6 +1,6 @@
 //! Numbers of any width, one after the other, the lowest bit first.
 
-/// Packs numbers into bytes.
+/// Packs numbers of any width into bytes, the lowest bit first.
 #[derive(Clone, Debug, Default)]
 pub struct BitWriter {
     bytes: Vec<u8>,
@@ -9,7 +9,7 @@ pub struct BitWriter {
 }
 
 impl BitWriter {
-    /// The lowest `width` bits of a value.
+    /// Appends the lowest `width` bits of a value.
     pub fn bits(&mut self, value: u32, width: u32) {
         for bit in 0..width {
             if self.used == 0 {
@@ -22,34 +22,33 @@ impl BitWriter {
         }
     }
 
-    /// All bits of a float.
+    /// Appends the 32 bits of a float.
     pub fn float(&mut self, value: f32) {
         self.bits(value.to_bits(), 32);
     }
 
-    /// Everything, filled up to whole bytes.
+    /// Returns the bytes, the last one padded with zero bits.
     #[must_use]
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
 }
 
-/// Where numbers are taken from.
+/// Reads back the numbers that a [`BitWriter`] packed.
 #[derive(Clone, Debug)]
 pub struct BitReader<'a> {
     bytes: &'a [u8],
-    /// Bits taken.
     at: usize,
 }
 
 impl<'a> BitReader<'a> {
-    /// From the first bit on.
+    /// Starts at the first bit of `bytes`.
     #[must_use]
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, at: 0 }
     }
 
-    /// The next number of `width` bits; `None` at the end.
+    /// Reads the next number of `width` bits; `None` at the end.
     pub fn bits(&mut self, width: u32) -> Option<u32> {
         let mut value = 0;
         for bit in 0..width {
@@ -60,12 +59,12 @@ impl<'a> BitReader<'a> {
         Some(value)
     }
 
-    /// The next float.
+    /// Reads the next 32 bits as a float; `None` at the end.
     pub fn float(&mut self) -> Option<f32> {
         self.bits(32).map(f32::from_bits)
     }
 
-    /// Whether only the bits that fill the last byte are left.
+    /// Checks that only the padding of the last byte is left to read.
     #[must_use]
     pub fn is_at_end(&self) -> bool {
         self.at.div_ceil(8) == self.bytes.len()

@@ -9,52 +9,49 @@ use schema::random::CounterRng;
 
 use super::forest::{Forest, LEAF_MOST, LEAVES, Tree};
 
-/// How a forest is grown.
+/// Hyperparameters of gradient boosting.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BoostingParams {
     pub rounds: usize,
     /// Leaves of a tree.
     pub leaves: usize,
-    /// What part of its leaves a tree adds.
+    /// Learning rate: the share of its leaf values that a tree adds.
     pub rate: f64,
-    /// Least rows of a leaf.
+    /// Minimum number of rows in a leaf.
     pub rows: u32,
-    /// Part of the features that a tree may split on.
+    /// Share of the features that a tree may split on.
     pub features: f64,
 }
 
-/// Draws leaves towards zero as so many rows of zero would.
+/// L2 regularization of leaf values: a leaf shrinks as if it held this many rows of residual zero.
 const RIDGE: f64 = 1.0;
-/// Part of the rows that gradient by what they are off; the others by as much as the last of these.
+/// Quantile of absolute residuals above which gradients are clipped (Huber loss).
 const OFF: f64 = 0.9;
-/// The gradient of those. Whole numbers, so that sums have no order.
+/// Gradient of clipped rows. Gradients are integers, so that sums do not depend on their order.
 const GRADIENT_MOST: i32 = 32_767;
 /// Bins of a feature in a histogram.
 const BINS: usize = 256;
 
-/// Rows in bins, and what is to be predicted for each.
+/// Training rows: features as bins, and one target per row.
 pub struct BinnedRows {
-    /// Features of a row.
     pub features: usize,
     pub bins: Vec<u8>,
     pub targets: Vec<f32>,
 }
 
-/// BinSum of the gradients of a bin's rows, and how many there are.
+/// Sum of gradients and number of rows in one bin.
 #[derive(Clone, Copy, Default)]
 struct BinSum {
     gradient: i64,
     rows: u32,
 }
 
-/// A leaf that may be split further.
+/// A leaf of the growing tree that may be split further.
 struct Leaf {
-    /// Where its rows are.
     start: usize,
     end: usize,
     sums: Vec<BinSum>,
     best: Option<Split>,
-    /// Of the growing tree.
     node: usize,
 }
 
@@ -65,22 +62,13 @@ struct Split {
     bin: usize,
 }
 
-/// A node while its tree grows.
+/// A node of a tree that is being grown. Leaves refer to a range of the sorted rows.
 enum GrowingNode {
-    /// Where its rows are.
-    Leaf {
-        start: usize,
-        end: usize,
-    },
-    Split {
-        feature: usize,
-        bin: usize,
-        left: usize,
-        right: usize,
-    },
+    Leaf { start: usize, end: usize },
+    Split { feature: usize, bin: usize, left: usize, right: usize },
 }
 
-/// Grows a forest; `seed` chooses the features of each tree.
+/// Trains a forest. `seed` chooses the features that each tree may split on.
 pub fn forest(table: &BinnedRows, params: BoostingParams, seed: u64) -> Forest {
     if table.targets.is_empty() {
         return Forest::default();
@@ -103,7 +91,7 @@ pub fn forest(table: &BinnedRows, params: BoostingParams, seed: u64) -> Forest {
     Forest::new(start, least..=most, trees)
 }
 
-/// How much, and which way, each row gradients its leaf.
+/// Clips residuals at a quantile and scales them to integer gradients (Huber loss).
 fn gradients(residuals: &[f32]) -> Vec<i32> {
     let mut off: Vec<f32> = residuals.iter().map(|left| left.abs()).collect();
     let at = ((off.len() - 1) as f64 * OFF) as usize;
@@ -113,7 +101,7 @@ fn gradients(residuals: &[f32]) -> Vec<i32> {
     residuals.iter().map(|left| gradient(left) as i32).collect()
 }
 
-/// Features of one tree, in order.
+/// Draws the features that one tree may split on, in ascending order.
 fn chosen(features: usize, part: f64, random: CounterRng) -> Vec<usize> {
     let wanted = ((features as f64 * part).ceil() as usize).clamp(1, features);
     let mut all: Vec<usize> = (0..features).collect();
@@ -174,7 +162,7 @@ fn leaf(
     Leaf { start, end, sums, best, node: nodes.len() - 1 }
 }
 
-/// Sums by bin, for each of the chosen features.
+/// Sums gradients and rows by bin, for each of the chosen features.
 fn histogram(table: &BinnedRows, gradients: &[i32], rows: &[u32], chosen: &[usize]) -> Vec<BinSum> {
     let mut sums = vec![BinSum::default(); chosen.len() * BINS];
     for &row in rows {
@@ -230,7 +218,7 @@ fn best_split(sums: &[BinSum], total: BinSum, chosen: &[usize], least: u32) -> O
     best
 }
 
-/// Puts the rows of the left side first, in their order; gives their number.
+/// Partitions rows by a split, stable on both sides, and returns the number of rows on the left.
 fn part(table: &BinnedRows, rows: &mut [u32], split: Split) -> usize {
     let is_left = |row: &u32| {
         usize::from(table.bins[*row as usize * table.features + split.feature]) <= split.bin
@@ -241,7 +229,7 @@ fn part(table: &BinnedRows, rows: &mut [u32], split: Split) -> usize {
     left.len()
 }
 
-/// The middle of values, or between the two middle ones.
+/// Returns the median, the mean of the two middle values where their number is even.
 fn median(mut values: Vec<f32>) -> f64 {
     let middle = values.len() / 2;
     let is_even = values.len().is_multiple_of(2);
@@ -251,7 +239,8 @@ fn median(mut values: Vec<f32>) -> f64 {
     before.map_or(at, |before| (f64::from(before) + at) / 2.0)
 }
 
-/// Leaves as whole steps, so that what is stored is what the next tree learns from.
+/// Converts a grown tree to preorder. Leaf values are rounded to whole steps first, so that the
+/// next tree learns from the values that are stored.
 fn in_preorder(nodes: &[GrowingNode], rows: &[u32], residuals: &[f32], rate: f64) -> Tree {
     let value = |node: &GrowingNode| {
         let GrowingNode::Leaf { start, end } = *node else { return 0.0 };

@@ -13,21 +13,20 @@ use super::split::Part;
 use super::state_drift::{DriftSample, StateDrift};
 use super::work::Kind;
 
-/// The rows of one device, and what the host added to them.
+/// Measured rows of one device and one kind, with the launch overhead, baseline and state drift
+/// fitted to its training rows.
 pub struct DeviceRows {
     pub device: &'static HardwareSpec,
-    /// Its rows in the order they were given.
     pub rows: Vec<Measured>,
-    /// By name of the operation.
+    /// Launch overhead by operation.
     pub floors: BTreeMap<&'static str, LaunchOverhead>,
-    /// What measurements are made of.
     pub line: Baseline,
-    /// By name of the operation, what its state added.
+    /// State drift by operation.
     drifts: BTreeMap<&'static str, StateDrift>,
 }
 
 impl DeviceRows {
-    /// Of rows of one kind on one device, in the order they were given.
+    /// Fits overhead, baseline and drift to the training rows of one device.
     fn new(rows: Vec<Measured>) -> Self {
         let mut names: BTreeMap<&'static str, Vec<Measured>> = BTreeMap::new();
         for row in rows.iter().filter(|row| Part::for_work(&row.work) == Part::Train) {
@@ -55,18 +54,18 @@ impl DeviceRows {
         Self { device: rows[0].device, rows, floors, line, drifts }
     }
 
-    /// The floor of a row's operation.
+    /// Returns the launch overhead of a row's operation.
     pub fn floor(&self, row: &Measured) -> LaunchOverhead {
         self.floors.get(row.work.name()).cloned().unwrap_or_default()
     }
 
-    /// The same in nanoseconds.
+    /// Returns the launch overhead of a row's operation in nanoseconds.
     pub fn floor_ns(&self, row: &Measured) -> f64 {
         self.floors.get(row.work.name()).map_or(0.0, |floor| floor.ns)
     }
 
-    /// What is to be predicted: the measurement without what the host, and the device's state,
-    /// added to this row more than to others.
+    /// Returns the latency that models predict: the measurement without host jitter and without
+    /// drift of the device's state.
     pub fn latency_ns(&self, row: &Measured) -> f64 {
         let name = row.work.name();
         let Some(floor) = self.floors.get(name) else { return row.latency_ns };
@@ -75,20 +74,19 @@ impl DeviceRows {
         floor.latency_ns(row, self.line) / more.exp()
     }
 
-    /// Whether errors are of a row: its sizes do not say that the host hides its kernel, and it
-    /// took longer than the floor. A hidden kernel is at the floor; that its call took a little
-    /// longer or shorter is the host's.
+    /// Decides whether a row counts in errors: it took longer than the launch overhead, and its
+    /// kernel is not known to be hidden by it.
     pub fn is_above_floor(&self, row: &Measured) -> bool {
         let floor = self.floors.get(row.work.name());
         self.latency_ns(row) > self.floor_ns(row) && !floor.is_some_and(|floor| floor.hides(row))
     }
 
-    /// The rows of one part.
+    /// Iterates over the rows of one part of the split.
     pub fn part(&self, part: Part) -> impl Iterator<Item = &Measured> + Clone {
         self.rows.iter().filter(move |row| Part::for_work(&row.work) == part)
     }
 
-    /// Features and target of a row.
+    /// Computes features and target of a row for training.
     pub fn example(&self, row: &Measured, line: Baseline) -> (Features, f32) {
         let floor = self.floor_ns(row);
         let base = line.ns(roofline_ns(&row.work, row.device), floor);
@@ -97,13 +95,13 @@ impl DeviceRows {
         (features, (self.latency_ns(row) / base).ln() as f32)
     }
 
-    /// The floors alone.
+    /// Returns only the launch overheads, as a model stores them.
     pub fn floors_ns(&self) -> LaunchOverheads {
         LaunchOverheads::new(self.floors.iter().map(|(name, floor)| ((*name).to_owned(), floor.ns)))
     }
 }
 
-/// The rows of a kind by device, with floors found on what models may learn from.
+/// Groups the rows of a kind by device and fits each device's overhead, baseline and drift.
 pub fn by_device(kind: Kind, rows: &[Measured]) -> Vec<DeviceRows> {
     let mut devices: BTreeMap<&str, Vec<Measured>> = BTreeMap::new();
     for row in rows.iter().filter(|row| row.work.kind() == kind) {
@@ -116,7 +114,7 @@ fn roofline(row: &Measured) -> f64 {
     roofline_ns(&row.work, row.device)
 }
 
-/// By which rows are alike.
+/// The coordinate in which rows of like size are near: the logarithm of roofline time.
 fn size(row: &Measured) -> f64 {
     roofline(row).ln()
 }

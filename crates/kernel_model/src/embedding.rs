@@ -17,7 +17,7 @@ pub const BAG_BYTES: f64 = 96.0;
 /// Share of the cache that rows have: the rest is for outputs and indices that pass through.
 pub const CACHE_SHARE: f64 = 0.9;
 
-/// The lookups of one table in a batch.
+/// The lookups of one batch in one embedding table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TableLookup {
     pub batch: u64,
@@ -27,12 +27,11 @@ pub struct TableLookup {
     pub pooling: f64,
     /// Ids of the longest bag.
     pub longest_bag: u64,
-    /// How often rows are used.
     pub popularity: Popularity,
 }
 
 impl TableLookup {
-    /// With bags of one length and rows used alike.
+    /// Creates lookups with bags of one length and rows that are equally popular.
     ///
     /// # Errors
     /// [`Error::Shape`] for a size of 0, or beyond 2³².
@@ -61,27 +60,28 @@ impl TableLookup {
     }
 }
 
-/// Bytes in whole transactions.
+/// Rounds bytes up to whole memory transactions.
 #[must_use]
 pub fn sectors(bytes: f64) -> f64 {
     SECTOR * (bytes / SECTOR).ceil()
 }
 
-/// What of a lookup does not follow from bytes.
+/// Constants of the lookup formula that do not follow from bytes moved: start-up time and latency
+/// per row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Constants {
-    /// A lookup of nothing.
+    /// Time of an empty lookup.
     pub start_ns: f64,
-    /// From one row of a bag to the next.
+    /// Latency from one row of a bag to the next.
     pub row_ns: f64,
 }
 
-/// Of V100, by the lookups of the public 8-rank DLRM trace: batches of 16, bags of up to 100 rows.
+/// Constants fitted to V100 lookups of the public 8-rank DLRM trace: batches of 16, bags of up to
+/// 100 rows.
 pub const V100: Constants = Constants { start_ns: 5_200.0, row_ns: 610.0 };
 
 impl Constants {
-    /// The line through the longest bags of lookups and their times, each as far as a per cent of
-    /// its own time counts.
+    /// Fits a line through the longest bags of lookups and their times, by relative errors.
     ///
     /// # Errors
     /// [`Error::TooFew`] without two bags of different lengths.
@@ -108,10 +108,10 @@ impl Constants {
     }
 }
 
-/// What one launch for all tables takes:
-/// `t0 + max(DRAM, L2, longest bag · latency of a row)`.
+/// Predicts the time of one lookup kernel for all tables: `t0 + max(DRAM, L2, longest bag · latency
+/// of a row)`.
 ///
-/// Tables share the cache by the bytes they use of it.
+/// Tables share the cache in proportion to the bytes they use of it.
 #[must_use]
 pub fn forward_ns(tables: &[TableLookup], device: &HardwareSpec, constants: Constants) -> f64 {
     let (dram, l2) = traffic(tables, device);
@@ -123,7 +123,7 @@ pub fn forward_ns(tables: &[TableLookup], device: &HardwareSpec, constants: Cons
     constants.start_ns + moved.max(longest * constants.row_ns)
 }
 
-/// Bytes that a lookup moves from memory, and from the last cache.
+/// Computes the bytes that a lookup moves from memory and from the last-level cache.
 #[must_use]
 pub fn traffic(tables: &[TableLookup], device: &HardwareSpec) -> (f64, f64) {
     let used = |table: &TableLookup| table.popularity.rows_used(table.uses()) * table.row_bytes();
@@ -139,14 +139,15 @@ pub fn traffic(tables: &[TableLookup], device: &HardwareSpec) -> (f64, f64) {
     (dram, l2)
 }
 
-/// The paper's formula without a cache: every row from memory, tables one after the other.
+/// Computes the paper's lookup formula without a cache: every row comes from memory, and tables
+/// follow each other.
 #[must_use]
 pub fn published_ns(tables: &[TableLookup], device: &HardwareSpec) -> f64 {
     plain_ns(tables, device, FORWARD)
 }
 
-/// The paper's formula of a row update by SGD: every row is read and written, and its products take
-/// the time of the device's multiply-adds.
+/// Computes the paper's formula for an SGD row update: every row is read and written, at the rate
+/// of memory or of multiply-adds.
 #[must_use]
 pub fn published_backward_ns(tables: &[TableLookup], device: &HardwareSpec) -> f64 {
     let products = |table: &TableLookup| table.uses() * 4.0 * (table.dim / 4) as f64;
@@ -155,9 +156,9 @@ pub fn published_backward_ns(tables: &[TableLookup], device: &HardwareSpec) -> f
     plain_ns(tables, device, BACKWARD).max(computed)
 }
 
-/// How often a lookup moves each row that it uses.
+/// A lookup reads each row once.
 const FORWARD: f64 = 1.0;
-/// How often an update does: it reads and writes it.
+/// An update reads and writes each row.
 const BACKWARD: f64 = 2.0;
 
 fn plain_ns(tables: &[TableLookup], device: &HardwareSpec, times: f64) -> f64 {
@@ -168,13 +169,14 @@ fn plain_ns(tables: &[TableLookup], device: &HardwareSpec, times: f64) -> f64 {
     1e9 * tables.iter().map(of).sum::<f64>() / device.dram_sustained.unwrap_or(device.dram)
 }
 
-/// The paper's formula with a hit rate: the chance that all rows of a bag are cached at once.
+/// Computes the paper's lookup formula with a hit rate: the probability that all rows of a bag are
+/// cached at once.
 #[must_use]
 pub fn published_hit_rate_ns(tables: &[TableLookup], device: &HardwareSpec) -> f64 {
     hit_rate_ns(tables, device, FORWARD)
 }
 
-/// The same of a row update by SGD.
+/// Computes the paper's formula for an SGD row update with a hit rate.
 #[must_use]
 pub fn published_backward_hit_rate_ns(tables: &[TableLookup], device: &HardwareSpec) -> f64 {
     hit_rate_ns(tables, device, BACKWARD)

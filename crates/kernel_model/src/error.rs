@@ -1,15 +1,12 @@
 //! Errors of works, measurements and models.
 
-/// Why a kernel cannot be priced, or a model be made.
+/// Why a kernel time cannot be predicted, or a model cannot be trained or read.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Sizes that make no work.
     #[error("{kind}: expected {expected}, got {}", listed(sizes))]
     Shape { kind: &'static str, sizes: Vec<u64>, expected: String },
-    /// An operation that no model is for.
     #[error("operation {name:?}: expected one of {}", known.join(", "))]
     Operation { name: String, known: Vec<&'static str> },
-    /// A table of measurements without a column.
     #[error("expected a column {column:?}, got {}", names(got))]
     Column { column: &'static str, got: Vec<String> },
     /// Rows of a table that are no measurements.
@@ -19,28 +16,17 @@ pub enum Error {
     Rows {
         count: usize,
         rows: usize,
-        /// The line of the first.
+        /// Line number of the first bad row.
         line: u64,
-        /// The value expected there.
         expected: String,
         got: String,
     },
-    /// Too few rows to learn from.
     #[error("{kind}: expected at least {expected} rows to learn from, got {got}")]
-    TooFew {
-        kind: &'static str,
-        /// How many are needed.
-        expected: usize,
-        /// How many there are.
-        got: usize,
-    },
-    /// A file that is no model of this version.
+    TooFew { kind: &'static str, expected: usize, got: usize },
     #[error("kernel model: expected {expected}, got {got}")]
     Model { expected: String, got: String },
-    /// Measurements of different machines.
     #[error("expected measurements of one machine, {expected}, got {got}")]
     OtherCpu { expected: String, got: String },
-    /// A device that is not known.
     #[error(transparent)]
     Hardware(#[from] schema::topology::HardwareError),
 }

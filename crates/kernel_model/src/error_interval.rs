@@ -3,30 +3,32 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Share of rows outside at each end.
+/// Share of rows outside the interval at each end.
 const TAIL: f64 = 0.05;
-/// Fewest rows of a group: of fewer the quantiles are whole rows, and cover well above nine of ten.
+/// Minimum number of rows in a group. With fewer rows, quantiles are whole rows and cover well
+/// above nine of ten.
 const ROWS: usize = 140;
-/// Most groups.
+/// Maximum number of groups.
 const GROUPS: usize = 4;
 
-/// Factors of a prediction, in logarithms, by how far it lies above the floor.
+/// Quantiles of `ln(measured ÷ predicted)` by how far a latency lies above the launch overhead.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ErrorInterval {
-    /// Where groups end, rising; one fewer than there are groups.
+    /// Upper ends of the groups, rising; one fewer than there are groups.
     ends: Vec<f32>,
     low: Vec<f32>,
     high: Vec<f32>,
 }
 
 impl ErrorInterval {
-    /// The same everywhere.
+    /// Creates an interval that is the same for all latencies.
     pub fn flat(low: f64, high: f64) -> Self {
         Self { ends: Vec::new(), low: vec![low as f32], high: vec![high as f32] }
     }
 
-    /// Of rows: how far each lies above the floor, and `ln(measured ÷ predicted)`.
+    /// Computes quantiles by group from pairs of height above the launch overhead and `ln(measured
+    /// ÷ predicted)`.
     pub fn from_rows(mut rows: Vec<(f32, f64)>) -> Self {
         rows.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
         let groups = (rows.len() / ROWS).clamp(1, GROUPS);
@@ -44,20 +46,21 @@ impl ErrorInterval {
         found
     }
 
-    /// Half as wide again as what holds all of some devices: the next one may be like none.
+    /// Creates the interval of an unmeasured device: half as wide again as the hull of all measured
+    /// devices' intervals.
     pub fn hull(all: &[(f64, f64)]) -> Self {
         let low = all.iter().map(|one| one.0).fold(0.0, f64::min);
         let high = all.iter().map(|one| one.1).fold(0.0, f64::max);
         Self::flat(1.5 * low, 1.5 * high)
     }
 
-    /// The factors of a prediction so far above the floor.
+    /// Returns lowest and highest factor for a prediction at this height above the launch overhead.
     pub fn at(&self, above_floor: f32) -> (f64, f64) {
         let group = self.ends.partition_point(|end| *end <= above_floor);
         (f64::from(self.low[group]).exp(), f64::from(self.high[group]).exp())
     }
 
-    /// Whether it was written by [`ErrorInterval::from_rows`].
+    /// Checks the lengths, order and finiteness of an interval read from a file.
     pub fn is_valid(&self) -> bool {
         let groups = self.ends.len() + 1;
         let numbers = self.ends.iter().chain(&self.low).chain(&self.high);
@@ -68,8 +71,7 @@ impl ErrorInterval {
     }
 }
 
-/// How far off some rows are in the mean, as a part of how far off others are; each with how far it
-/// lies above the floor, as for [`ErrorInterval::from_rows`]. 1 where the others are not off.
+/// Computes the ratio of mean absolute errors of two sets of rows; 1 if the second has no errors.
 pub fn ratio(some: &[(f32, f64)], others: &[(f32, f64)]) -> f64 {
     let mean = |rows: &[(f32, f64)]| {
         rows.iter().map(|row| row.1.abs()).sum::<f64>() / rows.len().max(1) as f64
@@ -78,7 +80,8 @@ pub fn ratio(some: &[(f32, f64)], others: &[(f32, f64)]) -> f64 {
     if others > 0.0 { mean(some) / others } else { 1.0 }
 }
 
-/// The values that nine of ten new ones lie between; without any, a factor of e.
+/// Returns the quantiles between which nine of ten new values lie; a factor of e if there are no
+/// values.
 pub fn quantiles(values: impl Iterator<Item = f64>) -> (f64, f64) {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);

@@ -5,7 +5,7 @@ use serde::Serialize;
 /// Lowest and highest factor on a time.
 pub type Factors = (f64, f64);
 
-/// A time and what it lies between.
+/// A predicted time with an interval around it, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Estimate {
     pub mean_ns: f64,
@@ -14,25 +14,26 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// Between a share of the time and a multiple of it.
+    /// Creates an estimate whose interval is the mean times a lowest and a highest factor.
     #[must_use]
     pub fn within(mean_ns: f64, (low, high): Factors) -> Self {
         Self { mean_ns, low_ns: mean_ns * low, high_ns: mean_ns * high }
     }
 
-    /// One after the other. Both may be wrong in the same direction: the interval adds up.
+    /// Adds the times of two things that follow each other. Their errors may be correlated, so the
+    /// intervals add up.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         self.combine(other, |a, b| a + b)
     }
 
-    /// The slower one.
+    /// Takes the maximum of mean, low and high, for two things that run in parallel.
     #[must_use]
     pub fn max(self, other: Self) -> Self {
         self.combine(other, f64::max)
     }
 
-    /// What is left of it after another time; none of it is below 0.
+    /// Subtracts a time that overlaps this one, at least 0.
     #[must_use]
     pub fn beyond(self, other: Self) -> Self {
         self.combine(other, |a, b| (a - b).max(0.0))

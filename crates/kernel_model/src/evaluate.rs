@@ -11,43 +11,42 @@ use super::model::KernelModel;
 use super::peaks::{self, MeasuredPeaks};
 use super::split::Part;
 
-/// Errors of one kind on one device.
+/// Prediction errors of one kind of kernel on one device.
 #[derive(Clone, Debug, Serialize)]
 pub struct KernelRow {
     pub kind: &'static str,
     pub device: String,
-    /// Rows above the floor, which errors are of; of kinds that wait for memory only those whose
-    /// kernels are long enough to show.
+    /// Rows above the launch overhead, which errors are computed on. For memory-bound kinds only
+    /// rows whose kernels are long enough to be observed.
     pub rows: usize,
-    /// Geometric mean of the absolute errors of max(roofline, floor).
+    /// Geometric mean of the absolute errors of max(roofline, launch overhead).
     pub roofline_gmae_pct: f64,
     pub roofline_mape_pct: f64,
-    /// The same of the published roofline, whose peaks are those that the tables reached.
+    /// Geometric mean of the absolute errors of the published roofline with measured peaks.
     pub measured_peak_gmae_pct: f64,
     pub measured_peak_mape_pct: f64,
-    /// Of the published MLP, where one was trained.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mlp: Option<MlpRow>,
     /// Geometric mean of the absolute errors of the model.
     pub gmae_pct: f64,
     pub mape_pct: f64,
-    /// Mean of them over rows of at least twice the floor: mostly kernel.
+    /// Mean absolute error over rows of at least twice the launch overhead, which are mostly kernel
+    /// time.
     pub kernel_mape_pct: f64,
-    /// Rows, those at the floor too, within their intervals.
+    /// Share of all rows, including those at the launch overhead, that lie within their intervals.
     pub covered_pct: f64,
-    /// The host's part, for the operation with most rows.
+    /// Launch overhead of the operation with most rows.
     pub floor_ns: f64,
-    /// What it adds to each row more than to the one before.
+    /// Drift of the launch overhead from one row to the next.
     pub drift_ns_per_row: f64,
 }
 
-/// The errors of a chosen MLP.
+/// Prediction errors of the MLP that the published grid search chose.
 #[derive(Clone, Debug, Serialize)]
 pub struct MlpRow {
-    /// Its shape and rule.
     #[serde(flatten)]
     pub setting: MlpSetting,
-    /// After which of its epochs it was best on the calibration rows.
+    /// Epoch with the least error on the calibration rows.
     pub epoch: usize,
     /// Geometric mean of its absolute errors there, of rows at the floor too.
     pub calibrate_gmae_pct: f64,
@@ -56,8 +55,8 @@ pub struct MlpRow {
     pub mape_pct: f64,
 }
 
-/// By device, on the rows of one part: [`Part::Test`] to judge a model, [`Part::Calibrate`] to
-/// choose how models are made.
+/// Computes errors by device on one part of the rows: [`Part::Test`] to judge a model,
+/// [`Part::Calibrate`] to choose how models are made.
 #[must_use]
 pub fn evaluate_model(model: &KernelModel, rows: &[Measured], part: Part) -> Vec<KernelRow> {
     let peaks = peaks::peaks_by_device(rows);

@@ -10,24 +10,24 @@ use super::work::{Kind, Work};
 /// Tiles of a matrix product that libraries choose from: rows and columns of the output.
 const TILES: [(u64, u64); 5] = [(128, 128), (128, 64), (64, 64), (128, 32), (32, 32)];
 
-/// Most features of a work.
+/// Maximum number of features of a work.
 pub const MOST: usize = 48;
 
-/// The least time of a work on a device by its FLOPs and bytes, in nanoseconds.
+/// Computes the roofline time of a work from its FLOPs and bytes, in nanoseconds.
 #[must_use]
 pub fn roofline_ns(work: &Work, device: &HardwareSpec) -> f64 {
     let (flops, bytes) = work.flops_and_bytes();
     1e9 * (flops / device.peak.f32).max(bytes / device.dram)
 }
 
-/// What no kernel can go below, whatever its algorithm, in nanoseconds.
+/// Computes the lower bound of a work's time for any algorithm, in nanoseconds.
 #[must_use]
 pub fn physics_ns(work: &Work, device: &HardwareSpec) -> f64 {
     let (_, bytes) = work.flops_and_bytes();
     1e9 * (work.least_flops() / device.peak.f32).max(bytes / device.dram)
 }
 
-/// The features of one work; which is which depends on its kind alone.
+/// Numeric features of one work. Which value means what depends on the kind alone.
 #[derive(Clone, Debug)]
 pub struct Features {
     values: [f32; MOST],
@@ -35,8 +35,7 @@ pub struct Features {
 }
 
 impl Features {
-    /// Of a work, where a measurement on this device takes no less than `floor_ns` and more by a
-    /// line.
+    /// Computes the features of a work on a device, relative to the device's baseline.
     #[must_use]
     pub fn compute(work: &Work, device: &HardwareSpec, baseline: DeviceBaseline) -> Self {
         let DeviceBaseline { overhead_ns, line } = baseline;
@@ -68,13 +67,14 @@ impl Features {
         features
     }
 
-    /// The values.
+    /// Returns the feature values in a fixed order.
     #[must_use]
     pub fn values(&self) -> &[f32] {
         &self.values[..self.count]
     }
 
-    /// Logarithm of the line's time over the floor: how much of a measurement is the kernel.
+    /// Returns the logarithm of the baseline over the launch overhead: how much of a latency is
+    /// kernel time.
     #[must_use]
     pub fn above_floor(&self) -> f32 {
         self.values[0]
@@ -89,12 +89,12 @@ impl Features {
         self.put(value.ln() as f32);
     }
 
-    /// Which power of two divides a size, up to 64.
+    /// Adds the exponent of the largest power of two that divides a size, at most 6.
     fn divisor(&mut self, size: u64) {
         self.put(size.trailing_zeros().min(6) as f32);
     }
 
-    /// How many waves of blocks there are, and how much of the last one is empty.
+    /// Adds the number of waves of thread blocks and the idle share of the last wave.
     fn waves(&mut self, blocks: f64, units: f64) {
         let waves = blocks / units;
         self.log(waves);

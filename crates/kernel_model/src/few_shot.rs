@@ -20,24 +20,25 @@ use super::roofline_slack::slack;
 use super::split;
 use super::{Error, Kind};
 
-/// Fewest rows that say something of a device.
+/// Minimum number of rows to calibrate a device with.
 const ROWS_LEAST: usize = 5;
-/// How many rows of an operation those of all operations count for, in its floor.
+/// Weight of the mean over all operations against the rows of one operation, in its launch
+/// overhead.
 const ALL: f64 = 0.3;
-/// Parts of the rows that are left out in turn, to choose among [`Residual`]s.
+/// Number of folds of the cross-validation that chooses among [`Residual`]s.
 const FOLDS: u64 = 5;
-/// Trees of a device's own kernel times: few rows carry few leaves.
+/// Hyperparameters for a device's own kernel times: few rows allow few leaves.
 const OWN: BoostingParams =
     BoostingParams { rounds: 200, leaves: 7, rate: 0.06, rows: 4, features: 0.5 };
 
-/// Trees over the lines of all devices.
+/// The forest that is trained on all devices, with the bins of its features.
 #[derive(Clone, Copy, Debug)]
 pub struct SharedForest<'a> {
     pub bins: &'a Bins,
     pub pooled: &'a Forest,
 }
 
-/// The model with a device added or replaced, from a few rows of it.
+/// Adds a device to a model, or replaces it, calibrated by a few rows.
 ///
 /// # Errors
 /// [`Error::TooFew`] with fewer than five rows of the model's kind.
@@ -66,7 +67,7 @@ pub fn calibrate(mut model: KernelModel, rows: &[Measured]) -> Result<KernelMode
     Ok(model)
 }
 
-/// The corrections that a few rows give for their device.
+/// Fits launch overhead, baseline and correction of a device to a few rows of call latencies.
 pub fn fit_device(
     kind: Kind,
     trees: SharedForest<'_>,
@@ -114,18 +115,17 @@ fn enough(kind: Kind, rows: &[Measured]) -> Result<(), Error> {
     if got < expected { Err(Error::TooFew { kind, expected, got }) } else { Ok(()) }
 }
 
-/// What is left of kernel times over their line.
+/// How the residual over the baseline of kernel times is predicted.
 #[derive(Clone, Copy, Debug)]
 enum Residual {
-    /// Nothing that follows sizes.
     None,
-    /// What trees of these rows say.
+    /// By trees trained on these rows.
     Own,
-    /// What trees of all devices say, corrected.
+    /// By the shared forest, corrected.
     Pooled,
 }
 
-/// The model of a device whose kernels were measured by themselves.
+/// Fits a device whose kernels were timed alone. Cross-validation chooses the residual.
 fn fit_kernel_times(
     kind: Kind,
     trees: SharedForest<'_>,
@@ -164,7 +164,7 @@ fn off(model: &DeviceModel, row: &Measured, trees: SharedForest<'_>) -> f64 {
     (row.latency_ns / found.ns).ln()
 }
 
-/// Kernel times by a line over the shortest kernel of each operation.
+/// Fits a baseline over the shortest kernel of each operation.
 fn over_line(rows: &[Measured], device: &HardwareSpec) -> DeviceModel {
     let mut shortest: BTreeMap<&str, f64> = BTreeMap::new();
     for row in rows {
@@ -191,7 +191,7 @@ fn over_line(rows: &[Measured], device: &HardwareSpec) -> DeviceModel {
 }
 
 impl DeviceModel {
-    /// With what the rows leave over.
+    /// Adds a residual of the chosen kind.
     fn with_residual(
         mut self,
         residual: Residual,
@@ -216,7 +216,7 @@ impl DeviceModel {
         self
     }
 
-    /// Trees of what rows are off by from the line.
+    /// Trains a forest on the residuals of the rows over the baseline.
     fn own_trees(&self, bins: &Bins, rows: &[Measured]) -> Forest {
         let features = bins.ends().len();
         let mut table = BinnedRows { features, bins: Vec::new(), targets: Vec::new() };
@@ -237,8 +237,8 @@ impl DeviceModel {
     }
 }
 
-/// LaunchOverheads of the other devices, times what the rows at their floor say: those of the
-/// operation where there are some, else those of all.
+/// Scales the launch overheads of other devices by the rows that are at their overhead: rows of the
+/// operation if there are any, else of all operations.
 fn floors(known: &LaunchOverheads, rows: &[Measured]) -> LaunchOverheads {
     let of = |row: &Measured| row.latency_ns / known.ns(row.work.name());
     let is_at_floor = |row: &&Measured| {
@@ -260,7 +260,7 @@ fn floors(known: &LaunchOverheads, rows: &[Measured]) -> LaunchOverheads {
     })
 }
 
-/// The line through what rows are off by, drawn towards none.
+/// Fits a correction to pairs of predicted and measured latency, by ridge regression towards zero.
 fn fitted(rows: &[(Latency, f64)]) -> Correction {
     const SHIFT_RIDGE: f64 = 0.3;
     const SLOPE_RIDGE: f64 = 8.0;

@@ -16,14 +16,14 @@ use super::measured::Timed;
 use super::model::{DeviceModel, DeviceResidual, KernelModel, LaunchOverheads, Source, Unseen};
 use super::work::Kind;
 
-/// The version that is written, and the only one that is read.
+/// File format version that is written, and the only one that can be read.
 pub const VERSION: u32 = 2;
 /// The start of a file, before its version.
 const NAME: &str = "rowmill kernel model ";
 /// Bytes of the checksum.
 const SUM: usize = 8;
 
-/// The content of the second line.
+/// The JSON header of a model file: everything but bins and trees.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Head {
@@ -51,7 +51,7 @@ struct DeviceHead {
 }
 
 impl KernelModel {
-    /// As bytes.
+    /// Serializes the model: a JSON header, bit-packed trees and a checksum.
     ///
     /// # Errors
     /// [`Error::Model`] if a figure has no JSON.
@@ -99,7 +99,7 @@ impl KernelModel {
         Ok(bytes)
     }
 
-    /// From bytes.
+    /// Parses the bytes that [`KernelModel::to_bytes`] writes.
     ///
     /// # Errors
     /// [`Error::Model`] for another version, damaged bytes, or what is no model.
@@ -116,7 +116,7 @@ impl KernelModel {
     }
 }
 
-/// The second line, and what follows it but for the checksum.
+/// Splits a file into its JSON line and the packed trees, after checking version and checksum.
 fn lines(bytes: &[u8]) -> Result<(&[u8], &[u8]), Error> {
     let line_end = |bytes: &[u8]| bytes.iter().position(|byte| *byte == b'\n');
     let name = bytes.strip_prefix(NAME.as_bytes());
@@ -178,7 +178,7 @@ fn wrong(expected: &str, got: &impl ToString) -> Error {
     Error::Model { expected: expected.to_owned(), got: got.to_string() }
 }
 
-/// Of eight bytes after the other; the last are filled up with zeros.
+/// Computes a checksum over eight bytes at a time; the last chunk is padded with zeros.
 pub fn checksum(bytes: &[u8]) -> u64 {
     bytes.chunks(8).fold(mix(bytes.len() as u64), |sum, chunk| {
         let mut eight = [0; 8];

@@ -7,48 +7,48 @@ use super::bit_stream::{BitReader, BitWriter};
 
 /// Bits of a leaf: a whole number of steps of its tree.
 const LEAF_BITS: u32 = 10;
-/// The largest step number; the smallest is its negative.
+/// Largest step number of a leaf; the smallest is its negative.
 pub const LEAF_MOST: i32 = (1 << (LEAF_BITS - 1)) - 1;
 /// Bits of a feature's number.
 const FEATURE_BITS: u32 = 6;
 /// Bits of a bin.
 const BIN_BITS: u32 = 8;
-/// What no bin lies below.
+/// Value of [`Node::below`] that marks a leaf: no bin lies below 0.
 const LEAF: u8 = 0;
-/// The last bin.
+/// Number of the last bin.
 pub const BIN_MOST: u8 = u8::MAX - 1;
-/// Leaves of a tree, at most: one bit each.
+/// Maximum number of leaves of a tree, because evaluation uses one bit per leaf.
 pub const LEAVES: usize = 32;
-/// Trees whose leaves are found together.
+/// Number of trees that are evaluated together.
 const TOGETHER: usize = 512;
 
-/// A split or a leaf.
+/// A split or a leaf of a tree in preorder.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Node {
     feature: u8,
-    /// Rows below this bin go to the next node, all others to `right`; of a leaf [`LEAF`].
+    /// Rows below this bin go to the next node, all others to `right`; [`LEAF`] for leaves.
     below: u8,
     right: u16,
 }
 
-/// Nodes in preorder.
+/// A regression tree as nodes in preorder.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tree {
     /// The size of a leaf's steps.
     step: f32,
     nodes: Vec<Node>,
-    /// Of each node; 0 of a split.
+    /// Value of each node; 0 for splits.
     values: Vec<f32>,
 }
 
 impl Tree {
-    /// Without nodes, whose leaves are multiples of `step`.
+    /// Creates an empty tree whose leaf values are multiples of `step`.
     pub fn new(step: f32) -> Self {
         Self { step, nodes: Vec::new(), values: Vec::new() }
     }
 
-    /// Adds a split as the next node in preorder, and gives its number: rows up to `bin` go left,
-    /// which comes next.
+    /// Appends a split as the next node in preorder and returns its number. Rows up to `bin` go
+    /// left, which comes next.
     pub fn push_split(&mut self, feature: u8, bin: u8) -> usize {
         let number = self.nodes.len();
         self.nodes.push(Node { feature, below: bin.min(BIN_MOST) + 1, right: 0 });
@@ -56,18 +56,18 @@ impl Tree {
         number
     }
 
-    /// Adds a leaf as the next node in preorder.
+    /// Appends a leaf as the next node in preorder.
     pub fn push_leaf(&mut self, steps: i32) {
         self.nodes.push(Node { feature: 0, below: LEAF, right: 0 });
         self.values.push(steps as f32 * self.step);
     }
 
-    /// Says that the right side of `split` comes next.
+    /// Marks that the right side of `split` comes next.
     pub fn begin_right(&mut self, split: usize) {
         self.nodes[split].right = self.nodes.len() as u16;
     }
 
-    /// The value of the leaf that a row of bins falls into.
+    /// Returns the value of the leaf that a row of bins falls into.
     pub fn value(&self, bins: &[u8]) -> f32 {
         let mut at = 0;
         loop {
@@ -81,12 +81,12 @@ impl Tree {
     }
 }
 
-/// A split as all trees together see it: a row that is not below its bin cannot fall into any leaf
-/// on its left.
+/// A split for the evaluation of many trees at once: a row on its right cannot reach any leaf on
+/// its left.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct ExcludedLeaves {
     tree: u16,
-    /// Without the bits of those leaves.
+    /// All bits but those of the excluded leaves.
     mask: u32,
 }
 
@@ -145,7 +145,7 @@ impl TreesTogether {
         found
     }
 
-    /// The sum of the trees, in their order.
+    /// Sums the values of all trees for a row, in tree order.
     fn sum(&self, bins: &[u8]) -> f64 {
         let mut left = [u32::MAX; TOGETHER];
         for ((begin, ends), bin) in self.begins.iter().zip(&self.ends).zip(bins) {
@@ -160,20 +160,17 @@ impl TreesTogether {
     }
 }
 
-/// A sum of trees, kept within what was seen in training.
+/// A sum of boosted trees, clamped to the range of the training targets.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Forest {
-    /// What the trees add to.
     start: f32,
-    /// The least and the most that a prediction may be.
     bounds: (f32, f32),
-    /// The trees, in the order they were grown.
     trees: Vec<Tree>,
     together: Vec<TreesTogether>,
 }
 
 impl Forest {
-    /// Of trees that add to `start`, within `bounds`.
+    /// Creates a forest of `trees` added to `start`, clamped to `bounds`.
     #[must_use]
     pub fn new(start: f32, bounds: RangeInclusive<f32>, trees: Vec<Tree>) -> Self {
         let bounds = bounds.into_inner();
@@ -181,7 +178,7 @@ impl Forest {
         Self { start, bounds, trees, together }
     }
 
-    /// What is predicted for a row of bins.
+    /// Predicts the target of a row of bins.
     #[must_use]
     pub fn predict(&self, bins: &[u8]) -> f64 {
         let sum: f64 = self.together.iter().map(|together| together.sum(bins)).sum();
@@ -189,7 +186,7 @@ impl Forest {
         (f64::from(self.start) + sum).max(bounds.0).min(bounds.1)
     }
 
-    /// Appends all trees.
+    /// Appends all trees as packed bits.
     pub fn write(&self, out: &mut BitWriter) {
         for value in [self.start, self.bounds.0, self.bounds.1] {
             out.float(value);
@@ -211,7 +208,8 @@ impl Forest {
         }
     }
 
-    /// Reads what [`Forest::write`] wrote; `None` where the bits are no forest on `features`.
+    /// Reads the bits that [`Forest::write`] wrote; `None` if they do not form a forest on
+    /// `features`.
     #[must_use]
     pub fn read(input: &mut BitReader<'_>, features: usize) -> Option<Self> {
         let mut float = || input.float().filter(|value| value.is_finite());

@@ -8,16 +8,17 @@ use super::feature::{Features, MOST, physics_ns, roofline_ns};
 use super::forest::Forest;
 use super::work::Work;
 
-/// A predicted measurement.
+/// A predicted latency of a call, with the launch overhead that it contains.
 #[derive(Clone, Copy, Debug)]
 pub struct Latency {
     pub ns: f64,
-    /// What hides shorter kernels.
+    /// Launch overhead below which kernels cannot be observed; 0 where kernels were timed alone.
     pub floor_ns: f64,
     pub above_floor: f32,
 }
 
-/// What trees say of a measurement.
+/// Predicts the latency of a call: the baseline times the residual that the forest predicts, never
+/// below the physical limit.
 pub fn latency(
     bins: &Bins,
     forest: &Forest,

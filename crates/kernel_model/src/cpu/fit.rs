@@ -3,14 +3,15 @@
 
 use super::work::CpuWork;
 
-/// Rounds in which works far off count less and less: the sum of absolute errors is the least.
+/// Rounds of iteratively reweighted least squares, which minimize the sum of absolute errors.
 const ROUNDS: usize = 40;
-/// Relative errors below this count alike.
+/// Relative errors below this get equal weights.
 const NEAR: f64 = 0.01;
-/// Sweeps over all amounts in a round.
+/// Coordinate-descent sweeps over all amounts in each round.
 const SWEEPS: usize = 300;
 
-/// What a unit of each amount takes, in ns.
+/// Fits a non-negative time per unit to each amount of work, in nanoseconds, by the least sum of
+/// absolute relative errors.
 #[must_use]
 pub fn fit_units(works: &[(&CpuWork, f64)]) -> Vec<f64> {
     let Some((first, _)) = works.first() else { return Vec::new() };
@@ -48,8 +49,8 @@ pub fn fit_units(works: &[(&CpuWork, f64)]) -> Vec<f64> {
         .collect()
 }
 
-/// Weighted least squares of `Σ share · unit = 1` with units that are not below 0, an amount at a
-/// time.
+/// Solves the weighted least squares `Σ share · unit = 1` with non-negative units by coordinate
+/// descent.
 fn least_squares(shares: &[Vec<f64>], weights: &[f64], units: &mut [f64]) {
     let count = units.len();
     let mut products = vec![vec![0.0; count]; count];
@@ -73,12 +74,13 @@ fn least_squares(shares: &[Vec<f64>], weights: &[f64], units: &mut [f64]) {
     }
 }
 
-/// Neighbours that decide.
+/// Number of neighbors whose residuals are averaged.
 const NEAREST: usize = 8;
-/// How near a neighbour must be to count as much as the belief that nothing is left over.
+/// Distance at which a neighbor weighs as much as the prior of a zero residual.
 const REACH: f64 = 0.35;
 
-/// The mean of what the nearest of `known` have left over, in logarithms; 0 where none is near.
+/// Averages the residuals of the nearest `known` works, in logarithms, shrunk towards 0 with
+/// distance.
 #[must_use]
 pub fn nearby_residual<'a>(known: impl Iterator<Item = (&'a [f32], f64)>, sizes: &[f32]) -> f64 {
     let apart = |other: &[f32]| -> f64 {

@@ -4,10 +4,10 @@ use super::measured::{Machine, MeasuredSteps};
 use crate::Error;
 
 impl MeasuredSteps {
-    /// Adds what another run measured on the same machine with as many threads.
+    /// Adds the measurements of another run on the same machine with as many threads.
     ///
-    /// Rounds of tables of one shape become rounds of one entry. What both have, to the last
-    /// digit, is one measurement and counts once. Rates of the machine are the best of both runs.
+    /// Rounds of tables of one shape are merged into one entry. Identical measurements count once.
+    /// The rates of the machine are the better of both runs.
     ///
     /// # Errors
     /// [`Error::OtherCpu`] for another CPU, other caches, or another number of threads.
@@ -39,7 +39,7 @@ impl MeasuredSteps {
 }
 
 impl Machine {
-    /// Takes the better rate of each kind: the machine is shared, and no run exceeds what it has.
+    /// Takes the better rate of each kind: the machine is shared, so no run exceeds its capacity.
     fn join(&mut self, other: &Self) {
         let (spec, others) = (&mut self.spec, &other.spec);
         let more = |a: Option<f64>, b: Option<f64>| a.into_iter().chain(b).reduce(f64::max);
@@ -52,7 +52,7 @@ impl Machine {
     }
 }
 
-/// What does not change from run to run, in words.
+/// Describes the properties of a machine that do not change from run to run.
 fn identity(machine: &Machine) -> String {
     let mib = |bytes: u64| bytes as f64 / f64::from(1u32 << 20);
     format!(

@@ -8,62 +8,60 @@ use super::units::Units;
 use super::work::CpuWork;
 use crate::error_interval::quantiles;
 
-/// Fewest works of a kind that others can say something of.
+/// Minimum number of works of a kind for residuals of neighbors.
 const WORKS_LEAST: usize = 30;
-/// Fewest to grow trees on.
+/// Minimum number of works of a kind for trees.
 const TREES_LEAST: usize = 100;
-/// Most works of a kind that are kept: a file stays below 300 KB.
+/// Maximum number of works that are stored, so that a file stays below 300 KB.
 const NEAR_MOST: usize = 700;
-/// Errors below this, in logarithms, are not corrected.
+/// Mean errors below this, in logarithms, are not corrected.
 const OFF_LEAST: f64 = 1e-3;
 /// Bound of residuals, in logarithms.
 const RESIDUAL_MOST: f64 = 0.5;
-/// Residuals are used where they leave this part of the errors without them.
+/// A residual model is used only if it reduces the error to at most this share.
 const BETTER: f64 = 0.97;
-/// What corrects a sum is judged by works that it was not learnt from, so many parts one after the
-/// other.
+/// Number of folds of the cross-validation that chooses a residual model.
 const PARTS: usize = 5;
 
-/// What a kind of operation takes.
+/// The time of one kind of operation on a CPU: a sum of amounts times their unit times, corrected
+/// by a residual model that cross-validation chose.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KindModel {
     units: Units,
     #[serde(rename = "left_over")]
     residual: ResidualModel,
-    /// The least and the most that works took, of what is predicted, in logarithms: nine of ten.
+    /// Quantiles of `ln(measured ÷ predicted)` between which nine of ten works lie.
     interval: (f64, f64),
     works: usize,
-    /// Least and most of each size.
+    /// Smallest and largest value of each size.
     domain: Vec<(f32, f32)>,
 }
 
-/// What corrects a sum.
+/// How the sum of amounts is corrected.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum ResidualModel {
-    /// Nothing is known of others.
     #[default]
     Nothing,
-    /// Sizes of works, and what each left over.
+    /// Sizes of measured works with their residuals; the nearest are averaged.
     Near(Vec<(Vec<f32>, f32)>),
-    /// Trees over sizes and shares of amounts.
+    /// Trees over sizes and the shares of amounts.
     Trees(Trees),
 }
 
-/// A priced operation.
+/// Predicted time of one operation, with an interval that nine of ten measurements lie in.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CpuPrice {
     pub mean_ns: f64,
-    /// Nine of ten lie above this,
     pub low_ns: f64,
     pub high_ns: f64,
-    /// Whether every size lies within the measured ones.
+    /// Whether every size lies within the range of the training data.
     pub is_inside: bool,
 }
 
 impl KindModel {
-    /// Learns from works and their times, ns.
+    /// Fits unit times and chooses a residual model by cross-validation. Times are in nanoseconds.
     pub fn learn(works: &[(&CpuWork, f64)]) -> Self {
         let mut model = Self {
             units: Units::fit(works),
@@ -97,7 +95,7 @@ impl KindModel {
         model
     }
 
-    /// What a work takes.
+    /// Predicts the time of a work. The interval widens with the distance from the training data.
     pub fn price(&self, work: &CpuWork) -> CpuPrice {
         let left = match &self.residual {
             ResidualModel::Nothing => 0.0,
@@ -124,18 +122,18 @@ impl KindModel {
         }
     }
 
-    /// Whether every number is one that [`KindModel::learn`] gives.
+    /// Checks that all numbers are finite and in the range that training gives.
     pub fn is_valid(&self) -> bool {
         self.units.are_valid()
             && [self.interval.0, self.interval.1].iter().all(|number| number.is_finite())
     }
 
-    /// Without what is left over.
+    /// Returns the time without the residual correction, in nanoseconds.
     fn sum(&self, work: &CpuWork) -> f64 {
         self.units.times(work).sum::<f64>().max(1.0)
     }
 
-    /// Sizes, and the share of the sum that each amount has.
+    /// Returns the sizes of a work, followed by the share of the time that each amount takes.
     fn features(&self, work: &CpuWork) -> Vec<f32> {
         let sum = self.sum(work);
         let shares = self.units.times(work).map(|time| (time / sum) as f32);
@@ -143,7 +141,7 @@ impl KindModel {
     }
 }
 
-/// The part of each work, by its sizes: what corrects a work is judged without those of its part.
+/// Assigns each work to a fold by a hash of its sizes.
 fn parts(works: &[(&CpuWork, f64)]) -> Vec<usize> {
     let part = |work: &CpuWork| {
         let bits = work.sizes.iter().map(|size| u64::from(size.to_bits()));
@@ -152,7 +150,7 @@ fn parts(works: &[(&CpuWork, f64)]) -> Vec<usize> {
     works.iter().map(|(work, _)| part(work)).collect()
 }
 
-/// What each work has left over beyond what the nearest of other parts say.
+/// Computes the residuals that remain after a correction by the nearest works of other folds.
 fn beside_near(works: &[(&CpuWork, f64)], left: &[f64], parts: &[usize]) -> Vec<f64> {
     let one = |at: usize| {
         let known = works.iter().zip(left).zip(parts);
@@ -163,7 +161,7 @@ fn beside_near(works: &[(&CpuWork, f64)], left: &[f64], parts: &[usize]) -> Vec<
     (0..works.len()).map(one).collect()
 }
 
-/// What each work has left over beyond what trees say that were grown on other parts.
+/// Computes the residuals that remain after a correction by trees trained on the other folds.
 fn beside_trees(known: &[ResidualExample], parts: &[usize]) -> Vec<f64> {
     let trees: Vec<Trees> = (0..PARTS)
         .map(|part| {
@@ -181,7 +179,7 @@ fn bounded(residual: f64) -> f64 {
     residual.clamp(-RESIDUAL_MOST, RESIDUAL_MOST)
 }
 
-/// Works that others are compared with.
+/// Selects the works that are stored for the search of neighbors.
 fn kept(works: &[(&CpuWork, f64)], left: &[f64]) -> ResidualModel {
     let every = works.len().div_ceil(NEAR_MOST).max(1);
     let rounded = |value: f32| (1e3 * value).round() / 1e3;

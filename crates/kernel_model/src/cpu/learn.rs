@@ -17,11 +17,12 @@ use crate::error_metrics::geometric_mean_pct;
 use crate::parallel::in_parallel;
 use crate::tile_use::TileUse;
 
-/// Steps whose cores read memory at a rate farther from the usual one ran elsewhere.
+/// Steps measured at a memory bandwidth that differs by more than this from the most common one are
+/// left out: the cores were elsewhere.
 const STREAM_APART_MOST: f64 = 0.15;
-/// Fewest steps to learn from.
+/// Minimum number of steps to learn from.
 const STEPS_LEAST: usize = 20;
-/// Of steps and tables in five, one is judged by.
+/// One of this many steps and tables is held out for evaluation.
 const JUDGED_OF: u64 = 5;
 
 /// A measured step beside the operations that its configuration implies.
@@ -36,7 +37,7 @@ pub struct Example<'a> {
     pub updates: Option<Optimizer>,
 }
 
-/// Errors of the prices of a kind, on held-out steps and tables.
+/// Prediction errors of one kind of operation on held-out steps and tables.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CpuKindErrors {
     pub kind: String,
@@ -45,26 +46,26 @@ pub struct CpuKindErrors {
     /// Geometric mean of absolute errors.
     pub gmae_pct: f64,
     pub mape_pct: f64,
-    /// Share of works within the interval.
+    /// Share of works whose time lies within the predicted interval.
     pub covered_pct: f64,
-    /// Share of the judged steps' time; nothing for what no step did.
+    /// Share of the time of held-out steps; 0 for operations that were measured alone.
     pub share_pct: f64,
-    /// Geometric mean of how far the least of every second round is from that of the others.
+    /// Noise floor: geometric mean of the difference between the minima of even and odd rounds.
     pub floor_pct: Option<f64>,
 }
 
-/// A measured work.
+/// One measured operation as amounts of work.
 struct MeasuredWork {
     work: CpuWork,
     ns: f64,
     is_judged: bool,
-    /// How far the least of every second round is from that of the others, where there are two.
+    /// Relative difference between the minima of even and odd rounds; `None` with one round.
     apart: Option<f64>,
 }
 
 type WorksByKind = BTreeMap<String, Vec<MeasuredWork>>;
 
-/// Whether a step is one that models are judged by: decided by what it trains.
+/// Decides by a hash of its configuration whether a step is held out for evaluation.
 #[must_use]
 pub fn is_judged(measured: &MeasuredStep) -> bool {
     let pooling = u64::from(measured.pooling);
@@ -72,7 +73,7 @@ pub fn is_judged(measured: &MeasuredStep) -> bool {
     hashed(pooling, set).is_multiple_of(JUDGED_OF)
 }
 
-/// As [`is_judged`], by the shape.
+/// Decides by a hash of their shape whether tables are held out for evaluation.
 #[must_use]
 pub fn are_judged(tables: &EqualTables) -> bool {
     let shape = format!("{tables:?}");
@@ -83,7 +84,7 @@ fn hashed(first: u64, bytes: impl Iterator<Item = u8>) -> u64 {
     bytes.fold(mix(first), |hash, byte| mix(hash.wrapping_mul(31).wrapping_add(u64::from(byte))))
 }
 
-/// The rate of reading memory that most were measured at.
+/// Returns the memory bandwidth that most steps were measured at.
 fn usual(rates: &[f64]) -> f64 {
     let count = |at: &&f64| rates.iter().filter(|rate| is_near(**rate, **at)).count();
     rates.iter().max_by_key(count).copied().unwrap_or(0.0)
@@ -94,8 +95,8 @@ fn is_near(rate: f64, usual: f64) -> bool {
 }
 
 impl CpuModel {
-    /// Learns from measured steps, and from lookups without a model; also how far off it is on
-    /// those it did not learn from.
+    /// Trains a model on measured steps and on lookups without a model, and returns its errors on
+    /// those held out.
     ///
     /// # Errors
     /// [`Error::TooFew`], and [`Error::Model`] for steps whose operations are not those that their
@@ -149,7 +150,7 @@ impl CpuModel {
         self.kinds.extend(named.filter_map(|((kind, _), model)| Some(((*kind).clone(), model?))));
     }
 
-    /// The operations of steps by kind, and the median time between two of them.
+    /// Returns the operations of steps by kind, and the median time between two operations.
     fn in_steps(&self, kept: &[&Example<'_>]) -> Result<(WorksByKind, f64), Error> {
         let mut rows = WorksByKind::new();
         let mut between = Vec::new();
@@ -200,8 +201,8 @@ fn judged<'a>(
     rows.filter(|row| row.is_judged)
 }
 
-/// Lookups and updates without a model, by kind: each the least of its rounds where steps were
-/// measured, too. What other programs add to a round comes and goes within minutes.
+/// Returns lookups and updates without a model, by kind: the minimum over rounds measured at the
+/// usual bandwidth. Interference from other programs comes and goes within minutes.
 fn alone(tables: &[MeasuredTables], stream_gb_per_s: f64, cores: Cores) -> WorksByKind {
     let mut rows = WorksByKind::new();
     for measured in tables {
@@ -241,7 +242,7 @@ fn alone(tables: &[MeasuredTables], stream_gb_per_s: f64, cores: Cores) -> Works
     rows
 }
 
-/// The work and time of a step's operations, and the gaps between them.
+/// Pairs the operations of a step with their measured times, and returns the mean gap between them.
 fn works(example: &Example<'_>, cores: Cores) -> Result<(Vec<(CpuWork, f64)>, f64), Error> {
     let wrong = |got: String| Error::Model {
         expected: "the operations of the configuration".to_owned(),
@@ -268,7 +269,7 @@ fn works(example: &Example<'_>, cores: Cores) -> Result<(Vec<(CpuWork, f64)>, f6
 }
 
 impl EqualTables {
-    /// What a batch looks up in each.
+    /// Returns one tile per table, as a batch uses it.
     #[must_use]
     pub fn tiles(&self) -> Vec<TileUse> {
         let popularity = Popularity::from_distribution(&self.ids, self.rows);

@@ -8,23 +8,23 @@ use serde::{Deserialize, Serialize};
 use crate::Error;
 use crate::embedding::lookup::Cores;
 
-/// Version of the text.
+/// Version of the text format of measured steps.
 pub const STEPS_VERSION: u32 = 1;
 
-/// The CPU that steps were measured on.
+/// The CPU that steps were measured on: hardware limits and the number of trainer threads.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Machine {
-    /// Its limits; `l2_bytes` are those of the last cache.
+    /// Hardware limits; `l2_bytes` is the size of the last-level cache.
     pub spec: HardwareSpec,
-    /// Bytes of the caches that single cores have, of all of them together.
+    /// Total size of the private caches of all cores, in bytes.
     pub private_cache_bytes: u64,
     /// Threads of the trainer.
     pub threads: u32,
 }
 
 impl Machine {
-    /// Its cores, as works are shared by them.
+    /// Returns the cores and caches that share the work of a call.
     #[must_use]
     pub fn cores(&self) -> Cores {
         let private = self.private_cache_bytes;
@@ -36,27 +36,26 @@ impl Machine {
     }
 }
 
-/// The steps of one configuration.
+/// Measured training steps of one configuration: medians of the step and of each operation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MeasuredStep {
-    /// The configuration by name or file, and what was changed of it.
+    /// Name or file of the base configuration.
     pub config: String,
-    /// Keys and values.
+    /// Overrides of the configuration.
     pub set: Vec<(String, String)>,
-    /// Ids of every bag.
+    /// Ids per bag.
     pub pooling: u32,
-    /// Steps that count, undisturbed ones where there are enough, and all of them.
+    /// Steps that count (undisturbed ones if there are enough), and steps in total.
     pub steps: [u32; 2],
-    /// What all threads read from memory meanwhile, GB/s: where the cores were.
+    /// Read bandwidth of all threads during the measurement, GB/s: it shows which cores were used.
     pub stream_gb_per_s: f64,
-    /// A step: its operations and what lies between them.
     pub step_ns: f64,
-    /// Its operations in their order, the median of each.
+    /// Name and median time of each operation, in nanoseconds, in the order of the step.
     pub ops: Vec<(String, f64)>,
 }
 
-/// Tables of one shape, and what a batch looks up in each.
+/// Embedding tables of one shape, and the batch that is looked up in them.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EqualTables {
@@ -75,7 +74,7 @@ pub struct EqualTables {
     pub ids: IndexDistribution,
 }
 
-/// Lookups and row updates of some tables, without a model, each batch with ids of its own.
+/// Lookups and row updates measured without a model, each batch with new ids.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MeasuredTables {
@@ -84,21 +83,19 @@ pub struct MeasuredTables {
     pub rounds: Vec<TablesRound>,
 }
 
-/// Medians of one round.
+/// Median times of one round of lookups and row updates.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TablesRound {
-    /// Calls that count, undisturbed ones where there are enough, and all of them.
+    /// Calls that count (undisturbed ones if there are enough), and calls in total.
     pub calls: [u32; 2],
-    /// What all threads read from memory meanwhile, GB/s: where the cores were.
+    /// Read bandwidth of all threads during the round, GB/s.
     pub stream_gb_per_s: f64,
-    /// A lookup in all tables.
     pub forward_ns: f64,
-    /// The update of all rows that it read.
     pub backward_ns: f64,
 }
 
-/// Steps of one machine.
+/// All measurements of one machine, as `rowmill predict learn` writes them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MeasuredSteps {
     pub machine: Machine,
@@ -107,7 +104,7 @@ pub struct MeasuredSteps {
     pub tables: Vec<MeasuredTables>,
 }
 
-/// The first line.
+/// The first line of the file: format version and machine.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Head {
@@ -116,7 +113,7 @@ struct Head {
 }
 
 impl MeasuredSteps {
-    /// As text; [`MeasuredSteps::parse`] gives it back.
+    /// Serializes the measurements as JSON lines, for [`MeasuredSteps::parse`].
     ///
     /// # Errors
     /// [`Error::Model`] for numbers that JSON cannot hold.
@@ -132,7 +129,7 @@ impl MeasuredSteps {
         Ok(lines.join("\n") + "\n")
     }
 
-    /// Reads the text.
+    /// Parses the JSON lines that [`MeasuredSteps::to_text`] writes.
     ///
     /// # Errors
     /// [`Error::Model`] for another version, and a line that is none; [`Error::Rows`] for steps

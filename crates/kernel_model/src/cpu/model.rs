@@ -9,11 +9,11 @@ use super::measured::Machine;
 use super::work::CpuWork;
 use crate::Error;
 
-/// Version of the file.
+/// Version of the file format of CPU models.
 pub const MODEL_VERSION: u32 = 3;
 
-/// Amounts of lookups and row updates that a step may add to what they take alone: what ran before
-/// left other things in the cores, and threads to wake up.
+/// Amounts by which lookups and row updates may take longer within a step than alone: other data is
+/// in the caches, and threads must wake up.
 const IN_STEPS: [&str; 6] = [
     "call",
     "tables",
@@ -23,44 +23,43 @@ const IN_STEPS: [&str; 6] = [
     "row_bytes_past_private",
 ];
 
-/// DeviceResidual times of a CPU's operations.
+/// Predicts the time of the trainer's operations on one measured CPU.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CpuModel {
-    /// [`MODEL_VERSION`].
     pub(super) rowmill_cpu: u32,
     pub machine: Machine,
     /// Median read bandwidth of all threads while steps were measured, GB/s.
     pub stream_gb_per_s: f64,
-    /// Steps learnt from, and all that were measured.
+    /// Steps used for training, and steps measured.
     pub steps: [usize; 2],
-    /// Between two operations, ns.
+    /// Time between two operations, nanoseconds.
     pub(super) between_ns: f64,
     pub(super) kinds: BTreeMap<String, KindModel>,
 }
 
 impl CpuModel {
-    /// The time of a work within a step; `None` for a kind that was not measured.
+    /// Predicts the time of a work within a step; `None` for a kind that was not measured.
     #[must_use]
     pub fn price(&self, work: &CpuWork) -> Option<CpuPrice> {
         let kind = self.kinds.get(&work.kind)?;
         Some(kind.price(&self.within_step(work.clone())))
     }
 
-    /// The time of lookups or row updates without a model around them; `None` where none were
-    /// measured.
+    /// Predicts the time of lookups or row updates outside a step; `None` if they were not measured
+    /// alone.
     #[must_use]
     pub fn price_alone(&self, work: &CpuWork) -> Option<CpuPrice> {
         self.kinds.get(&Self::alone(&work.kind)).map(|kind| kind.price(work))
     }
 
-    /// The kind of an operation that was measured without a model.
+    /// Names the kind of an operation that was measured outside a step.
     pub(super) fn alone(kind: &str) -> String {
         format!("{kind} alone")
     }
 
-    /// A step's work with, for one that was measured without a model, the time that it takes there
-    /// among its amounts: what is left to learn is what the rest of the step adds.
+    /// Replaces amounts that were measured alone by the time they take alone, so that only the
+    /// extra time within a step is left to learn.
     pub(super) fn within_step(&self, mut work: CpuWork) -> CpuWork {
         if let Some(alone) = self.price_alone(&work) {
             work.amounts.retain(|(name, _)| IN_STEPS.contains(name));
@@ -69,13 +68,13 @@ impl CpuModel {
         work
     }
 
-    /// Between two operations, ns.
+    /// Returns the time between two operations, in nanoseconds.
     #[must_use]
     pub fn between_ns(&self) -> f64 {
         self.between_ns
     }
 
-    /// As JSON; [`CpuModel::parse`] gives it back.
+    /// Serializes the model as JSON, for [`CpuModel::parse`].
     ///
     /// # Errors
     /// [`Error::Model`] for numbers that JSON cannot hold.
@@ -86,7 +85,7 @@ impl CpuModel {
         })
     }
 
-    /// Reads the text.
+    /// Parses the JSON that [`CpuModel::to_text`] writes.
     ///
     /// # Errors
     /// [`Error::Model`] for what is no model of this version.

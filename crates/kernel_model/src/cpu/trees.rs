@@ -13,16 +13,16 @@ const SETTINGS: BoostingParams =
     BoostingParams { rounds: 300, leaves: 16, rate: 0.08, rows: 6, features: 0.4 };
 /// Forests of which the mean counts: each grows on a part of the works, and errs elsewhere.
 const FORESTS: u64 = 4;
-/// Of so many works, each forest grows without one.
+/// Each forest trains without one of this many works.
 const WITHOUT_ONE_OF: u64 = 5;
 /// Most bins of a feature: a file stays small.
 const BINS: usize = 32;
 const SEED: u64 = 26;
 
-/// A work's features, and what it left over.
+/// Features of a work, and its residual in logarithms.
 pub type ResidualExample = (Vec<f32>, f64);
 
-/// Forests with the bins of their features.
+/// Boosted forests over the residuals of works, with the bins of their features.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "TreesText", into = "TreesText")]
 pub struct Trees {
@@ -30,18 +30,16 @@ pub struct Trees {
     forests: Vec<Forest>,
 }
 
-/// As a file has them.
+/// The serialized form: bins as numbers, trees as hexadecimal digits.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct TreesText {
-    /// Where the bins of each feature end.
     ends: Vec<Vec<f32>>,
-    /// Of each forest, two digits a byte.
     trees: Vec<String>,
 }
 
 impl Trees {
-    /// Grown on these works.
+    /// Trains forests on residuals. Each forest leaves out another part of the works.
     #[must_use]
     pub fn learn(works: &[&ResidualExample]) -> Self {
         let features = works.first().map_or(0, |work| work.0.len());
@@ -62,7 +60,7 @@ impl Trees {
         Self { forests: (0..FORESTS).map(forest).collect(), bins }
     }
 
-    /// What a work of these features leaves over.
+    /// Predicts the residual of a work with these features, as the mean of all forests.
     #[must_use]
     pub fn at(&self, features: &[f32]) -> f64 {
         let mut placed = vec![0; self.bins.ends().len()];
@@ -72,7 +70,7 @@ impl Trees {
     }
 }
 
-/// Where the bins of a feature end, with about as many works in each.
+/// Computes bin ends for a feature, with about as many works in each bin.
 fn ends(works: &[&ResidualExample], feature: usize) -> Vec<f32> {
     let rounded = |value: f32| (1e3 * value).round() / 1e3;
     let mut values: Vec<f32> = works.iter().map(|work| work.0[feature]).collect();
@@ -119,7 +117,7 @@ impl TryFrom<TreesText> for Trees {
     }
 }
 
-/// Of two digits a byte.
+/// Decodes a forest from hexadecimal digits.
 fn forest(digits: &str, features: usize) -> Option<Forest> {
     let is_hex = digits.len().is_multiple_of(2) && digits.is_ascii();
     let byte = |at: usize| u8::from_str_radix(digits.get(2 * at..2 * at + 2)?, 16).ok();

@@ -8,18 +8,18 @@ use super::fit;
 use super::work::CpuWork;
 use crate::embedding::lookup::{Amount, WAKING};
 
-/// Fits, the first without waking, each other with the threads awake that the one before it says.
+/// Alternating rounds: fit unit times, then recompute how long the caller waits for waking threads.
 const ROUNDS: usize = 10;
-/// About how long a thread takes to wake, where nothing is known yet.
+/// Initial guess of the time that a thread takes to wake, nanoseconds.
 const WAKING_NS: f64 = 10_000.0;
 
-/// ns of a unit of each amount; those not named take nothing.
+/// Time per unit of each amount of work, in nanoseconds. Amounts without an entry take no time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Units(BTreeMap<String, f64>);
 
 impl Units {
-    /// With the least errors of works and their times, ns.
+    /// Fits the unit times of works, whose times are in nanoseconds.
     pub fn fit(works: &[(&CpuWork, f64)]) -> Self {
         let names = || works.first().into_iter().flat_map(|(work, _)| &work.amounts);
         let rounds = if names().any(|(name, _)| *name == WAKING) { ROUNDS } else { 1 };
@@ -42,18 +42,18 @@ impl Units {
         units
     }
 
-    /// What each amount of a work takes, ns.
+    /// Returns the time of each amount of a work, in nanoseconds.
     pub fn times(&self, work: &CpuWork) -> impl Iterator<Item = f64> {
         self.awake(work, self.unit_ns(WAKING)).map(|amount| self.unit_ns(amount.0) * amount.1)
     }
 
-    /// Whether every number is one that [`Units::fit`] gives.
+    /// Checks that all unit times are finite and not negative.
     pub fn are_valid(&self) -> bool {
         self.0.values().all(|unit| unit.is_finite() && *unit >= 0.0)
     }
 
-    /// The amounts of a work; of [`WAKING`], the part that the caller waits for. Until others are
-    /// awake the caller works alone: it waits no longer than they save it.
+    /// Returns the amounts of a work, with [`WAKING`] reduced to the part that the caller waits
+    /// for: it waits no longer than the other threads save.
     fn awake(&self, work: &CpuWork, waking_ns: f64) -> impl Iterator<Item = Amount> {
         let is_shared = |amount: &&Amount| amount.0 != "call" && amount.0 != WAKING;
         let shared = work.amounts.iter().filter(is_shared);

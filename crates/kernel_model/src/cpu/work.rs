@@ -9,29 +9,28 @@ use crate::tile_use::TileUse;
 /// Elements of a panel, as the matrix products lay activations and gradients out.
 const PANEL: usize = 32;
 
-/// What an operation's sizes do not say of it.
+/// What an operation does not contain itself: tables of its rank, cores, and fused updates.
 #[derive(Clone, Debug)]
 pub struct Context<'a> {
     /// The tiles of its rank.
     pub tiles: Vec<&'a TileUse>,
     pub cores: Cores,
-    /// The rule of the weights that products of a gradient update, where they do.
+    /// Optimizer that products of weight gradients apply, if they do.
     pub updates: Option<Optimizer>,
 }
 
-/// An operation as amounts.
+/// An operation as amounts of work, each of which has a unit time to be learned.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CpuWork {
-    /// Those of one kind are learnt together.
+    /// Operations of one kind share a model.
     pub kind: String,
-    /// Its amounts of work.
     pub amounts: Vec<Amount>,
-    /// Logarithms of its sizes: works whose sizes are near are alike.
+    /// Logarithms of sizes; works with near sizes have similar residuals.
     pub sizes: Vec<f32>,
 }
 
 impl CpuWork {
-    /// Of an operation of one rank; `None` for exchanges, which are no work of one rank.
+    /// Describes an operation of one rank; `None` for exchanges between ranks.
     #[must_use]
     pub fn from_op(op: &Op, context: &Context<'_>) -> Option<Self> {
         let name = op.name();
@@ -71,14 +70,14 @@ impl CpuWork {
         })
     }
 
-    /// The lookups of a batch in all tables.
+    /// Describes the lookups of a batch in all tables of the rank.
     #[must_use]
     pub fn lookups(context: &Context<'_>) -> Self {
         let amounts = lookup::forward_amounts(&context.tiles, context.cores);
         Self { kind: "embedding_forward".to_owned(), amounts, sizes: tables(context, None) }
     }
 
-    /// The updates of the rows that a batch looked up.
+    /// Describes the updates of the rows that a batch looked up.
     #[must_use]
     pub fn row_updates(rule: Optimizer, context: &Context<'_>) -> Self {
         let amounts = lookup::backward_amounts(&context.tiles, rule, context.cores);
@@ -120,7 +119,7 @@ fn product_of(
     CpuWork { kind, amounts, sizes: logs(&[m, n, k]) }
 }
 
-/// A pass over memory.
+/// Amounts of one pass over memory.
 fn passes(bytes: f64, cores: Cores) -> Vec<Amount> {
     vec![
         ("call", 1.0),

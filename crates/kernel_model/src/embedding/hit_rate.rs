@@ -6,15 +6,15 @@
 use schema::IndexDistribution;
 use schema::distribution::ReuseHistogram;
 
-/// Rows in classes of equal use.
+/// How often the rows of a table are used, as classes of equally popular rows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Popularity {
-    /// Rows of a class, and the share of lookups that each of them has.
+    /// Number of rows in each class, and the share of lookups of each of these rows.
     classes: Vec<(f64, f64)>,
     draws: Draws,
 }
 
-/// How a batch comes to use a row as often as it does.
+/// How the uses of a row are distributed over a batch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Draws {
     /// Each lookup draws a row by its share.
@@ -24,7 +24,7 @@ enum Draws {
 }
 
 impl Popularity {
-    /// Of a table of so many rows whose ids are distributed so.
+    /// Computes the popularity of the rows of a table from the distribution of its ids.
     #[must_use]
     pub fn from_distribution(ids: &IndexDistribution, rows: u64) -> Self {
         match ids {
@@ -34,31 +34,31 @@ impl Popularity {
         }
     }
 
-    /// Of a share of the rows, scattered: hot ones are among them as often as among all.
+    /// Returns the popularity within a random subset of the rows, such as a row shard.
     #[must_use]
     pub fn part(&self, share: f64) -> Self {
         let classes = self.classes.iter().map(|(rows, of_row)| (rows * share, of_row / share));
         Self { classes: classes.collect(), draws: self.draws }
     }
 
-    /// The share of lookups that fall on the row used most.
+    /// Returns the share of lookups that fall on the most popular row.
     #[must_use]
     pub fn hottest(&self) -> f64 {
         self.classes.iter().map(|class| class.1).fold(0.0, f64::max).min(1.0)
     }
 
-    /// Rows of each class, and the share of lookups that each of them has.
+    /// Returns the row count of each class and the share of lookups per row.
     pub(super) fn classes(&self) -> &[(f64, f64)] {
         &self.classes
     }
 
-    /// All rows alike.
+    /// Creates a popularity in which all rows are equally likely.
     #[must_use]
     pub fn uniform(rows: u64) -> Self {
         Self { classes: vec![(rows as f64, 1.0 / rows as f64)], draws: Draws::Independent }
     }
 
-    /// The row of rank `r` is used in proportion to `r^-exponent`.
+    /// Creates a Zipf popularity: the row of rank `r` is used in proportion to `r^-exponent`.
     #[must_use]
     pub fn zipf(rows: u64, exponent: f64) -> Self {
         let mut classes: Vec<(f64, f64)> = Vec::new();
@@ -76,7 +76,7 @@ impl Popularity {
         Self { classes, draws: Draws::Independent }
     }
 
-    /// As a measured batch used its rows, with another number of lookups.
+    /// Creates a popularity from a measured reuse histogram, for any number of lookups.
     #[must_use]
     pub fn reuse(histogram: &ReuseHistogram) -> Self {
         let uses = histogram.uses as f64;
@@ -90,18 +90,18 @@ impl Popularity {
         Self { classes: classes.collect(), draws: Draws::Counted }
     }
 
-    /// Distinct rows among so many lookups.
+    /// Returns the expected number of distinct rows among `lookups`.
     #[must_use]
     pub fn rows_used(&self, lookups: f64) -> f64 {
         self.rows_used_within(lookups, lookups)
     }
 
-    /// Distinct rows within a stretch of so many lookups.
+    /// Returns the expected number of distinct rows within a stretch of the lookups.
     fn rows_used_within(&self, stretch: f64, lookups: f64) -> f64 {
         self.classes.iter().map(|(rows, share)| rows * self.used(*share, stretch, lookups)).sum()
     }
 
-    /// How likely a row is used within a stretch of all lookups.
+    /// Returns the probability that a row is used within a stretch of the lookups.
     fn used(&self, share: f64, stretch: f64, lookups: f64) -> f64 {
         match self.draws {
             Draws::Independent => -(-share * stretch).exp_m1(),
@@ -109,7 +109,8 @@ impl Popularity {
         }
     }
 
-    /// The share of `lookups` that find their row in an empty cache of so many rows.
+    /// Returns the share of `lookups` that hit an LRU cache of `cached_rows` rows, which starts
+    /// empty.
     #[must_use]
     pub fn hit_rate(&self, lookups: f64, cached_rows: f64) -> f64 {
         self.hits_within(self.stays(lookups, cached_rows), lookups)
@@ -147,8 +148,7 @@ impl Popularity {
 /// Points of a [`HitCurve`].
 const POINTS: usize = 24;
 
-/// The hit rate of one number of lookups by the rows that a cache holds, through some points, for
-/// repeated queries.
+/// Hit rate as a function of cache size for one number of lookups, sampled for repeated queries.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HitCurve {
     /// Cached rows and hit rates, both rising.
@@ -156,7 +156,7 @@ pub struct HitCurve {
 }
 
 impl HitCurve {
-    /// Of so many lookups: each point has half the stay of the next.
+    /// Samples the curve at residence times that halve from point to point.
     #[must_use]
     pub fn new(popularity: &Popularity, lookups: f64) -> Self {
         let mut points = [(0.0, 0.0); POINTS];
@@ -171,7 +171,7 @@ impl HitCurve {
         Self { points }
     }
 
-    /// The hit rate with so many rows cached.
+    /// Interpolates the hit rate with `cached_rows` rows in the cache.
     #[must_use]
     pub fn at(&self, cached_rows: f64) -> f64 {
         let mut before = (0.0, 0.0);

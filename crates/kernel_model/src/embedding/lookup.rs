@@ -15,18 +15,17 @@ const LINE: f64 = 64.0;
 /// Ids of a bag from which on gradients are copied table by table before they are summed.
 const PACKED_IDS: f64 = 4.0;
 
-/// The amount that pays for waking other threads: what they save of a call, in shares of what the
-/// call takes with their help. Until they are awake the caller works alone.
+/// Amount that stands for waking other threads: the time they save, as a multiple of the call's
+/// time with their help. The caller works alone until they are awake.
 pub const WAKING: &str = "waking";
 
-/// Cores that share the work of a call, and their caches.
+/// The cores that share the work of a call, and the sizes of their caches.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cores {
-    /// A thread on each.
     pub threads: usize,
-    /// Bytes of the caches of single cores, all together.
+    /// Total bytes of the private caches.
     pub private: f64,
-    /// Bytes of the last cache.
+    /// Bytes of the last-level cache.
     pub last: f64,
 }
 
@@ -46,7 +45,7 @@ const LANES: usize = 16;
 /// Columns that one pass over a bag sums, the widest first; what is left takes a pass per vector.
 const LANES_OF_PASS: [usize; 3] = [8 * LANES, 4 * LANES, 2 * LANES];
 
-/// How threads share the chunks of a call.
+/// Load balance of the chunks of a call over threads.
 #[derive(Clone, Copy, Debug)]
 struct Sharing {
     /// Chunks of the busiest thread.
@@ -61,18 +60,18 @@ impl Sharing {
         Self { most: (chunks / threads).ceil(), chunks, threads }
     }
 
-    /// The time of the busiest thread, as a multiple of what it were if all ended together.
+    /// Load imbalance: the time of the busiest thread as a multiple of a perfectly balanced one.
     fn uneven(self) -> f64 {
         self.most * self.threads / self.chunks
     }
 
-    /// What one thread alone would take longer than the busiest of all, as a multiple of that.
+    /// Time that parallelism saves, as a multiple of the busiest thread's time.
     fn saved(self) -> f64 {
         self.chunks / self.most - 1.0
     }
 }
 
-/// What the lookups of a step ask of a CPU.
+/// Computes the amounts of work of the lookups of a step on a CPU.
 #[must_use]
 pub fn forward_amounts(tiles: &[&TileUse], cores: Cores) -> Vec<Amount> {
     let private = CacheMisses::for_rows(tiles, cores.private);
@@ -117,7 +116,7 @@ fn lookup_chunks(tiles: &[&TileUse]) -> f64 {
     (slots / slots_of_chunk).ceil() * (samples / BAGS_OF_CHUNK).ceil()
 }
 
-/// The work of a step's row updates on a CPU.
+/// Computes the amounts of work of the row updates of a step on a CPU.
 #[must_use]
 pub fn backward_amounts(tiles: &[&TileUse], rule: Optimizer, cores: Cores) -> Vec<Amount> {
     let sum = |of: &dyn Fn(&TileUse) -> f64| tiles.iter().map(|tile| of(tile)).sum::<f64>();
@@ -255,16 +254,15 @@ fn passes(rows: f64) -> f64 {
     (rows.max(2.0).log2() / SORT_BITS).ceil()
 }
 
-/// Rows that a step uses and a cache does not hold.
+/// Rows that a step uses and that a cache of some size does not hold.
 #[derive(Clone, Copy, Debug, Default)]
 struct CacheMisses {
     /// Rows, each use that misses.
     rows: f64,
-    /// Their bytes.
     bytes: f64,
-    /// Those that do not fill their last vector.
+    /// Rows whose length is not a multiple of the vector width.
     masked: f64,
-    /// Rows, each as often as doublings lie between the cache and its table.
+    /// Rows weighted by the logarithm of table size over cache size, which stands for TLB misses.
     far: f64,
     /// Bytes of distinct rows.
     unique_bytes: f64,
@@ -275,7 +273,7 @@ impl CacheMisses {
         Self::sized(tiles, cache, row)
     }
 
-    /// Of the states of rows.
+    /// Computes the misses of optimizer states.
     fn states(tiles: &[&TileUse], rule: Optimizer, cache: f64) -> Self {
         let bytes = |tile: &TileUse| 4.0 * rule.state_per_row(tile.dim) as f64;
         let found = Self::sized(tiles, cache, |tile| row(tile) + bytes(tile));
@@ -291,8 +289,8 @@ impl CacheMisses {
         }
     }
 
-    /// Of rows of so many bytes. All tables share the cache: a row stays for as many steps as it
-    /// takes to bring a cache full of others.
+    /// Computes the misses of rows of a given size. All tables share the cache: a row stays for as
+    /// many steps as it takes to fill the cache with other rows.
     fn sized(tiles: &[&TileUse], cache: f64, bytes: impl Fn(&TileUse) -> f64) -> Self {
         let passing: f64 = tiles.iter().map(|t| 4.0 * (t.bags * t.dim) as f64 + ID * t.uses).sum();
         let held = |steps: f64| -> f64 {
