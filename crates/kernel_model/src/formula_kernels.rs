@@ -18,21 +18,21 @@ pub const MOVE_SHARE: f64 = 0.79;
 /// Lowest and highest factor on the estimated time of a copy; the paper's Table IV reports mean
 /// errors of 5 to 11 %.
 pub const MOVED: (f64, f64) = (0.8, 1.3);
-/// How far off formulas may be that no measurement has been held against.
+/// Lowest and highest factor on the time of a formula that was not compared with measurements.
 const UNMEASURED: (f64, f64) = (0.5, 2.0);
-/// Lookups of V100 whose longest bag decides were within 10 %.
+/// Lowest and highest factor on V100 lookups that are bound by their longest bag; they were within
+/// 10 %.
 const LONGEST_BAG: (f64, f64) = (1.0 / 1.15, 1.15);
-/// A copy between host and device of nothing.
+/// Time of an empty copy between host and device.
 const HOST_COPY_NS: f64 = 6_000.0;
 /// Bytes per ns over PCIe 3: pinned memory, and pageable memory by way of a pinned buffer
 /// (arXiv:2201.07821 measured 8.1 on A100 and V100).
 const PINNED: f64 = 12.0;
 const PAGEABLE: f64 = 8.1;
 
-/// A kind of kernel.
+/// A kind of kernel that is priced by a formula instead of a trained model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SingleKind {
-    /// A pooled lookup of tables alike, rows used alike.
     EmbeddingForward,
     /// The update of the rows of such a lookup by SGD.
     EmbeddingBackward,
@@ -57,7 +57,7 @@ pub enum SingleKind {
 }
 
 impl SingleKind {
-    /// All of them.
+    /// Every kind, in declaration order.
     pub const ALL: [Self; 11] = [
         Self::EmbeddingForward,
         Self::EmbeddingBackward,
@@ -72,7 +72,7 @@ impl SingleKind {
         Self::CopyToHostPageable,
     ];
 
-    /// As users and tables call it.
+    /// Returns the name that users and tables use.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -90,13 +90,13 @@ impl SingleKind {
         }
     }
 
-    /// The kind of a name.
+    /// Finds the kind with a name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
-    /// The sizes that make a work of this kind, in their order.
+    /// Names the sizes that describe a kernel of this kind, in order.
     #[must_use]
     pub fn sizes(self) -> &'static [&'static str] {
         match self {
@@ -118,7 +118,7 @@ impl SingleKind {
     }
 }
 
-/// A kernel with its sizes, in `f32`.
+/// A kernel of one of the [`SingleKind`]s with its sizes, in `f32`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SingleWork {
     kind: SingleKind,
@@ -126,7 +126,7 @@ pub struct SingleWork {
 }
 
 impl SingleWork {
-    /// Of a kind with its sizes.
+    /// Creates a kernel after checking its sizes.
     ///
     /// # Errors
     /// [`Error::Shape`] for another number of sizes, a size of 0, and more than 2⁵³ values.
@@ -162,19 +162,19 @@ impl SingleWork {
         }
     }
 
-    /// Its kind.
+    /// Returns the kind of kernel.
     #[must_use]
     pub fn kind(&self) -> SingleKind {
         self.kind
     }
 
-    /// Its sizes, as [`SingleKind::sizes`] names them.
+    /// Returns the sizes, in the order of [`SingleKind::sizes`].
     #[must_use]
     pub fn sizes(&self) -> &[u64] {
         &self.sizes[..self.kind.sizes().len()]
     }
 
-    /// The tables of a lookup; none of another kernel.
+    /// Returns the tables of a lookup; empty for other kernels.
     #[must_use]
     pub fn tables(&self) -> Vec<TableLookup> {
         if !self.kind.is_lookup() {
@@ -194,7 +194,7 @@ impl SingleWork {
         vec![table; tables as usize]
     }
 
-    /// Bytes that it reads and writes at least; of lookups, without what caches keep.
+    /// Returns the least number of bytes read and written; for lookups without any cache.
     #[must_use]
     pub fn bytes(&self) -> f64 {
         let [a, b, c, ..] = self.sizes.map(|size| size as f64);
@@ -214,7 +214,7 @@ impl SingleWork {
         }
     }
 
-    /// What it takes on a device, by data sheets and constants of V100.
+    /// Predicts the time on a device from data-sheet rates and constants measured on V100.
     #[must_use]
     pub fn price(&self, device: &HardwareSpec) -> Estimate {
         let moved = |ns: f64| Estimate::within(ns, MOVED);
@@ -235,8 +235,8 @@ impl SingleWork {
         }
     }
 
-    /// Whether measurements were held against its formula: those of lookups of V100 whose longest
-    /// bag decides.
+    /// Returns whether the formula was validated by measurements: V100 lookups bound by their
+    /// longest bag.
     #[must_use]
     pub fn is_measured(&self, device: &HardwareSpec) -> bool {
         let [.., pooling] = self.sizes;
@@ -269,7 +269,7 @@ fn pairs(vectors: f64) -> f64 {
     vectors * (vectors - 1.0) / 2.0
 }
 
-/// Such as `concat 512 27 64`.
+/// Formats a kernel as its name and sizes, such as `concat 512 27 64`.
 impl fmt::Display for SingleWork {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.kind.name())?;

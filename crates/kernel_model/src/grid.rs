@@ -3,7 +3,7 @@
 use schema::Optimizer;
 use serde::Serialize;
 
-/// One MLP and its rule.
+/// Architecture and optimizer of one MLP of the grid search.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct MlpSetting {
     /// Hidden layers, each followed by ReLU.
@@ -11,7 +11,7 @@ pub struct MlpSetting {
     pub width: usize,
     #[serde(serialize_with = "by_name")]
     pub optimizer: Optimizer,
-    /// Of the rule: with SGD ten times that of the grid.
+    /// Learning rate of the optimizer; for SGD ten times that of the grid.
     pub learning_rate: f64,
 }
 
@@ -19,7 +19,7 @@ fn by_name<S: serde::Serializer>(optimizer: &Optimizer, to: S) -> Result<S::Ok, 
     to.serialize_str(optimizer.name())
 }
 
-/// Which settings are tried, and for how long.
+/// Which settings a grid search tries, and for how many epochs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MlpGrid {
     /// A part of the published grid that takes minutes: every setting learns for a few epochs, and
@@ -30,7 +30,7 @@ pub enum MlpGrid {
 }
 
 impl MlpGrid {
-    /// The settings, in a fixed order.
+    /// Lists the settings in a fixed order.
     #[must_use]
     pub fn settings(self) -> Vec<MlpSetting> {
         let (layers, widths, rates): (&[usize], &[usize], &[f64]) = match self {
@@ -57,7 +57,7 @@ impl MlpGrid {
         settings
     }
 
-    /// Epochs of every setting, and those of the best one in all.
+    /// Returns the epochs of every setting, and those of the best setting in total.
     #[must_use]
     pub fn epochs(self) -> (usize, usize) {
         match self {

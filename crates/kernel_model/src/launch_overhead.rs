@@ -8,38 +8,40 @@ use super::feature::roofline_ns;
 use super::measured::Measured;
 use super::work::Kind;
 
-/// The rows of the smallest works that a floor is found on: one of so many, and no fewer than
-/// [`LEAST`].
+/// One of this many rows, those of the smallest works, determines the launch overhead, but at least
+/// [`LEAST`] rows.
 const SMALLEST: usize = 50;
 const LEAST: usize = 20;
 
-/// Calls on either side of a row that say how fast the host was then.
+/// Calls on either side of a row whose median shows how fast the host was then.
 const BESIDE: usize = 3;
-/// Fewest calls that show nothing but the host, for that to be known.
+/// Minimum number of calls without visible kernel time for tracking the host's speed.
 const CALLS: usize = 50;
-/// Below such a part of the floor a kernel does not show, and above so many floors it is none of
-/// the host's.
+/// Kernels shorter than this share of the launch overhead cannot be observed; calls longer than
+/// [`SLOW`] overheads are not pure overhead.
 const UNSEEN: f64 = 0.35;
 const SLOW: f64 = 1.6;
-/// By how much less than calls of like sizes those at one time must differ.
+/// Calls near in time must differ by less than this share of the difference of calls near in size.
 const BY_TIME: f64 = 0.9;
 
-/// What the host adds to a call.
+/// Host time that a call adds to its kernel: a minimum, a drift from row to row, and the host's
+/// changing speed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LaunchOverhead {
-    /// Nanoseconds of a call of the smallest works.
+    /// Latency of calls of the smallest works, nanoseconds.
     pub ns: f64,
-    /// Nanoseconds by which every row takes longer than the one before it.
+    /// Nanoseconds by which each row takes longer than the row before it.
     pub drift_ns: f64,
-    /// Calls that show nothing but the host, by their place in the table; none where its speed did
-    /// not change.
+    /// Position in the table and latency of calls without visible kernel time; empty if the host's
+    /// speed did not change.
     calls: Vec<(u32, f64)>,
 }
 
 impl LaunchOverhead {
-    /// Of rows of one operation on one device.
+    /// Fits the launch overhead to rows of one operation on one device.
     ///
-    /// The lower quartile of the smallest works; of kernel times, which hold no host, the shortest.
+    /// Takes the lower quartile of the smallest works. For kernel times, which contain no host
+    /// time, it takes the shortest.
     pub fn fit(rows: &[Measured]) -> Self {
         if rows.iter().any(|row| !row.timed.is_call()) {
             let shortest = rows.iter().map(|row| row.latency_ns).reduce(f64::min);
@@ -58,7 +60,8 @@ impl LaunchOverhead {
         Self { ns, drift_ns, calls: calls(rows, ns, drift_ns) }
     }
 
-    /// What the host took for a call while a row was measured: the median of the calls beside it.
+    /// Returns the host time of a call at a position of the table: the median of the calls beside
+    /// it.
     pub fn at(&self, place: u32) -> f64 {
         let after = self.calls.partition_point(|call| call.0 < place);
         let own = usize::from(self.calls.get(after).is_some_and(|call| call.0 == place));
@@ -67,18 +70,18 @@ impl LaunchOverhead {
         middle(before.iter().chain(later).map(|call| call.1)).unwrap_or(self.ns)
     }
 
-    /// Whether a measurement shows anything of its kernel.
+    /// Returns whether a latency contains observable kernel time.
     pub fn shows(&self, row: &Measured) -> bool {
         roofline_ns(&row.work, row.device) >= UNSEEN * self.ns
     }
 
-    /// Whether a row is known to show nothing of its kernel, however long it was measured to take.
-    /// Small products stay so far behind the roofline that this is known of none.
+    /// Returns whether a kernel is known to be hidden by the launch overhead. Small matrix products
+    /// stay so far behind the roofline that this is never known of them.
     pub fn hides(&self, row: &Measured) -> bool {
         row.timed.is_call() && waits_for_memory(row) && !self.shows(row)
     }
 
-    /// A row with the floor that it was measured over.
+    /// Returns a row with the launch overhead at its position, to fit a baseline to.
     pub fn point(&self, row: &Measured) -> BaselinePoint {
         BaselinePoint {
             roofline_ns: roofline_ns(&row.work, row.device),
@@ -87,8 +90,7 @@ impl LaunchOverhead {
         }
     }
 
-    /// A measurement as a host would have shown it that is always as fast, and adds nothing from
-    /// row to row.
+    /// Converts a latency to what a host of constant speed without drift would have shown.
     pub fn latency_ns(&self, row: &Measured, line: Baseline) -> f64 {
         let point = self.point(row);
         let by = |floor_ns: f64| line.ns(point.roofline_ns, floor_ns);
@@ -96,11 +98,11 @@ impl LaunchOverhead {
     }
 }
 
-/// The calls that show nothing but the host, if they are more alike the nearer in time: more than
-/// by their sizes, or it would be the kernels that differ.
+/// Returns the calls without visible kernel time, if neighbors in time are more alike than
+/// neighbors in size. Otherwise the kernels differ, not the host.
 ///
-/// Only of kinds that wait for memory: small products stay so far behind the roofline that none is
-/// known to be hidden.
+/// Only memory-bound kinds qualify: small matrix products stay so far behind the roofline that none
+/// is known to be hidden.
 fn calls(rows: &[Measured], floor_ns: f64, drift_ns: f64) -> Vec<(u32, f64)> {
     if !rows.first().is_some_and(waits_for_memory) {
         return Vec::new();
@@ -139,7 +141,7 @@ fn waits_for_memory(row: &Measured) -> bool {
     matches!(row.work.kind(), Kind::LayerNorm | Kind::Softmax | Kind::ElementWise)
 }
 
-/// Each call, with the median of those beside it.
+/// Pairs each call with the median of the calls beside it.
 fn beside<'a>(calls: &'a [(&Measured, f64)]) -> impl Iterator<Item = (f64, f64)> + 'a {
     calls.iter().enumerate().map(|(at, (_, ns))| {
         let end = calls.len().min(at + 1 + BESIDE);
@@ -153,7 +155,7 @@ fn middle(values: impl Iterator<Item = f64>) -> Option<f64> {
     median::float_median(&mut values.collect::<Vec<f64>>())
 }
 
-/// At least a tenth of a measurement is the kernel's own.
+/// Subtracts the drift from a latency; at least a tenth of it remains as kernel time.
 fn without(row: &Measured, drift_ns: f64) -> f64 {
     (row.latency_ns - drift_ns * f64::from(row.place)).max(0.1 * row.latency_ns)
 }

@@ -18,29 +18,29 @@ use super::split::{Part, hash};
 use super::train_forest::{POOLED, UNSEEN, bins, forest};
 use super::work::Kind;
 
-/// Rows of the new device.
+/// Number of rows of the new device.
 const SHOTS: usize = 20;
-/// How often other rows are drawn; errors are means.
+/// Number of random draws of these rows; errors are means over the draws.
 const DRAWS: u64 = 5;
 
-/// One device left out.
+/// Prediction errors on a device that was left out of training.
 #[derive(Clone, Debug, Serialize)]
 pub struct LeftOutRow {
     pub kind: &'static str,
     pub device: String,
     /// Test rows above the floor, as in [`KernelRow::rows`](super::evaluate::KernelRow::rows).
     pub rows: usize,
-    /// Mean absolute error of max(roofline, floor of the other devices).
+    /// Mean absolute error of max(roofline, launch overhead of the other devices).
     pub roofline_mape_pct: f64,
-    /// Of the trees of the others, without a row of this device.
+    /// Error of the forest of the other devices, without a row of this device.
     pub mape_pct: f64,
-    /// With twenty rows of it.
+    /// Error after calibration by twenty rows of this device.
     pub shots_mape_pct: f64,
-    /// Rows within the interval of unmeasured devices.
+    /// Share of rows within the interval for unmeasured devices.
     pub covered_pct: f64,
 }
 
-/// What the trees of other devices know.
+/// Forest, launch overheads and baseline of all devices but one.
 struct Others {
     bins: Bins,
     unseen: Forest,
@@ -70,7 +70,7 @@ impl Others {
     }
 }
 
-/// What intervals of unmeasured devices must hold: the worst of the devices there are.
+/// Computes the interval for unmeasured devices: the worst of the devices when each is left out.
 pub(super) fn interval(devices: &[&DeviceRows], threads: usize) -> ErrorInterval {
     if devices.len() < 2 {
         // Nothing is known of any other: a factor of e.
@@ -87,7 +87,7 @@ pub(super) fn interval(devices: &[&DeviceRows], threads: usize) -> ErrorInterval
     ErrorInterval::hull(&ends)
 }
 
-/// Leaves out one device of a kind after the other.
+/// Leaves out each device of a kind in turn and returns the errors on it.
 #[must_use]
 pub fn evaluate_left_out_devices(kind: Kind, rows: &[Measured], threads: usize) -> Vec<LeftOutRow> {
     let devices = by_device(kind, rows);
@@ -138,7 +138,7 @@ fn row(kind: Kind, devices: &[&DeviceRows], at: usize) -> LeftOutRow {
     }
 }
 
-/// Rows to learn from, without what the host added from row to row.
+/// Draws rows to calibrate with, without the drift that the host added.
 fn drawn(device: &DeviceRows, draw: u64) -> Vec<Measured> {
     let mut rows: Vec<Measured> = device.part(Part::Train).copied().collect();
     // Element-wise operations of one size have one hash: each is drawn by itself.

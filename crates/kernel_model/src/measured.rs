@@ -7,31 +7,30 @@ use serde::{Deserialize, Serialize};
 use super::Error;
 use super::work::{Element, Kind, Work};
 
-/// What one call of an operation took.
+/// One measured latency of an operation on a device.
 #[derive(Clone, Copy, Debug)]
 pub struct Measured {
     pub work: Work,
     pub device: &'static HardwareSpec,
     pub latency_ns: f64,
-    /// What took that long.
     pub timed: Timed,
-    /// Which row of its table: the host's share may grow from row to row.
+    /// Position in its table: launch overhead may drift from row to row.
     pub place: u32,
 }
 
-/// What a time is of.
+/// Whether a time includes the host's share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Timed {
-    /// A call: no less than the host needs for it.
+    /// A call, which includes the launch overhead.
     #[default]
     Call,
-    /// Its kernels alone, as a profiler records them.
+    /// The kernels alone, as a profiler records them.
     Kernel,
 }
 
 impl Timed {
-    /// Whether the host's time is in it.
+    /// Returns whether the time includes the launch overhead.
     #[must_use]
     pub fn is_call(&self) -> bool {
         *self == Self::Call
@@ -43,24 +42,23 @@ const NAME: &str = "OPName";
 const LATENCY: &str = "Latency";
 const DEVICE: &str = "Device";
 
-/// Reads the rows of one table, whose columns have the names of NeuSight's.
+/// Reads the rows of one table of measurements, whose columns are named as NeuSight names them.
 pub struct Table {
     header: Vec<String>,
     name: usize,
     latency: usize,
     device: usize,
     rows: usize,
-    /// Rows that are no measurements, and the first of them.
     refused: usize,
     first: Option<(u64, String, String)>,
     measured: Vec<Measured>,
 }
 
-/// Why a row is none: what was expected and what stands there.
+/// Expected and actual value of a row that is not a measurement.
 type Refusal = (String, String);
 
 impl Table {
-    /// With the names of its columns.
+    /// Creates a reader from the names of the columns.
     ///
     /// # Errors
     /// [`Error::Column`] where name, latency or device has none.
@@ -74,7 +72,7 @@ impl Table {
         Ok(Self { header, name, latency, device, rows, refused, first, measured })
     }
 
-    /// Takes one row.
+    /// Reads one row. A row that is not a measurement is counted and reported by [`Table::finish`].
     ///
     /// # Errors
     /// [`Error::Column`] where the operation's sizes have none, [`Error::Hardware`] for a device
@@ -93,7 +91,7 @@ impl Table {
         Ok(())
     }
 
-    /// The measurements.
+    /// Returns the measurements.
     ///
     /// # Errors
     /// [`Error::Rows`] if any row was none, with their count.
@@ -138,14 +136,14 @@ impl Table {
     }
 }
 
-/// What a table or a user calls an operation.
+/// An operation by the name that a table or a user gives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Operation {
     kind: Kind,
     element: Option<Element>,
 }
 
-/// The operation of a name.
+/// Finds the operation with a name.
 ///
 /// # Errors
 /// [`Error::Operation`] with all names.
@@ -171,7 +169,7 @@ pub fn operation(name: &str) -> Result<Operation, Error> {
 }
 
 impl Operation {
-    /// With sizes, as [`Kind::sizes`] names them.
+    /// Creates a work with sizes in the order of [`Kind::sizes`].
     ///
     /// # Errors
     /// [`Error::Shape`]
@@ -198,7 +196,7 @@ fn columns(operation: Operation) -> &'static [&'static str] {
     }
 }
 
-/// With the sizes of a table's columns.
+/// Creates a work from the columns of a table.
 fn work(operation: Operation, sizes: &[u64]) -> Result<Work, Error> {
     match (operation.kind, sizes) {
         (Kind::Linear, &[batch, m, n, k]) => operation.work(&[batch.saturating_mul(m), n, k]),

@@ -13,28 +13,28 @@ use super::latency::{Latency, latency};
 use super::measured::Timed;
 use super::work::{Kind, Work};
 
-/// Below so many floors a measurement says nothing of the kernel.
+/// Below this many launch overheads a latency contains no information on the kernel.
 const HIDDEN: f64 = 1.1;
-/// Above so many floors it says nothing but what the kernel takes.
+/// Above this many launch overheads a latency is kernel time alone.
 const SEEN: f64 = 3.0;
-/// How many times as long as its like a kernel may take there; just above the floor, once.
+/// At [`SEEN`] a kernel may take this many times the time of similar kernels; at [`HIDDEN`], once.
 const BELIEVED: f64 = 12.0;
-/// No kernel was recorded that is shorter.
+/// Shortest kernel that was ever recorded.
 const LAUNCH_NS: f64 = 1_000.0;
-/// By how much an interval grows for each factor of e outside the training domain.
+/// Widening of an interval for each factor of e outside the training domain.
 const WIDENING: f64 = 0.25;
 
-/// Where rows are from.
+/// A table of measurements that a model was trained on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Source {
     pub name: String,
     pub rows: usize,
-    /// A checksum of its text.
+    /// Checksum of the table's text.
     pub checksum: String,
 }
 
-/// What a measurement holds at least, by name of the operation.
+/// Launch overhead of each operation of a device, in nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct LaunchOverheads(Vec<(String, f64)>);
@@ -44,14 +44,15 @@ impl LaunchOverheads {
         Self(floors.collect())
     }
 
-    /// The floor of an operation; of one that was not measured, the geometric mean of the others.
+    /// Returns the overhead of an operation; the geometric mean of the others if it was not
+    /// measured.
     pub(super) fn ns(&self, name: &str) -> f64 {
         let found = self.0.iter().find(|(known, _)| known == name).map(|(_, ns)| *ns);
         found.unwrap_or_else(|| mean(self.0.iter().map(|(_, ns)| *ns)))
     }
 
-    /// For each operation the median over devices, or the lower of the two in the middle: few hosts
-    /// are much faster than others, but some are much slower.
+    /// Takes the median over devices for each operation, the lower of the two in the middle: few
+    /// hosts are much faster than others, but some are much slower.
     pub(super) fn usual_of<'a>(all: impl Iterator<Item = &'a Self> + Clone) -> Self {
         let mut names: Vec<&String> =
             all.clone().flat_map(|one| &one.0).map(|one| &one.0).collect();
@@ -65,7 +66,7 @@ impl LaunchOverheads {
         Self(names.into_iter().map(of).collect())
     }
 
-    /// Each changed by what `change` makes of name and floor.
+    /// Applies `change` to the name and overhead of each operation.
     pub(super) fn with_each(&self, change: impl Fn(&str, f64) -> f64) -> Self {
         Self(self.0.iter().map(|(name, ns)| (name.clone(), change(name, *ns))).collect())
     }
@@ -75,23 +76,23 @@ impl LaunchOverheads {
     }
 }
 
-/// Geometric mean; 1 of nothing.
+/// Computes the geometric mean; 1 of no values.
 fn mean(values: impl Iterator<Item = f64>) -> f64 {
     let (sum, count) =
         values.fold((0.0, 0.0), |(sum, count), value| (sum + value.ln(), count + 1.0));
     if count > 0.0 { (sum / count).exp() } else { 1.0 }
 }
 
-/// The learnt parameters of a device.
+/// How the residual over a device's baseline is predicted.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum DeviceResidual {
-    /// Trees of its own.
+    /// By a forest trained on this device.
     Own(Forest),
-    /// The trees of all devices, corrected by a few rows.
+    /// By the shared forest, corrected with a few rows.
     Adapted(Correction),
 }
 
-/// The model of one device.
+/// The part of a model that is specific to one device.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeviceModel {
     /// Key of its hardware.
@@ -100,22 +101,22 @@ pub struct DeviceModel {
     pub(super) rows: usize,
     pub(super) floors: LaunchOverheads,
     pub(super) timed: Timed,
-    /// What measurements are made of.
     pub(super) line: Baseline,
-    /// How far kernels stay behind the roofline.
+    /// Median of measured over roofline time of long kernels.
     pub(super) slack: f64,
     pub(super) learnt: DeviceResidual,
     pub(super) interval: ErrorInterval,
 }
 
 impl DeviceModel {
-    /// Key of the device.
+    /// Returns the key of the device.
     #[must_use]
     pub fn device(&self) -> &str {
         &self.device
     }
 
-    /// The predicted measurement of a work; `pooled` are the trees of all devices.
+    /// Predicts the latency of a call. `pooled` is the forest of all devices, for calibrated
+    /// devices.
     pub(super) fn latency(
         &self,
         bins: &Bins,
@@ -141,90 +142,89 @@ impl DeviceModel {
     }
 }
 
-/// A size that no training row had.
+/// A size outside the range of the training data.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Outside {
     pub size: &'static str,
     pub asked: u64,
-    /// The least and the most of training.
+    /// Smallest and largest size of the training data.
     pub least: u64,
     pub most: u64,
 }
 
-/// What a price rests on.
+/// How well the training data support a price.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Domain {
-    /// Nobody measured this device: the price is that of a device of its numbers.
+    /// The device was not measured: the price is computed from its data sheet.
     pub is_unseen_device: bool,
-    /// The kernel is shorter than the host takes to launch it, so no measurement shows it.
+    /// The kernel is shorter than its launch overhead, so measurements of calls do not show it.
     pub is_under_floor: bool,
-    /// The size that is farthest outside.
+    /// The size that is farthest outside the training data.
     pub outside: Option<Outside>,
 }
 
 impl Domain {
-    /// Whether the price rests on measurements of its like.
+    /// Returns whether the price is an interpolation of measurements.
     #[must_use]
     pub fn is_inside(&self) -> bool {
         !self.is_unseen_device && !self.is_under_floor && self.outside.is_none()
     }
 }
 
-/// What a kernel takes, without what the host adds.
+/// Predicted time of a kernel without launch overhead, with an interval that nine of ten
+/// measurements lie in.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Price {
     pub mean_ns: f64,
-    /// Nine of ten lie between this …
     pub low_ns: f64,
     pub high_ns: f64,
-    /// The evidence behind it.
     pub domain: Domain,
 }
 
-/// Prices an unmeasured device.
+/// Predicts unmeasured devices.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Unseen {
-    /// Trees of all devices over the roofline.
+    /// Forest of all devices over the roofline.
     pub forest: Forest,
-    /// Of devices that were left out in training, the worst at either end.
+    /// Worst interval of the devices when each was left out.
     pub interval: ErrorInterval,
 }
 
-/// The model of a kind.
+/// The trained model of one kind of kernel for all devices.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KernelModel {
     pub(super) kind: Kind,
     pub(super) sources: Vec<Source>,
-    /// Of each size, over the rows that were learnt from.
+    /// Range of each size in the training data.
     pub(super) least: Vec<u64>,
     pub(super) most: Vec<u64>,
     pub(super) bins: Bins,
-    /// Trees of all devices over their lines, for devices with a few rows.
+    /// Forest of all devices over their baselines, for calibrated devices.
     pub(super) pooled: Forest,
     pub(super) unseen: Unseen,
     pub(super) devices: Vec<DeviceModel>,
 }
 
 impl KernelModel {
-    /// What it prices.
+    /// Returns the kind of kernel that the model prices.
     #[must_use]
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// The tables it was learnt from.
+    /// Returns the tables that the model was trained on.
     #[must_use]
     pub fn sources(&self) -> &[Source] {
         &self.sources
     }
 
-    /// The devices it was learnt on, or adapted to.
+    /// Returns the devices that the model was trained on or calibrated for.
     #[must_use]
     pub fn devices(&self) -> &[DeviceModel] {
         &self.devices
     }
 
-    /// What a work of its kind takes on a device.
+    /// Predicts the kernel time of a work on a device.
     ///
     /// # Cost
     /// Some microseconds: 400 trees of 5 levels.
@@ -254,7 +254,7 @@ impl KernelModel {
         Price { mean_ns, low_ns, high_ns: high_ns.max(mean_ns), domain }
     }
 
-    /// A measurement of a work, factors of its interval, and how far kernels stay behind.
+    /// Predicts a latency, with the factors of its interval and the roofline slack.
     pub(super) fn latency(&self, work: &Work, device: &HardwareSpec) -> (Latency, (f64, f64), f64) {
         if let Some(own) = self.find_device(device) {
             let found = own.latency(&self.bins, Some(&self.pooled), work, device);
@@ -272,7 +272,7 @@ impl KernelModel {
         self.devices.iter().find(|known| known.device == device.key)
     }
 
-    /// The size that is farthest from all training rows, and how far, in factors of e.
+    /// Finds the size that is farthest outside the training data, and its distance in factors of e.
     fn outside(&self, work: &Work) -> (Option<Outside>, f64) {
         let mut farthest = (None, 0.0);
         for (at, &asked) in work.sizes().iter().enumerate() {

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What `run` gives for each of `0..jobs`, in their order.
+/// Runs `run` for each of `0..jobs` on up to `threads` threads and returns the results in order.
 pub fn in_parallel<R: Send>(
     threads: usize,
     jobs: usize,

@@ -8,11 +8,11 @@ use super::measured::Measured;
 use super::split::Part;
 use super::work::{Kind, Work};
 
-/// What a device reached, per second.
+/// The highest rates that measured kernels of a device reached, per second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MeasuredPeaks {
     pub flops: f64,
-    /// Moved by kernels that wait for memory.
+    /// Rate of memory-bound kernels.
     pub bytes: f64,
 }
 
@@ -20,8 +20,8 @@ pub struct MeasuredPeaks {
 const BEYOND_L2: f64 = 4.0;
 
 impl MeasuredPeaks {
-    /// The highest rates of any row to learn from, of all kinds; where there is none, what a
-    /// benchmark reached, or the data sheet.
+    /// Finds the highest rates over all training rows of all kinds. Without such rows it takes
+    /// benchmark results, or the data sheet.
     #[must_use]
     pub fn from_rows(device: &HardwareSpec, rows: &[Measured]) -> Self {
         let (mut flops, mut bytes) = (0.0, 0.0);
@@ -47,7 +47,7 @@ impl MeasuredPeaks {
         }
     }
 
-    /// The published roofline: no time of the host, no cache.
+    /// Computes the published roofline, without launch overhead or cache.
     #[must_use]
     pub fn roofline_ns(self, work: &Work) -> f64 {
         let (flops, bytes) = work.flops_and_bytes();
@@ -55,7 +55,7 @@ impl MeasuredPeaks {
     }
 }
 
-/// Those of all devices of some rows.
+/// Finds the peaks of every device of the rows.
 pub fn peaks_by_device(rows: &[Measured]) -> BTreeMap<&'static str, MeasuredPeaks> {
     let mut found = BTreeMap::new();
     for row in rows {

@@ -22,7 +22,7 @@ pub struct MlpExamples {
     pub targets: Vec<f32>,
 }
 
-/// What an MLP is to learn: a kind on a device.
+/// What one MLP learns: the latencies of one kind on one device, split as for our own models.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MlpProblem {
     pub kind: Kind,
@@ -33,8 +33,8 @@ pub struct MlpProblem {
     pub test: MlpExamples,
 }
 
-/// The problems of a kind, by device. An MLP sees the latencies that our models see: without what
-/// the host and the device's state added to single rows.
+/// Lists the problems of a kind by device. An MLP is trained on the same latencies as our models:
+/// without host jitter and drift.
 #[must_use]
 pub fn problems(kind: Kind, rows: &[Measured]) -> Vec<MlpProblem> {
     let problem = |device: &DeviceRows| MlpProblem {
@@ -56,7 +56,7 @@ fn examples(device: &DeviceRows, part: Part) -> MlpExamples {
     examples
 }
 
-/// Appends what is known of a work.
+/// Appends the inputs of a work.
 fn put_inputs(work: &Work, to: &mut Vec<f32>) {
     let log = |size: u64| (size as f64).ln() as f32;
     match (work.kind(), work.sizes()) {
@@ -73,12 +73,13 @@ fn put_inputs(work: &Work, to: &mut Vec<f32>) {
     }
 }
 
-/// An MLP that learns a [`MlpProblem`].
+/// An MLP that is trained on a [`MlpProblem`]. The caller implements it, because this crate has no
+/// layers.
 pub trait Regressor {
-    /// Why it could not.
+    /// Error of training or prediction.
     type Error;
 
-    /// Learns from every row once.
+    /// Trains for one epoch over all rows.
     ///
     /// # Errors
     /// Where it cannot.
@@ -91,23 +92,22 @@ pub trait Regressor {
     fn predict(&mut self, inputs: &[f32]) -> Result<Vec<f32>, Self::Error>;
 }
 
-/// The MLP that was chosen.
+/// The MLP that a grid search chose for one kind on one device, with its predictions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChosenMlp {
     pub kind: Kind,
     /// Key of the device.
     pub device: String,
-    /// Its shape and rule.
     pub setting: MlpSetting,
-    /// After which of its epochs it was best.
+    /// Epoch with the least error on the calibration rows.
     pub epoch: usize,
     /// Geometric mean of the absolute errors on the rows it was chosen by.
     pub calibrate_gmae_pct: f64,
-    /// Of the rows to judge by, in their order.
+    /// Predictions for the test rows, in order.
     pub predicted_ns: Vec<f64>,
 }
 
-/// An MLP while it learns, and the best it has been.
+/// An MLP during training, with its best epoch so far.
 struct MlpLearner<R> {
     regressor: R,
     setting: MlpSetting,
@@ -123,7 +123,7 @@ struct BestEpoch {
 }
 
 impl<R: Regressor> MlpLearner<R> {
-    /// Learns for so many epochs; keeps the predictions of the one with the least error on the
+    /// Trains for some epochs and keeps the predictions of the epoch with the least error on the
     /// calibration rows.
     fn learn(&mut self, problem: &MlpProblem, epochs: usize) -> Result<(), R::Error> {
         for _ in 0..epochs {
@@ -146,8 +146,8 @@ fn nanos(ln_us: f32) -> f64 {
     1e3 * f64::from(ln_us).exp()
 }
 
-/// Finds the setting of a grid whose MLP has the least error on the calibration rows; `make` starts
-/// an MLP. `None` where none has a finite error, as without calibration rows.
+/// Finds the setting of a grid whose MLP has the least error on the calibration rows; `make`
+/// creates an MLP. `None` if no MLP has a finite error, as without calibration rows.
 ///
 /// # Errors
 /// Those of the MLPs.
@@ -183,8 +183,8 @@ pub fn search<R: Regressor>(
     }))
 }
 
-/// [`search`] for each of many problems, some at once; `found` hears of every result as it comes.
-/// In the order of the problems, without those that no MLP solves.
+/// Runs [`search`] for many problems in parallel and calls `found` with each result as it arrives.
+/// Results are in the order of the problems, without those that no MLP solves.
 ///
 /// # Errors
 /// The first of the MLPs'.
@@ -212,8 +212,7 @@ where
     searched.into_iter().filter_map(|(_, chosen)| chosen.transpose()).collect()
 }
 
-/// Adds the errors of chosen MLPs to `table`, on the test rows of `rows` that its other errors are
-/// of.
+/// Adds the errors of chosen MLPs to `table`, computed on the same test rows as its other errors.
 pub fn add(table: &mut [KernelRow], rows: &[Measured], chosen: &[ChosenMlp]) {
     for of_kind in chosen.chunk_by(|one, next| one.kind == next.kind) {
         let devices = by_device(of_kind[0].kind, rows);

@@ -23,12 +23,12 @@ const SORT_BITS: f64 = 8.0;
 /// Threads' groups that sum the gradients of one row together.
 const GROUPS_PER_ROW: f64 = 32.0;
 
-/// Launches of a lookup, and of a row update.
+/// Number of kernel launches of a lookup.
 pub const FORWARD_LAUNCHES: u32 = 2;
-/// See [`FORWARD_LAUNCHES`].
+/// Number of kernel launches of a row update.
 pub const BACKWARD_LAUNCHES: u32 = 12;
 
-/// What does not depend on the rank that holds a tile.
+/// Precomputed terms of a tile that do not depend on the rank that holds it.
 #[derive(Clone, Debug)]
 pub struct TileTerms {
     /// Columns that each sample gets.
@@ -55,7 +55,8 @@ pub struct TileTerms {
 }
 
 impl TileTerms {
-    /// Of a tile, whose rows are updated by a rule; `alike` is the one before it.
+    /// Computes the terms of a tile whose rows are updated by `rule`. `alike` is the tile before
+    /// it, whose hit curve is reused if it is equal.
     pub fn new(tile: &TileUse, rule: Optimizer, alike: Option<(&TileUse, &Self)>) -> Self {
         let (bags, dim, uses) = (tile.bags as f64, tile.dim as f64, tile.uses);
         let row_bytes = sectors(dim * tile.weight_bytes as f64);
@@ -88,7 +89,7 @@ impl TileTerms {
     }
 }
 
-/// What a rank's tiles come to.
+/// Time and memory of the tiles of one rank: lookups, row updates, weights and states.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RankLoad {
     /// Columns that each sample of the batch gets from it.
@@ -105,7 +106,7 @@ pub struct RankLoad {
     pub states: u64,
 }
 
-/// Sums over tiles.
+/// Sums over the tiles of a rank that lookup and update times follow from.
 #[derive(Clone, Copy, Default)]
 struct Sums {
     used: f64,
@@ -120,7 +121,7 @@ struct Sums {
 }
 
 impl RankLoad {
-    /// Of the tiles of a rank in the plan's order.
+    /// Sums the tiles of a rank, in plan order.
     pub fn from_tiles<'a>(
         tiles: impl Iterator<Item = &'a TileTerms> + Clone,
         device: &HardwareSpec,
@@ -167,7 +168,7 @@ impl Sums {
     }
 }
 
-/// Bytes per second of memory and of the last cache.
+/// Returns the bandwidths of memory and last-level cache in bytes per second.
 fn bandwidths(device: &HardwareSpec) -> (f64, f64) {
     let dram = device.dram_sustained.unwrap_or(device.dram);
     // What nobody measured is taken for three times the memory's.
@@ -183,7 +184,8 @@ fn forward(sums: &Sums, device: &HardwareSpec) -> Estimate {
     Estimate::within(V100.start_ns + moved.max(longest), interval)
 }
 
-/// Ids are sorted by row, the gradients of each row summed, and each row read and written once.
+/// Predicts a row update: ids are sorted by row, the gradients of each row summed, and each row
+/// read and written once.
 fn backward(sums: &Sums, uses: f64, device: &HardwareSpec) -> Estimate {
     let (dram, l2) = bandwidths(device);
     let passes = (sums.rows.max(2.0).log2() / SORT_BITS).ceil();

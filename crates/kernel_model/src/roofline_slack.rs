@@ -3,7 +3,8 @@
 use super::feature::roofline_ns;
 use super::measured::Measured;
 
-/// How far kernels stay behind the roofline where it is far above any floor: the median.
+/// Computes the median of measured over roofline time among the longer half of the rows, where
+/// launch overhead matters least.
 pub fn slack<'a>(rows: impl Iterator<Item = (&'a Measured, f64)>) -> f64 {
     let mut ratios: Vec<(f64, f64)> = rows
         .map(|(row, latency)| (latency, latency / roofline_ns(&row.work, row.device)))

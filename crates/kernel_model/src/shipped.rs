@@ -3,7 +3,7 @@
 
 use super::{Error, KernelModel, Kind};
 
-/// The model of a kind.
+/// Loads the shipped model of a kind.
 ///
 /// # Errors
 /// [`Error::Model`] if the file was made by another version of rowmill.

@@ -5,19 +5,19 @@ use schema::random::mix;
 
 use super::work::Work;
 
-/// What a row is for.
+/// Part of the train, calibrate and test split that a row belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// TrainingRows, 60 of 100.
+    /// Training rows, 60 of 100.
     Train,
-    /// Intervals, 20 of 100.
+    /// Rows that intervals are computed on, 20 of 100.
     Calibrate,
-    /// Judging, 20 of 100.
+    /// Rows that errors are reported on, 20 of 100.
     Test,
 }
 
 impl Part {
-    /// Of a work. All element-wise operations of one size are in one part.
+    /// Assigns a work to a part by a hash. All element-wise operations of one size share a part.
     #[must_use]
     pub fn for_work(work: &Work) -> Self {
         match hash(work, 0) % 100 {
@@ -28,7 +28,7 @@ impl Part {
     }
 }
 
-/// A number that depends on kind, sizes and `salt` alone.
+/// Hashes kind, sizes and `salt`, independent of the device.
 pub fn hash(work: &Work, salt: u64) -> u64 {
     let start = mix(work.kind() as u64 + 1) ^ mix(salt.wrapping_add(0x9e37_79b9_7f4a_7c15));
     work.sizes().iter().fold(start, |hash, size| mix(hash.wrapping_mul(31).wrapping_add(*size)))

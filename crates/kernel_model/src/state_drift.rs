@@ -6,37 +6,39 @@ use std::cmp::Ordering;
 
 use schema::median;
 
-/// Rows of about a row's size that say what is usual.
+/// Number of rows of similar size that define the usual residual.
 const LIKE: usize = 12;
-/// Rows that were measured just before and after a row.
+/// Number of rows measured just before and just after a row.
 const BESIDE: usize = 30;
-/// Those of them that are nearest in size say what state the device was in.
+/// Number of these rows, the nearest in size, whose median is the drift.
 const NEAREST: usize = 5;
-/// Fewest rows of which a state can be known.
+/// Minimum number of rows to estimate a drift from.
 const ROWS: usize = 200;
-/// By how much nearer to rows of its size and time a row must be than to rows of its size.
+/// Residuals must be nearer to neighbors in size and time than to neighbors in size, by this
+/// factor.
 const BY_TIME: f64 = 0.9;
 
-/// A measured row.
+/// One measured row for the estimate of a device's state drift.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DriftSample {
-    /// Its place in the table.
+    /// Position in the table.
     pub place: u32,
-    /// Its size, as a logarithm of time.
+    /// Logarithm of the roofline time.
     pub size: f64,
-    /// `ln(measured ÷ expected)`, where what is expected follows from sizes roughly.
+    /// `ln(measured ÷ baseline)`.
     pub log_residual: f64,
 }
 
-/// Extra time of measurements, by place in the table; empty if the device's state did not change.
+/// Slow changes of a device's latency over a table, by position; empty if the device's state did
+/// not change.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StateDrift {
-    /// In the order of the table; `log_residual` is from rows of like size.
+    /// In table order; residuals are relative to rows of similar size.
     rows: Vec<DriftSample>,
 }
 
 impl StateDrift {
-    /// Of rows of one operation on one device, all long enough to be seen.
+    /// Estimates the drift from rows of one operation on one device whose kernels are observable.
     pub fn fit(mut rows: Vec<DriftSample>) -> Self {
         if rows.len() < ROWS {
             return Self::default();
@@ -62,7 +64,8 @@ impl StateDrift {
         if by_time < BY_TIME * by_size { found } else { Self::default() }
     }
 
-    /// `ln` of what a row of such a size took more than usual at its place, by the other rows.
+    /// Returns `ln` of the extra time of a row of some size at a position, estimated from other
+    /// rows.
     pub fn at(&self, place: u32, size: f64) -> f64 {
         if self.rows.is_empty() {
             return 0.0;
@@ -75,7 +78,7 @@ impl StateDrift {
     }
 }
 
-/// The rows that are least far away, the first of equal ones.
+/// Keeps the `count` nearest rows, the first of equal ones.
 fn nearest(
     mut rows: Vec<DriftSample>,
     count: usize,
@@ -87,7 +90,7 @@ fn nearest(
     rows
 }
 
-/// The median of how far rows are log_residual; 0 of none.
+/// Returns the median residual of rows; 0 of no rows.
 fn middle(rows: Vec<DriftSample>) -> f64 {
     let mut log_residual: Vec<f64> = rows.into_iter().map(|row| row.log_residual).collect();
     median::float_median(&mut log_residual).unwrap_or_default()

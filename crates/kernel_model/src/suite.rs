@@ -16,18 +16,18 @@ use super::split::hash;
 use super::work::{Kind, Work};
 use crate::formula_kernels::{SingleKind, SingleWork};
 
-/// Rows of the new device.
+/// Number of calibration rows of the new device.
 const SHOTS: usize = 20;
-/// How often other rows are drawn; errors are means.
+/// Number of random draws of these rows; errors are means over the draws.
 const DRAWS: u64 = 5;
-/// Fewest rows of a kernel.
+/// Minimum number of rows of a kernel.
 const ROWS_LEAST: usize = 10;
-/// Parts that are predicted one after the other.
+/// Number of folds that are predicted in turn.
 const FOLDS: u64 = 5;
-/// How many times the second-level cache a tensor must have, to be read from memory.
+/// Tensors of at least this many times the L2 size are read from memory.
 const BEYOND_L2: f64 = 4.0;
 
-/// A measured kernel of a suite.
+/// A measured kernel of a recorded suite.
 #[derive(Clone, Copy, Debug)]
 pub struct SuiteMeasured {
     pub work: SuiteWork,
@@ -35,7 +35,7 @@ pub struct SuiteMeasured {
     pub ns: f64,
 }
 
-/// A kernel by what prices it.
+/// A kernel of a suite, priced by a trained model or by a formula.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SuiteWork {
     Learnt(Work),
@@ -43,7 +43,7 @@ pub enum SuiteWork {
 }
 
 impl SuiteWork {
-    /// The part that it is predicted in, the same on every device.
+    /// Returns the fold of the kernel, the same on every device.
     fn fold(&self) -> u64 {
         self.hash(0) % FOLDS
     }
@@ -60,7 +60,7 @@ impl SuiteWork {
     }
 }
 
-/// Geometric mean and mean of absolute errors, in per cent.
+/// Geometric mean and mean of absolute errors, in percent.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ErrorPair {
     pub gmae_pct: f64,
@@ -85,34 +85,34 @@ impl ErrorPair {
     }
 }
 
-/// A line of the table.
+/// One row of the table: errors of the paper and of our models for one kernel.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SuiteRow {
     /// As the paper calls it, where it has it; `L` are tables beyond L2, `H` hit rates.
     pub kernel: &'static str,
     pub shapes: usize,
-    /// The least errors of the paper's three devices.
+    /// Least errors of the paper's three devices.
     pub paper: Option<ErrorPair>,
-    /// Of the paper's formula on this device, with the rates that its kernels reached. None where
-    /// the paper has an MLP.
+    /// Errors of the paper's formula on this device with measured peak rates; `None` where the
+    /// paper has an MLP.
     pub published: Option<ErrorPair>,
-    /// Of our model, without any row of this device.
+    /// Errors of our model without any row of this device.
     pub no_rows: ErrorPair,
-    /// With twenty rows of it.
+    /// Errors after calibration by twenty rows.
     pub twenty: Option<ErrorPair>,
-    /// With four fifths of the rows.
+    /// Errors after calibration by four fifths of the rows.
     pub all: Option<ErrorPair>,
-    /// Rows within the interval.
+    /// Share of rows within the interval.
     pub covered_pct: f64,
-    /// Whether `all` is at or below the paper.
+    /// Whether `all` is at or below the paper's errors.
     pub is_met: Option<bool>,
 }
 
-/// What a row of the table is of.
+/// Definition of one row of the table.
 struct TableLine {
     label: &'static str,
     kernel: TableKernel,
-    /// Tables that do not fit the second-level cache alone.
+    /// Restricts lookups to tables larger than L2.
     is_large: bool,
     paper: Option<ErrorPair>,
     published: Published,
@@ -124,7 +124,7 @@ enum TableKernel {
     Single(SingleKind),
 }
 
-/// The paper's model.
+/// The paper's formula for a kernel.
 #[derive(Clone, Copy)]
 enum Published {
     /// An MLP, or nothing.
@@ -163,7 +163,7 @@ const fn large(
 const FORWARD: TableKernel = TableKernel::Single(SingleKind::EmbeddingForward);
 const BACKWARD: TableKernel = TableKernel::Single(SingleKind::EmbeddingBackward);
 
-/// Table IV, the least of its three columns; then what a suite has beside it.
+/// Table IV of the paper with the least of its three columns, then kernels that only our suite has.
 const LINES: [TableLine; 20] = [
     line("EL-F", FORWARD, least(8.63, 33.19), Published::Plain),
     large("EL-FL", FORWARD, least(2.89, 5.52), Published::Plain),
@@ -207,13 +207,14 @@ const LINES: [TableLine; 20] = [
     line("element_wise", TableKernel::Learnt(Kind::ElementWise), None, Published::Roofline),
 ];
 
-/// Rates that kernels to learn from reached, per ns.
+/// Highest rates of training kernels, per nanosecond.
 struct Reached {
     bytes: f64,
     flops: f64,
 }
 
-/// The table of a device. `model` gives the model of a kind, without rows of the device.
+/// Computes the table of a device. `model` provides the model of a kind that has no rows of this
+/// device.
 ///
 /// # Errors
 /// What `model` says.
@@ -251,17 +252,16 @@ pub fn rows<E>(
     Ok(rows)
 }
 
-/// Predicted and measured.
+/// Pairs of predicted and measured time.
 type Pairs = Vec<(f64, f64)>;
 
-/// Predictions of every fifth from the others.
+/// Predictions of each fold from the other folds.
 #[derive(Default)]
 struct Judged {
     published: Pairs,
     no_rows: Pairs,
     twenty: Vec<Pairs>,
     all: Pairs,
-    /// Rows within their intervals.
     inside: usize,
 }
 
@@ -295,7 +295,7 @@ impl TableLine {
         }
     }
 
-    /// By the paper's formula; nothing where it has none.
+    /// Predicts with the paper's formula; empty where it has none.
     fn published_ns(
         &self,
         learnt: &[SuiteMeasured],
@@ -324,14 +324,14 @@ impl TableLine {
     }
 }
 
-/// Whether the published formula of lookups counts hits of L2.
+/// Whether the published lookup formula counts L2 hits.
 #[derive(Clone, Copy)]
 enum Hits {
     Ignored,
     Counted,
 }
 
-/// Lookups and row updates as published.
+/// Evaluates the published formula of lookups or row updates.
 fn lookups(work: &SingleWork, device: &HardwareSpec, hits: Hits) -> f64 {
     let tables = work.tables();
     match (work.kind(), hits) {
@@ -358,7 +358,7 @@ fn moved(work: &SuiteWork) -> f64 {
     }
 }
 
-/// The highest rates of all rows but those of a fifth; of none, those of the data sheet.
+/// Finds the highest rates over all rows outside a fold; data-sheet rates if there are none.
 fn reached(measured: &[SuiteMeasured], fold: u64, device: &HardwareSpec) -> Reached {
     let learnt = || measured.iter().filter(|row| row.work.fold() != fold);
     let is_over_memory = |row: &&SuiteMeasured| {
@@ -380,7 +380,7 @@ fn reached(measured: &[SuiteMeasured], fold: u64, device: &HardwareSpec) -> Reac
     Reached { bytes, flops: flops.unwrap_or(1e-9 * device.peak.f32) }
 }
 
-/// A few rows to learn from, others with every draw.
+/// Draws a few rows to calibrate with.
 fn drawn(learnt: &[SuiteMeasured], draw: u64) -> Vec<SuiteMeasured> {
     let mut rows = learnt.to_vec();
     rows.sort_by_key(|row| (row.work.hash(1 + draw), row.work));
@@ -388,7 +388,7 @@ fn drawn(learnt: &[SuiteMeasured], draw: u64) -> Vec<SuiteMeasured> {
     rows
 }
 
-/// By a model of other devices, adapted.
+/// Evaluates a trained model of other devices, calibrated by rows of this one.
 fn learnt_kind(
     model: &KernelModel,
     device: &'static HardwareSpec,
@@ -424,7 +424,7 @@ fn learnt_kind(
     }
 }
 
-/// By formulas; with rows, by a sum of what it moves, corrected by what similar works leave over.
+/// Evaluates formulas and, with rows, a fitted sum of amounts with residual correction.
 fn single_kind(
     device: &HardwareSpec,
     learnt: &[SuiteMeasured],
@@ -455,7 +455,7 @@ fn single_kind(
     }
 }
 
-/// What a kernel asks of a device, each with a time per unit to be learnt.
+/// Describes a kernel as amounts of work, each with a unit time to be learned.
 fn amounts(work: &SingleWork, device: &HardwareSpec) -> CpuWork {
     let bytes = work.bytes();
     let past = (bytes - device.l2_bytes as f64).max(0.0);

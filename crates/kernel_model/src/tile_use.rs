@@ -5,41 +5,39 @@ use schema::{FeatureStats, ModelConfig, ShardingPlan, Tile};
 
 use crate::embedding::Popularity;
 
-/// The lookups of one tile in a batch of all ranks.
+/// Expected use of one tile of a sharding plan by a batch of all ranks.
 #[derive(Clone, Debug)]
 pub struct TileUse {
-    /// Position of its table.
+    /// Position of its table in the model.
     pub table: usize,
-    /// The rank that holds it.
     pub rank: usize,
     pub dim: usize,
     pub rows: u64,
     pub weight_bytes: usize,
-    /// Bags: a position of a sequence is one.
+    /// Bags; each position of a sequence is one bag.
     pub bags: usize,
-    /// Vectors that each sample gets from it.
+    /// Vectors per sample.
     pub vectors: usize,
-    /// Ids that name one of its rows.
+    /// Ids that select one of its rows.
     pub uses: f64,
-    /// Ids of the longest bag, of those that name its rows.
+    /// Ids in the longest bag that select its rows.
     pub longest_bag: u64,
-    /// How often its rows are used.
     pub popularity: Popularity,
 }
 
 impl TileUse {
-    /// Distinct rows that a batch uses.
+    /// Returns the expected number of distinct rows that a batch uses.
     #[must_use]
     pub fn rows_used(&self) -> f64 {
         self.popularity.rows_used(self.uses).min(self.uses)
     }
 }
 
-/// The tiles of a plan in its order, where a batch has so many samples over all ranks. Rows of a
-/// split table get their share of the ids: hot rows are scattered.
+/// Lists the tiles of a plan for a batch of `samples` over all ranks. Shards of rows get a
+/// proportional share of the ids, because popular rows are scattered.
 ///
-/// `features` are those of the model in its order; features of one table share the distribution of
-/// its first.
+/// `features` follow the order of the model. Features of one table use the id distribution of the
+/// first.
 #[must_use]
 pub fn list_tiles(
     model: &ModelConfig,

@@ -15,16 +15,16 @@ use super::split::Part;
 use super::train_forest::{FOLDS, OWN, POOLED, TrainingRows, UNSEEN, bins, fold_of, forest, grow};
 use super::work::Kind;
 
-/// The most bytes of a model's file.
+/// Maximum size of a model file in bytes.
 pub const MODEL_BYTES_MOST: usize = 300_000;
-/// Fewest rows of one device that trees are grown on.
+/// Minimum number of training rows of a device.
 const ROWS_LEAST: usize = 200;
-/// Of a device with fewer rows for intervals, those to learn from say too how far off trees are
-/// that have not seen them: quantiles of few rows cover several per cent more or less than nine of
-/// ten.
+/// Devices with fewer calibration rows than this also use cross-validation residuals of the
+/// training rows for their interval. Quantiles of few rows may miss the nominal coverage by several
+/// percent.
 const CALIBRATION_FEW: usize = 500;
 
-/// Learns a kind from rows of any devices; rows of other kinds are left out.
+/// Trains the model of one kind on rows of any devices; rows of other kinds are ignored.
 ///
 /// # Errors
 /// [`Error::TooFew`] for a device with fewer than 200 rows to learn from.
@@ -68,8 +68,8 @@ pub fn train(
     Ok(KernelModel { kind, sources, least, most, bins, pooled, unseen, devices })
 }
 
-/// The model of a device by its trees; `forests` are those of all rows, then those without a fold,
-/// if any.
+/// Builds the model of a device from its forests: first the forest of all rows, then those of the
+/// cross-validation, if any.
 fn build_device_model(device: &DeviceRows, bins: &Bins, mut forests: Vec<Forest>) -> DeviceModel {
     let forest = if forests.is_empty() { Forest::default() } else { forests.remove(0) };
     let mut model = DeviceModel {
@@ -105,7 +105,7 @@ fn build_device_model(device: &DeviceRows, bins: &Bins, mut forests: Vec<Forest>
     model
 }
 
-/// The least and the most of each size, over the rows to learn from.
+/// Finds smallest and largest value of each size over the training rows.
 fn ranges(kind: Kind, rows: &[Measured]) -> (Vec<u64>, Vec<u64>) {
     let count = kind.sizes().len();
     let (mut least, mut most) = (vec![u64::MAX; count], vec![0; count]);

@@ -12,25 +12,25 @@ use super::split::{self, Part};
 /// Parts of the training rows for cross-validation; each is predicted by trees that learned from
 /// the others.
 pub const FOLDS: u64 = 5;
-/// Of one device.
+/// Configuration of the forest of one device.
 pub const OWN: ForestConfig = ForestConfig {
     target: ResidualTarget::Baseline,
     params: BoostingParams { rounds: 450, leaves: 31, rate: 0.06, rows: 8, features: 0.8 },
 };
-/// Over all devices: fewer and broader leaves.
+/// Hyperparameters over all devices: fewer trees with fewer leaves.
 const BROAD: BoostingParams =
     BoostingParams { rounds: 120, leaves: 7, rate: 0.1, rows: 100, features: 0.3 };
-/// Over all devices, for those of which a few rows are known, and a line by these.
+/// Configuration of the forest that calibrated devices share, over their baselines.
 pub const POOLED: ForestConfig = ForestConfig { target: ResidualTarget::Baseline, params: BROAD };
-/// Over all devices, for unmeasured ones.
+/// Configuration of the forest for unmeasured devices, over the roofline.
 pub const UNSEEN: ForestConfig = ForestConfig { target: ResidualTarget::Roofline, params: BROAD };
 
-/// What trees correct.
+/// What the residual is relative to.
 #[derive(Clone, Copy, Debug)]
 pub enum ResidualTarget {
-    /// The line of each device.
+    /// The baseline of each device.
     Baseline,
-    /// The roofline: an unmeasured device has no line, and those of others mislead.
+    /// The roofline. An unmeasured device has no baseline, and those of other devices mislead.
     Roofline,
 }
 
@@ -43,18 +43,18 @@ impl ResidualTarget {
     }
 }
 
-/// How trees are grown, and on what.
+/// Target and hyperparameters of a forest.
 #[derive(Clone, Copy, Debug)]
 pub struct ForestConfig {
     target: ResidualTarget,
     params: BoostingParams,
 }
 
-/// Which of the rows to learn from are learnt from.
+/// Which training rows a forest is trained on.
 #[derive(Clone, Copy, Debug)]
 pub enum TrainingRows {
     All,
-    /// Those of all folds but one.
+    /// All folds but one.
     Without(u64),
 }
 
@@ -67,11 +67,12 @@ impl TrainingRows {
     }
 }
 
+/// Assigns a row to a fold by a hash of its work.
 pub fn fold_of(row: &Measured) -> u64 {
     split::hash(&row.work, 1) % FOLDS
 }
 
-/// The bins of the features of all rows to learn from.
+/// Computes the feature bins of all training rows.
 pub fn bins(devices: &[&DeviceRows]) -> Bins {
     let examples: Vec<Features> = examples(devices, ResidualTarget::Baseline, TrainingRows::All)
         .map(|(features, _)| features)
@@ -79,11 +80,12 @@ pub fn bins(devices: &[&DeviceRows]) -> Bins {
     Bins::from_rows(&examples.iter().map(Features::values).collect::<Vec<_>>())
 }
 
-/// A forest on the rows to learn from.
+/// Trains a forest on all training rows.
 pub fn forest(devices: &[&DeviceRows], bins: &Bins, config: ForestConfig) -> Forest {
     grow(devices, bins, config, TrainingRows::All)
 }
 
+/// Trains a forest on the selected training rows.
 pub fn grow(
     devices: &[&DeviceRows],
     bins: &Bins,

@@ -8,7 +8,7 @@ use super::Error;
 /// Bytes of an `f32`.
 const F32: u128 = 4;
 
-/// An element-wise operation.
+/// An element-wise operation that kernel models know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Element {
     Add,
@@ -21,10 +21,10 @@ pub enum Element {
 }
 
 impl Element {
-    /// All of them.
+    /// Every operation, in declaration order.
     pub const ALL: [Self; 5] = [Self::Add, Self::Mul, Self::Gelu, Self::Relu, Self::Tanh];
 
-    /// As tables of measurements and users call it.
+    /// Returns the name that tables and users use.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -36,7 +36,7 @@ impl Element {
         }
     }
 
-    /// Tensors read and written, and FLOPs of an element.
+    /// Returns the tensors read and written, and the FLOPs per element.
     fn tensors_and_flops(self) -> (u128, u128) {
         match self {
             Self::Add | Self::Mul => (3, 1),
@@ -47,7 +47,7 @@ impl Element {
     }
 }
 
-/// The kinds of kernels whose models are learnt; each has a model of its own.
+/// A kind of kernel with a trained model of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// A linear layer, forward.
@@ -64,11 +64,11 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them.
+    /// Every kind, in declaration order.
     pub const ALL: [Self; 6] =
         [Self::Linear, Self::Bmm, Self::Conv, Self::LayerNorm, Self::Softmax, Self::ElementWise];
 
-    /// As files and tables call it.
+    /// Returns the name that files and tables use.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -81,7 +81,7 @@ impl Kind {
         }
     }
 
-    /// The sizes that make a work of this kind, in their order.
+    /// Names the sizes that describe a work of this kind, in order.
     #[must_use]
     pub fn sizes(self) -> &'static [&'static str] {
         match self {
@@ -96,7 +96,7 @@ impl Kind {
     }
 }
 
-/// An operation with its sizes, in `f32`.
+/// An operation with its sizes, in `f32`: what a kernel model prices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Work {
     kind: Kind,
@@ -105,7 +105,7 @@ pub struct Work {
 }
 
 impl Work {
-    /// A work of a kind that is no element-wise one.
+    /// Creates a work of any kind but element-wise.
     ///
     /// # Errors
     /// [`Error::Shape`] for another number of sizes, a size of 0 (padding may be), a convolution
@@ -114,7 +114,7 @@ impl Work {
         Self::checked(kind, None, sizes)
     }
 
-    /// An element-wise work.
+    /// Creates an element-wise work.
     ///
     /// # Errors
     /// [`Error::Shape`] for no elements, or too many.
@@ -162,38 +162,38 @@ impl Work {
         }
     }
 
-    /// Which model prices it.
+    /// Returns the kind, which selects the model.
     #[must_use]
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// Of an element-wise work, which.
+    /// Returns the operation of an element-wise work.
     #[must_use]
     pub fn element(&self) -> Option<Element> {
         self.element
     }
 
-    /// Its sizes, as [`Kind::sizes`] names them.
+    /// Returns the sizes, in the order of [`Kind::sizes`].
     #[must_use]
     pub fn sizes(&self) -> &[u64] {
         &self.sizes[..self.kind.sizes().len()]
     }
 
-    /// As users call the operation.
+    /// Returns the name that users give the operation.
     #[must_use]
     pub fn name(&self) -> &'static str {
         self.element.map_or(self.kind.name(), Element::name)
     }
 
-    /// FLOPs, and bytes that are moved at least: each tensor once.
+    /// Returns FLOPs and the least bytes moved, each tensor counted once.
     #[must_use]
     pub fn flops_and_bytes(&self) -> (f64, f64) {
         // Checked when it was made.
         self.counted().map_or((0.0, 0.0), |(flops, bytes)| (flops as f64, bytes as f64))
     }
 
-    /// FLOPs that no algorithm goes below: Winograd's for 3 × 3 windows needs a quarter.
+    /// Returns the least FLOPs of any algorithm: Winograd's needs a quarter for 3 × 3 windows.
     #[must_use]
     pub fn least_flops(&self) -> f64 {
         let (flops, _) = self.flops_and_bytes();
@@ -201,7 +201,7 @@ impl Work {
         if is_reducible { flops / 4.0 } else { flops }
     }
 
-    /// Height and width of a convolution's output.
+    /// Returns height and width of a convolution's output.
     #[must_use]
     pub fn conv_output(&self) -> u64 {
         let [_, _, _, kernel, size, stride, padding] = self.sizes;
@@ -237,7 +237,7 @@ impl Work {
     }
 }
 
-/// Such as `linear 512 1024 1024`.
+/// Formats a work as its name and sizes, such as `linear 512 1024 1024`.
 impl fmt::Display for Work {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())?;
@@ -249,7 +249,7 @@ fn product(factors: &[u128]) -> Option<u128> {
     factors.iter().try_fold(1u128, |product, factor| product.checked_mul(*factor))
 }
 
-/// Of `f32` tensors with two sizes each.
+/// Returns the bytes of `f32` tensors with two sizes each.
 fn bytes(tensors: &[(u128, u128)]) -> Option<u128> {
     let elements = tensors
         .iter()

@@ -26,30 +26,31 @@ pub use samples::{WorkSamples, mean};
 
 use crate::program::{Overhead, WorkKind};
 
-/// Samples of everything, with where they were taken.
+/// Time samples of one or more recordings of a machine, by what they measure. Prices of programs
+/// come from it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Calibration {
     pub machine: Machine,
-    /// Per recording: steps that were read, times ranks.
+    /// For each recording: steps that were read, times ranks.
     pub recordings: Vec<u32>,
     /// Overheads of the host.
     pub overheads: BTreeMap<Key<Overhead>, Vec<i64>>,
     /// Work of the devices.
     pub works: BTreeMap<Key<WorkKind>, WorkSamples>,
     pub waits: BTreeMap<Waiting, Vec<i64>>,
-    /// Collectives: operation and bytes, and what the transfer took once all had come.
+    /// Operation and bytes of collectives, with the transfer time after the last rank arrived.
     pub transfers: BTreeMap<(String, u64), Vec<i64>>,
-    /// How much slower a rank's host was in a run than the mean of all: 1 is as fast.
+    /// Host time of each rank and run relative to the mean of all; 1 is the mean.
     pub factors: Vec<f64>,
-    /// The same of a rank's devices in a step, beside what is usual in its recording: on a pool of
-    /// cores, what other programs took.
+    /// Device time of each rank and step relative to the usual one of its recording. On a shared
+    /// CPU it shows what other programs took.
     pub work_factors: Vec<f64>,
     pub launches: launches::Launches,
-    /// Cost of recording an event, already subtracted from host samples; 0 if unknown.
+    /// Profiler overhead per event, already subtracted from host samples; 0 if unknown.
     pub event_ns: f64,
 }
 
-/// Where samples were taken.
+/// The host and devices that the samples were taken on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Machine {
     /// Name of the host; empty if unknown.
@@ -59,7 +60,7 @@ pub struct Machine {
 }
 
 impl Calibration {
-    /// Adds the samples of another one: overheads shared between workloads.
+    /// Adds the samples of another calibration.
     pub fn merge(&mut self, other: Self) {
         fn add<K: Ord>(to: &mut BTreeMap<K, Vec<i64>>, from: BTreeMap<K, Vec<i64>>) {
             for (key, samples) in from {
@@ -85,12 +86,12 @@ impl Calibration {
         self.launches.merge(other.launches);
     }
 
-    /// Steps that were read, times ranks.
+    /// Returns the number of steps that were read, times ranks.
     pub fn step_count(&self) -> u32 {
         self.recordings.iter().sum()
     }
 
-    /// How many samples there are.
+    /// Returns the total number of samples.
     pub fn sample_count(&self) -> u64 {
         let count = |samples: &Vec<i64>| samples.len() as u64;
         self.overheads.values().map(count).sum::<u64>()

@@ -27,7 +27,7 @@ use self::position::EditPosition;
 use crate::Error;
 use crate::program::Program;
 
-/// What a file of edits holds: `[[edit]]` tables, made in their order.
+/// The content of a file of edits: `[[edit]]` tables, applied in order.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Edits {
@@ -35,83 +35,83 @@ pub struct Edits {
     pub edit: Vec<Edit>,
 }
 
-/// A change of a program. Names are those of outermost operators, or of kernels; `*` matches any
-/// text, and `name[2]` the third operator of a name on each rank.
+/// A change of a program. Names select outermost operators, or kernels. `*` matches any text, and
+/// `name[2]` the third operator of that name on each rank.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Edit {
-    /// Operators that are no longer called, with all they launch.
+    /// Removes operators with everything they launch.
     Remove { operators: String },
-    /// Time between operators that goes: what Python, NumPy or a read took there.
+    /// Removes the time before operators, which Python, NumPy or a read took.
     CloseGap { before: String },
-    /// An operator that is called once more after others.
+    /// Calls an operator once more after each of other operators.
     Insert {
-        /// Which: the first of the name on each rank is copied.
+        /// Operator to copy: the first of the name on each rank.
         operator: String,
         after: String,
     },
-    /// Runs of operators that become one: bags of many tables, one batched lookup.
+    /// Fuses runs of consecutive operators into one, such as lookups of many tables into a batched
+    /// one.
     Fuse {
         operators: String,
-        /// Factor of the sum of their kernels.
+        /// Factor on the sum of their kernel times.
         #[serde(default = "one")]
         factor: f64,
     },
-    /// Operators whose kernels run on a stream of their own.
+    /// Moves the kernels of operators to a stream of their own.
     Parallelise {
         operators: String,
-        /// The operator whose kernels wait for them again.
+        /// The operator whose kernels wait for them.
         join: String,
     },
-    /// A region of operators whose launches become one of a graph.
+    /// Replaces the launches of a region of operators by one graph launch.
     Graph { from: String, to: String },
-    /// Copies to devices from pinned memory: the host no longer waits for them.
+    /// Pins the host memory of copies to devices, so that the host no longer waits for them.
     PinCopies {},
-    /// Kernels that take longer or shorter.
+    /// Scales the time of kernels.
     Scale {
-        /// Which, by their own name.
+        /// Kernels to scale, by their own name.
         kernels: String,
-        /// Factor of their time.
         factor: f64,
     },
-    /// Operators that become another one.
+    /// Replaces operators by another operator.
     Replace {
         operators: String,
-        /// The replacement: the first of the name on each rank is copied.
+        /// Replacement: the first operator of the name on each rank is copied.
         with: String,
     },
-    /// Operators that are called elsewhere on their thread.
+    /// Moves operators to another place on their thread.
     Reorder {
         operators: String,
-        /// After which: the nearest before, else the next.
+        /// New predecessor: the nearest one before, or else the next one.
         after: String,
     },
-    /// Operators that a thread of their own calls.
+    /// Moves operators to a thread of their own.
     Thread {
         operators: String,
-        /// The operator that waits for them; none does in this step where it is left out.
+        /// The operator that waits for them; without it, nothing in this step does.
         #[serde(skip_serializing_if = "Option::is_none")]
         join: Option<String>,
     },
-    /// A collective that no rank calls any more.
+    /// Removes one collective from all ranks.
     DropExchange {
         operators: String,
-        /// The how-manieth of them on each rank, from 0 on.
+        /// Which of the collectives on each rank, counted from 0.
         #[serde(default)]
         occurrence: usize,
     },
-    /// Embedding tables that another rank looks up.
+    /// Moves embedding tables to another rank.
     MoveTable {
-        /// The kernels that look up and update, by their own names.
+        /// Kernels that look up and update rows, by their own names.
         kernels: String,
-        /// The rank that has them.
+        /// Rank that has the tables.
         from: u32,
-        /// The rank that gets them.
+        /// Rank that gets the tables.
         to: u32,
-        /// Their share of the first rank's kernels.
+        /// Share of the first rank's kernel time.
         share: f64,
     },
-    /// More ranks, or fewer, of the same work each.
+    /// Changes the number of ranks at constant work per rank.
     ScaleRanks { to: usize },
 }
 
@@ -119,7 +119,7 @@ fn one() -> f64 {
     1.0
 }
 
-/// A program with edits made, in order. No edits give the same program.
+/// Applies edits to a program in order. Without edits the result equals the program.
 ///
 /// # Errors
 /// [`Error::NothingSelected`] names what is like a pattern that fits nothing; [`Error::Edit`] says
@@ -171,7 +171,7 @@ fn check_factor(position: EditPosition, factor: f64) -> Result<f64, Error> {
 }
 
 impl Edit {
-    /// As it is written.
+    /// Returns the name of the edit in files.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Remove { .. } => "remove",

@@ -3,7 +3,7 @@
 
 use schema::OpWork;
 
-/// Sizes with what is done on them; rounded, so that what differs by chance is one kind of sample.
+/// Appends FLOPs and bytes to sizes, rounded so that random differences share a sample key.
 pub(crate) fn detail(sizes: &str, work: OpWork) -> String {
     format!("{sizes}; {} FLOP, {} B", rounded(work.flops), rounded(work.bytes))
 }
@@ -13,7 +13,7 @@ fn rounded(value: u64) -> u64 {
     value.saturating_add(unit / 2) / unit * unit
 }
 
-/// FLOPs and bytes.
+/// FLOPs and bytes of a work, as our own runs report them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Effort {
     pub flops: f64,
@@ -28,7 +28,7 @@ impl Effort {
         Some(Self { flops: flops.parse().ok()?, bytes: bytes.parse().ok()? })
     }
 
-    /// Bytes read and written.
+    /// Returns the bytes read and written.
     pub fn bytes(self) -> u64 {
         self.bytes as u64
     }

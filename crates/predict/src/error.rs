@@ -3,33 +3,19 @@
 use analyze::graph::Cycle;
 use schema::unit::counted;
 
-/// What cannot be predicted.
+/// Why a step cannot be predicted, an edit not applied, or a calibration not read.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A rank without host rows.
     #[error("rank {rank}: expected operators or calls of the host in the step, got none")]
     NoHostRows { rank: u32 },
-    /// A rank without a step.
     #[error("rank {rank}: expected at least {}, got {got}", counted(*expected as u64, "step"))]
-    TooFewSteps {
-        rank: u32,
-        /// How many are needed.
-        expected: usize,
-        /// How many there are.
-        got: usize,
-    },
-    /// A job of too few ranks.
+    TooFewSteps { rank: u32, expected: usize, got: usize },
     #[error("expected the traces of at least {}, got {got}", counted(*expected as u64, "rank"))]
-    TooFewRanks {
-        /// How many are needed.
-        expected: usize,
-        /// How many there are.
-        got: usize,
-    },
-    /// A program that waits for itself.
+    TooFewRanks { expected: usize, got: usize },
+    /// A program whose parts wait for each other in a cycle.
     #[error("program: {what} waits for itself: {source}")]
     Cycle {
-        /// The first thing on the cycle.
+        /// First member of the cycle.
         what: String,
         source: Cycle,
     },
@@ -39,33 +25,30 @@ pub enum Error {
         nearest(names)
     )]
     NothingSelected {
-        /// Which edit, from 1 on.
+        /// Counted from 1.
         number: usize,
         kind: &'static str,
         what: &'static str,
         got: String,
-        /// Names that are like it.
+        /// Similar names in the program.
         names: Vec<String>,
     },
-    /// An edit that cannot be made.
     #[error("edit {number} ({kind}): expected {expected}, got {got}")]
     Edit {
-        /// Which edit, from 1 on.
+        /// Counted from 1.
         number: usize,
         kind: &'static str,
         expected: String,
         got: String,
     },
-    /// A step that the trainer makes otherwise than is known here.
+    /// A workload that the trainer cannot run.
     #[error("workload: expected {expected}, got {got}")]
     Workload { expected: String, got: String },
-    /// An execution trace that no program follows from.
     #[error("execution trace of rank {rank}: expected {expected}, got {got}")]
     Execution { rank: u32, expected: String, got: String },
-    /// A step without the profiler that no recording with it can be of.
+    /// An unrecorded step time that contradicts the recording.
     #[error("unrecorded step: expected {expected}, got {got}")]
     Unrecorded { expected: String, got: String },
-    /// A file that is no calibration.
     #[error("calibration: expected {expected}, got {got}")]
     Calibration { expected: String, got: String },
 }

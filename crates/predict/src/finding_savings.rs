@@ -8,16 +8,16 @@ use crate::program::{Action, Overhead, Returns};
 use crate::recording::{Place, Step};
 use crate::simulate::Simulation;
 
-/// An edge that no longer decides: earlier than any time, and still far from overflow.
+/// Weight of an edge that no longer decides: earlier than any time, yet far from overflow.
 const NEVER: i64 = -(1 << 60);
 
-/// Prices the remedies of findings on a simulation of a recorded step, and sorts the findings; how
-/// many have a price of it now.
+/// Prices the remedies of findings on the simulation of a recorded step, sorts the findings, and
+/// returns how many were priced.
 ///
-/// A finding keeps its saving of the recording where its remedy has no counterpart in a program:
-/// operators inside others, gaps of devices, ranks that come earlier, rows of other steps alone.
-/// [`Saving::source`](antipattern::Saving::source) says which it is. `is_inside` says whether a row
-/// of a rank is in the step.
+/// A finding keeps the saving from its recording if its remedy has no counterpart in a program:
+/// nested operators, device gaps, earlier ranks, or rows of other steps only.
+/// [`Saving::source`](antipattern::Saving::source) tells which one applies. `is_inside` decides
+/// whether a row of a rank belongs to the step.
 ///
 /// # Cost
 /// `O(n)` in the simulation's nodes for each finding.
@@ -51,7 +51,7 @@ pub fn reprice_findings(
     repriced
 }
 
-/// A simulated step while it is edited.
+/// A simulated step while the edits of a remedy are applied.
 struct EditedSimulation<'a> {
     step: &'a Step,
     simulation: &'a Simulation,
@@ -60,7 +60,7 @@ struct EditedSimulation<'a> {
 }
 
 impl EditedSimulation<'_> {
-    /// Makes an edit of rows; `None` if a row of the step has no counterpart.
+    /// Applies an edit of rows; `None` if a row of the step has no counterpart.
     fn apply(&mut self, edit: &RowEdit, is_inside: &impl Fn(u32, u32) -> bool) -> Option<()> {
         // A program has no time of threads that no row covers.
         if !edit.spans.is_empty() {
@@ -94,7 +94,7 @@ impl EditedSimulation<'_> {
         Some(())
     }
 
-    /// The nodes that cost what a place takes.
+    /// Returns the nodes whose weights are the cost of a place.
     fn nodes(&self, rank: usize, place: Place) -> Vec<NodeId> {
         let (thread, range) = match place {
             Place::Work(work) => return vec![self.simulation.work_node(rank, work)],
@@ -117,7 +117,7 @@ impl EditedSimulation<'_> {
         }
     }
 
-    /// The host no longer waits for devices there.
+    /// Removes the host's waits for devices.
     fn unblock(&mut self, (rank, place): (usize, Place)) -> Option<()> {
         let Place::Actions { thread, first, last } = place else { return None };
         let actions = &self.step.program.ranks[rank].threads[thread].actions;
@@ -135,7 +135,7 @@ impl EditedSimulation<'_> {
         Some(())
     }
 
-    /// The gap before it on the thread no longer takes time.
+    /// Removes the gap before a place on its thread.
     fn close_gap(&mut self, (rank, place): (usize, Place)) -> Option<()> {
         let Place::Actions { thread, first, .. } = place else { return None };
         let before = first.checked_sub(1)?;

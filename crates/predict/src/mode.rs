@@ -14,22 +14,22 @@ use crate::program::Program;
 use crate::recording::Setting;
 use crate::simulate;
 
-/// How a step is played.
+/// Method of simulating a step: our full simulation, or published methods for comparison.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// Threads, streams, waits, and costs by operator and sizes.
+    /// Simulates threads, streams and waits, with costs by operator and sizes.
     #[default]
     Full,
-    /// The code that was published with arXiv:2201.07821 and its successor: see [`published_code`].
+    /// The code published with arXiv:2201.07821 and its successor: see [`published_code`].
     Published,
     /// Algorithm 1 of arXiv:2201.07821: see [`algorithm1`].
     #[serde(rename = "seed")]
     Algorithm1,
 }
 
-/// How long the step of each rank takes. [`Mode::Full`] starts ranks as `setting` has it, the
-/// others together.
+/// Predicts the step time of each rank. [`Mode::Full`] starts ranks at the times of `setting`; the
+/// published methods start them together.
 ///
 /// # Errors
 /// [`Error::Cycle`].

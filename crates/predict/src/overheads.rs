@@ -8,28 +8,27 @@ use serde::Serialize;
 use crate::calibration::{Calibration, mean};
 use crate::program::{OVERHEADS, Overhead};
 
-/// One kind of overhead of a calibration, or of one operator in it.
+/// Statistics of one kind of host overhead, over all operators or for one of them.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OverheadRow {
-    /// What the samples are of: a rank, a step, a file.
+    /// The rank, step or file that the samples come from.
     pub source: String,
-    /// T1 to T5; `host_only` is an operator without calls.
+    /// One of T1 to T5, or `host_only` for operators without calls.
     pub overhead: Overhead,
-    /// The operator; `None` of all together.
+    /// `None` for all operators together.
     pub operator: Option<String>,
     pub count: u64,
     pub total_ns: i64,
     pub mean_ns: f64,
     pub std_ns: f64,
-    /// Mean of the two in the middle where their number is even.
     pub median_ns: i64,
-    /// What is left of the mean within 1.5 interquartile ranges, as published: a measure of the
-    /// tail.
+    /// Mean within 1.5 interquartile ranges of the quartiles, as published; the difference to the
+    /// mean measures the tail.
     pub trimmed_mean_ns: f64,
     pub max_ns: i64,
 }
 
-/// Every kind of overhead of a calibration, each with its `top` operators by total time.
+/// Summarizes every kind of overhead of a calibration, with its `top` operators by total time.
 pub fn summarize_overheads(
     source: &str,
     calibration: &Calibration,
@@ -55,10 +54,10 @@ pub fn summarize_overheads(
     rows
 }
 
-/// Host time of a recording by kernel, copy or set that it launched: calls and the code around
-/// them. `None` where nothing was launched.
+/// Computes the host time of a recording per launched kernel, copy or set; `None` if nothing was
+/// launched.
 ///
-/// A step whose host is busy throughout takes no less than this for each of its launches.
+/// A step whose host is busy throughout takes at least this long for each launch.
 #[must_use]
 pub fn host_ns_per_launch(calibration: &Calibration) -> Option<f64> {
     let host: f64 = calibration.overheads.values().flatten().map(|ns| *ns as f64).sum();
@@ -93,26 +92,26 @@ fn tenths(value: f64) -> f64 {
     (value * 10.0).round() / 10.0
 }
 
-/// An overhead of an operator whose mean depends on its sizes more than samples scatter.
+/// An overhead of an operator that depends on sizes more than its samples scatter.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SizeRow {
     pub overhead: Overhead,
     pub operator: String,
-    /// The sizes with the smallest mean.
+    /// Sizes with the smallest mean.
     pub least: String,
     pub least_ns: f64,
-    /// The sizes with the greatest mean.
+    /// Sizes with the largest mean.
     pub most: String,
     pub most_ns: f64,
-    /// How many standard errors lie between them.
+    /// Difference of the means in standard errors.
     pub standard_errors: f64,
 }
 
-/// Sizes, the mean of their samples, and the square of its standard error.
+/// Sizes, mean of their samples, and squared standard error of the mean.
 type SizedMean<'a> = (&'a str, f64, f64);
 
-/// The overheads inside operators that depend on sizes, farthest apart first; as [`exceptions`],
-/// and only sizes with at least 5 samples.
+/// Finds overheads inside operators that depend on sizes, largest difference first. Only sizes with
+/// at least 5 samples count, and only differences above `limit` standard errors.
 pub fn by_size(calibration: &Calibration, limit: f64) -> Vec<SizeRow> {
     const SAMPLES_MIN: usize = 5;
     let of_sizes = |overhead| !matches!(overhead, Overhead::BetweenOps | Overhead::RuntimeCall);
@@ -150,24 +149,24 @@ pub fn by_size(calibration: &Calibration, limit: f64) -> Vec<SizeRow> {
     found
 }
 
-/// A kind of overhead whose mean differs between sources more than samples scatter.
+/// A kind of overhead whose mean differs between sources more than its samples scatter.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ExceptionRow {
     pub overhead: Overhead,
-    /// The source with the smallest mean.
+    /// Source with the smallest mean.
     pub least: String,
     pub least_ns: f64,
-    /// The source with the greatest mean.
+    /// Source with the largest mean.
     pub most: String,
     pub most_ns: f64,
-    /// How many standard errors lie between them.
+    /// Difference of the means in standard errors.
     pub standard_errors: f64,
 }
 
-/// The kinds of overhead that depend on where they were taken: of the means of all sources, the
-/// smallest and the greatest are more than `limit` standard errors apart.
+/// Finds kinds of overhead that depend on their source: smallest and largest mean differ by more
+/// than `limit` standard errors.
 ///
-/// The published model assumes there are none: overheads neither depend on the model nor on sizes.
+/// The published model assumes that overheads depend neither on the model nor on sizes.
 pub fn exceptions(rows: &[OverheadRow], limit: f64) -> Vec<ExceptionRow> {
     let mut found = Vec::new();
     for overhead in OVERHEADS {

@@ -20,33 +20,33 @@ use crate::evaluate;
 use crate::recording::Step;
 use crate::simulate::{self, Simulation};
 
-/// A rank's predicted step.
+/// The predicted step of one rank beside the recorded one.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PredictionRow {
     pub rank: u32,
-    /// Predicted, on the host.
+    /// Predicted step time on the host.
     pub step_ns: i64,
-    /// 5 % of the draws are shorter.
+    /// 5th percentile of the draws.
     pub low_ns: i64,
-    /// 95 % of the draws are shorter.
+    /// 95th percentile of the draws.
     pub high_ns: i64,
     pub busy_ns: i64,
-    /// None does, of the time from the first device work to the last.
+    /// Share without device work, between the first and the last device work.
     pub idle_pct: f64,
-    /// Stretches of the host and works priced by samples of the same with the same sizes.
+    /// Share of actions and works priced by samples of the same name and sizes.
     pub measured_pct: f64,
-    /// Those priced by other sizes, or by the class.
+    /// Share priced by samples of other sizes or of the class.
     pub modelled_pct: f64,
     pub unknown_pct: f64,
     pub measured_ns: i64,
     pub error_pct: f64,
-    /// Of "as long as the calibrated steps in the mean"; `None` where those were not given.
+    /// Error of the baseline, the mean of the calibration steps; `None` if those were not given.
     pub baseline_error_pct: Option<f64>,
-    /// Coefficient of variation of the recorded steps; `None` of one.
+    /// Coefficient of variation of the recorded steps; `None` for one step.
     pub noise_pct: Option<f64>,
 }
 
-/// A step by a calibration.
+/// A recorded step predicted from a calibration, with costs and simulation.
 #[derive(Clone, Debug)]
 pub struct Prediction {
     pub costs: Costs,
@@ -54,10 +54,11 @@ pub struct Prediction {
     pub rows: Vec<PredictionRow>,
 }
 
-/// Predicts a step. Starts of ranks, and what an earlier step left running, are as recorded.
+/// Predicts a recorded step from a calibration. Starts of ranks, and work left running by the
+/// previous step, are as recorded.
 ///
-/// Each draw takes one of the samples for every stretch and work, and one of the factors for every
-/// rank's host: a slow host is slow everywhere.
+/// For the interval, each draw picks one sample for every action and work, and one host factor for
+/// every rank, because a slow host is slow everywhere.
 ///
 /// # Errors
 /// [`Error::Cycle`].

@@ -29,16 +29,15 @@ use self::reader::RankReader;
 use crate::Error;
 use crate::program::{Collective, Program, Rank};
 
-/// What no column of a trace has: asked of its file.
+/// Tensor sizes of operators, which traces do not store in columns and are read from the files.
 #[derive(Clone, Debug, Default)]
 pub struct TensorSizes {
-    /// The tensors of operators.
     pub tensors: OperatorTensors,
-    /// FLOPs and bytes of operators that say both, as those of our own runs do; by rank and row.
+    /// FLOPs and bytes of operators that report both, as our own runs do; by rank and row.
     pub work: BTreeMap<(u32, u32), OpWork>,
 }
 
-/// The traces of a job, prepared for reading steps.
+/// The traces of a job, prepared for reading any of its steps.
 pub struct Job<'a> {
     facts: analyze::JobFacts<'a>,
     structure: Structure,
@@ -48,8 +47,8 @@ pub struct Job<'a> {
 }
 
 impl<'a> Job<'a> {
-    /// Prepares the traces of a job; scopes are of all that was recorded. `sizes` is asked, per
-    /// scope, for the sizes of the tensors of some rows, which no column has; none will do.
+    /// Prepares the traces of a job. `sizes` reads the tensor sizes of the given rows of each scope
+    /// from the files; it may return nothing.
     ///
     /// # Cost
     /// `O(n log n)` in the rows of the traces.
@@ -69,13 +68,13 @@ impl<'a> Job<'a> {
         Self { facts, structure, size_texts, work: sizes.work }
     }
 
-    /// How many collectives of the recording stay as they were measured, waits included: not all of
-    /// their ranks were recorded.
+    /// Returns the number of collectives that keep their measured time, waits included, because
+    /// some of their ranks were not recorded.
     pub fn partial_collectives(&self) -> usize {
         self.structure.partial
     }
 
-    /// The step between the given spans, one per scope.
+    /// Reads the step between the given spans, one per scope.
     ///
     /// # Errors
     /// [`Error::NoHostRows`] for a rank of which nothing was recorded in its span.
@@ -110,7 +109,7 @@ impl<'a> Job<'a> {
         Ok(step)
     }
 
-    /// Adds the collectives all of whose participants are in the step.
+    /// Adds the collectives whose participants are all in the step.
     fn meet(&self, program: &mut Program, work_of: &[BTreeMap<u32, u32>]) {
         for one in &self.structure.meetings {
             let part = |&(rank, row): &(usize, u32)| Some((rank, *work_of[rank].get(&row)?));

@@ -16,44 +16,43 @@ use crate::program::{Action, Call, Program, Rank, Returns, Work, WorkId};
 
 pub use write::traces;
 
-/// When everything of a program happens.
+/// The solved dependency graph of a program: when every part starts and ends.
 #[derive(Clone, Debug)]
 pub struct Simulation {
-    /// The program with its costs.
     pub graph: DependencyGraph,
-    /// Its solution, nanoseconds on the clock of all ranks.
+    /// Solution, in nanoseconds on the common clock.
     pub times: NodeTimes,
     ranks: Vec<RankNodes>,
 }
 
-/// The first node of a work and its last.
+/// First and last node of a work.
 type Ends = (NodeId, NodeId);
 
-/// The nodes of a rank.
+/// The graph nodes of one rank.
 #[derive(Clone, Debug)]
 struct RankNodes {
     start: NodeId,
     main: usize,
-    /// Per thread, per action: the node at whose end it is done.
+    /// By thread and action: the node at whose end the action is done.
     actions: Vec<Vec<NodeId>>,
-    /// Per work: its first node and its last.
+    /// By work: first and last node.
     works: Vec<Ends>,
 }
 
 impl Simulation {
-    /// When the step of a rank starts.
+    /// Returns when the step of a rank starts.
     pub fn start_ns(&self, rank: usize) -> i64 {
         self.end(self.ranks[rank].start)
     }
 
-    /// How long the step of a rank takes on the host.
+    /// Returns the step time of a rank on the host.
     pub fn step_ns(&self, rank: usize) -> i64 {
         let nodes = &self.ranks[rank];
         let last = nodes.actions[nodes.main].last().copied().unwrap_or(nodes.start);
         self.end(last) - self.end(nodes.start)
     }
 
-    /// From when to when a thread does something.
+    /// Returns begin and end of an action.
     pub fn action_ns(&self, rank: usize, thread: usize, action: usize) -> (i64, i64) {
         let nodes = &self.ranks[rank];
         let actions = &nodes.actions[thread];
@@ -61,19 +60,19 @@ impl Simulation {
         (self.end(before), self.end(actions[action]))
     }
 
-    /// From when to when a piece of device work runs.
+    /// Returns begin and end of a work.
     pub fn work_ns(&self, rank: usize, work: WorkId) -> (i64, i64) {
         let (first, last) = self.ranks[rank].works[work as usize];
         (self.times.start[first.index()], self.end(last))
     }
 
-    /// The node whose weight is what a thread's own time for an action costs; of actions that only
-    /// wait, the one that does.
+    /// Returns the node whose weight is the own time of an action; for actions that only wait, the
+    /// waiting node.
     pub fn action_node(&self, rank: usize, thread: usize, action: usize) -> NodeId {
         self.ranks[rank].actions[thread][action]
     }
 
-    /// The node whose weight is what a work costs; of collectives, the transfer.
+    /// Returns the node whose weight is the time of a work; for collectives, the transfer.
     pub fn work_node(&self, rank: usize, work: WorkId) -> NodeId {
         self.ranks[rank].works[work as usize].1
     }
@@ -83,7 +82,7 @@ impl Simulation {
     }
 }
 
-/// Says when everything of a program happens.
+/// Simulates a program: builds its dependency graph and relaxes it.
 ///
 /// # Cost
 /// `O(n)` in actions and works.
@@ -115,7 +114,7 @@ pub fn run(program: &Program, costs: &Costs) -> Result<Simulation, Error> {
     Ok(Simulation { graph, times, ranks })
 }
 
-/// What a node stands for, for messages.
+/// Describes a node for error messages.
 fn named(program: &Program, ranks: &[RankNodes], node: NodeId) -> String {
     for (rank, nodes) in program.ranks.iter().zip(ranks) {
         let works = rank.works.iter().zip(&nodes.works);
@@ -133,7 +132,7 @@ fn named(program: &Program, ranks: &[RankNodes], node: NodeId) -> String {
     "a collective".to_owned()
 }
 
-/// A graph being built.
+/// A graph while it is built.
 struct Draft<'a> {
     constants: &'a Constants,
     nodes: Vec<GraphNode>,
@@ -195,7 +194,7 @@ impl Draft<'_> {
         RankNodes { start, main: rank.main, actions, works }
     }
 
-    /// One node, or arrival and transfer where ranks meet.
+    /// Adds one node for a work, or arrival and transfer for a collective.
     fn work_nodes(&mut self, program: &Program, work: &Work, cost: Cost) -> Ends {
         let collective = work.collective.map(|at| &program.collectives[at as usize]);
         let Some(collective) = collective else {
@@ -207,7 +206,7 @@ impl Draft<'_> {
         (arrival, self.node(NodeKind::Collective, transfer.unwrap_or(cost.ns)))
     }
 
-    /// Adds an action; the node at whose end it is done.
+    /// Adds an action and returns the node at whose end it is done.
     fn action(
         &mut self,
         open: &mut PendingLinks<'_>,
@@ -310,7 +309,7 @@ impl Draft<'_> {
     }
 }
 
-/// A rank while its actions are added.
+/// Links of a rank that are resolved while its actions are added.
 struct PendingLinks<'a> {
     works: &'a [Ends],
     /// Per work: the node at whose end its launch begins.

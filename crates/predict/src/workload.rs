@@ -5,47 +5,48 @@ use schema::{FeatureStats, JobConfig, ShardingPlan};
 
 use crate::Error;
 
-/// What a step trains.
+/// What a step trains: a configuration, a sharding plan, and statistics of the features.
 #[derive(Clone, Copy, Debug)]
 pub struct Workload<'a> {
-    /// The model and its rules; `training.batch_size` are the samples of all ranks.
+    /// The job; `training.batch_size` counts the samples of all ranks.
     pub config: &'a JobConfig,
     pub plan: &'a ShardingPlan,
-    /// How each feature is used, in the model's order.
+    /// Statistics of each feature, in the model's order.
     pub features: &'a [FeatureStats],
 }
 
-/// Where a single rank updates a dense weight.
+/// Where a single rank updates dense weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DenseUpdates {
-    /// Within the product that makes its gradient, under the rules that allow it: as rowmill does.
+    /// Fused into the product that computes the gradient, for optimizers that allow it: as rowmill
+    /// does.
     WithinProducts,
-    /// By operations of their own: as on a GPU.
+    /// As separate operations: as on a GPU.
     Apart,
 }
 
 impl Workload<'_> {
-    /// Ranks of the plan.
+    /// Returns the number of ranks of the plan.
     #[must_use]
     pub fn ranks(&self) -> usize {
         self.plan.world_size() as usize
     }
 
-    /// Samples of a rank's share of the batch.
+    /// Returns the number of samples of a rank's share of the batch.
     #[must_use]
     pub fn samples(&self, rank: usize) -> usize {
         let cut = |rank: usize| self.config.training.batch_size * rank / self.ranks();
         cut(rank + 1) - cut(rank)
     }
 
-    /// The load of a batch on each tile, in plan order.
+    /// Returns the expected use of each tile, in plan order.
     #[must_use]
     pub fn tiles(&self) -> Vec<TileUse> {
         let samples = self.config.training.batch_size;
         tile_use::list_tiles(&self.config.model, self.plan, self.features, samples)
     }
 
-    /// Refuses what no step can be made of.
+    /// Checks that the trainer could run the workload.
     ///
     /// # Errors
     /// [`Error::Workload`]

@@ -9,8 +9,8 @@ use crate::cost::operation_name;
 use crate::program::{Action, Overhead, Program, Rank, Returns, Segment, WorkKind};
 use crate::recording::{RankTimes, Step};
 
-/// Adds the samples of some ranks of a step. With all ranks, what collectives take is the shortest
-/// kernel of each: the last rank to arrive does not wait.
+/// Adds the samples of some ranks of a step. If all ranks of a collective are given, its transfer
+/// time is that of its shortest kernel: the last rank to arrive does not wait.
 pub fn add(calibration: &mut Calibration, step: &Step, ranks: &[usize]) {
     let program = &step.program;
     for at in ranks {
@@ -40,8 +40,7 @@ pub fn add(calibration: &mut Calibration, step: &Step, ranks: &[usize]) {
     }
 }
 
-/// How much slower each rank's host was in some steps than the means of a calibration, and its
-/// devices than the centres of their works; adds them to it.
+/// Adds how much slower hosts and devices were in some steps than the means of a calibration.
 pub fn add_factors(calibration: &mut Calibration, steps: &[Step], ranks: &[usize]) {
     let usual = Usual {
         event_ns: calibration.event_ns,
@@ -65,7 +64,7 @@ pub fn add_factors(calibration: &mut Calibration, steps: &[Step], ranks: &[usize
     calibration.work_factors.extend(works);
 }
 
-/// What is usual of everything.
+/// Usual times of a calibration that steps are compared with.
 struct Usual<'a> {
     event_ns: f64,
     overheads: BTreeMap<&'a Key<Overhead>, f64>,
@@ -92,15 +91,15 @@ fn work_factor(usual: &Usual<'_>, step: &Step, rank: usize) -> Option<f64> {
     }))
 }
 
-/// What was taken, of what is usual.
+/// Returns measured over usual time, summed over pairs.
 fn ratio(pairs: impl Iterator<Item = (i64, f64)>) -> Option<f64> {
     let (own, usual) =
         pairs.fold((0.0, 0.0), |(own, usual), (ns, mean)| (own + ns as f64, usual + mean));
     (usual > 0.0).then_some(own / usual)
 }
 
-/// The stretches of a rank's threads that are host time of its own, with how long they took apart
-/// from what recording them did: `event_ns` for each event.
+/// Iterates over the host time of a rank, with `event_ns` of profiler overhead subtracted for each
+/// event.
 fn segments<'a>(
     rank: &'a Rank,
     recorded: &'a RankTimes,
@@ -193,8 +192,8 @@ fn waits(calibration: &mut Calibration, program: &Program, (rank, recorded): (&R
     }
 }
 
-/// Classifies the start of a work: a launch if nothing was pending at its call, else a wait for
-/// what ended last before it.
+/// Classifies the start of a work: a launch if nothing was pending at its call, otherwise a wait
+/// for the work that ended last before it.
 fn start(rank: &Rank, recorded: &RankTimes, (at, called): (usize, i64)) -> Option<(Waiting, i64)> {
     let work = &rank.works[at];
     let started = recorded.works[at].0;

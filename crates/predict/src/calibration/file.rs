@@ -10,10 +10,10 @@ use crate::Error;
 use crate::cost::Constants;
 use crate::program::{Overhead, WorkKind};
 
-/// The version that is written, and the only one that is read.
+/// File format version that is written, and the only one that can be read.
 pub const VERSION: u64 = 4;
 
-/// What a file holds.
+/// The JSON content of a calibration file.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Content {
@@ -22,7 +22,7 @@ struct Content {
     devices: Vec<String>,
     /// Steps times ranks of each recording.
     recordings: Vec<u32>,
-    /// What the samples of waiting amount to; for people, not read again.
+    /// Derived from the waits, for people; not read again.
     constants: Constants,
     overheads: Vec<SampleRow<Overhead>>,
     works: Vec<WorkRow>,
@@ -31,7 +31,7 @@ struct Content {
     factors: Vec<f64>,
     work_factors: Vec<f64>,
     launches: Launches,
-    /// Nanoseconds of recording an event, which samples of the host are without.
+    /// Profiler overhead per event, which host samples do not contain.
     #[serde(default, skip_serializing_if = "is_zero")]
     event_ns: f64,
 }
@@ -79,14 +79,14 @@ struct TransferRow {
     samples: Vec<i64>,
 }
 
-/// Only the version, to say what is wrong with files of another one.
+/// Reads only the version, to report files of another version.
 #[derive(Deserialize)]
 struct Versioned {
     rowmill_calibration: Option<u64>,
 }
 
 impl Calibration {
-    /// As JSON.
+    /// Serializes the calibration as JSON.
     ///
     /// # Errors
     /// [`Error::Calibration`] if a figure has no JSON.
@@ -118,7 +118,7 @@ impl Calibration {
         serde_json::to_string(&content).map_err(|error| wrong("figures with JSON", &error))
     }
 
-    /// From JSON.
+    /// Parses the JSON that [`Calibration::to_json`] writes.
     ///
     /// # Errors
     /// [`Error::Calibration`] for another version, or text that is no calibration.

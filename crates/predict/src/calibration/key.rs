@@ -2,32 +2,34 @@
 
 use crate::program::{Overhead, Part, Program, Segment, WorkKind};
 
-/// What a sample is of: a class, an operator or a name, and sizes.
+/// Identifies what a sample measures: class, name, and sizes. Samples with equal keys are
+/// interchangeable.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key<C> {
     pub class: C,
-    /// The operator, the call, the kernel.
+    /// Name of the operator, call or kernel.
     pub name: String,
-    /// Tensor sizes, launch shape, bytes; between operators, what came before.
+    /// Tensor sizes, launch shape or bytes; between operators, the preceding operator.
     pub detail: String,
 }
 
-/// The start or wait that a sample measures.
+/// The latency or wait that a sample measures.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Waiting {
-    /// From the start of a launch to its kernel's, with nothing else to wait for.
+    /// From the start of a launch to the start of its kernel on an idle stream.
     Launch,
-    /// The same of copies and sets.
+    /// From the start of a copy or set to the start of its work on an idle stream.
     CopyLaunch,
-    /// Between two works of a stream.
+    /// Between two consecutive works of a stream.
     QueueGap,
-    /// From awaited work of another stream.
+    /// From the end of awaited work on another stream to the start of the waiting work.
     EventWait,
-    /// From awaited work to the return of the call.
+    /// From the end of awaited work to the return of the synchronizing call.
     SyncReturn,
-    /// From a copy to the return of its call.
+    /// From the end of a copy to the return of its call.
     CopyReturn,
-    /// From one thread to another that goes on with what is named.
+    /// From the last work of a thread to the next work, with this name, of the thread that waited
+    /// for it.
     HandOver(String),
 }
 

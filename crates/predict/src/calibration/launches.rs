@@ -7,65 +7,63 @@ use serde::{Deserialize, Serialize};
 
 use crate::program::{Returns, WorkKind};
 
-/// What operators called, by their names and the sizes of their tensors.
+/// The calls and launches of recorded operators, by name and tensor sizes. Execution traces without
+/// times get their launches from it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Launches {
-    /// Every operator that ran, those inside others too.
+    /// Names of all operators that ran, nested ones included.
     pub seen: BTreeSet<String>,
-    /// Outermost operators, with all that was called inside.
+    /// Outermost operators with all calls inside them.
     pub outer: ByOperator,
-    /// Operators that called something themselves, and only that.
+    /// Operators that made calls themselves, with those calls only.
     pub inner: ByOperator,
 }
 
-/// Variants by name, then by sizes.
+/// Variants by operator name, then by sizes.
 pub type ByOperator = BTreeMap<String, BTreeMap<String, Vec<Variant>>>;
 
-/// One way in which an operator of some sizes was carried out.
+/// One sequence of calls that an operator of some sizes made, and how often it did.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Variant {
     pub count: u64,
-    /// Its calls, in order.
     pub calls: Vec<ApiCall>,
 }
 
-/// A call of the device's runtime, or a wait that no call shows.
+/// A call of the device's runtime API, or a wait that no call shows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ApiCall {
-    /// Its name; empty for a wait without a call.
+    /// Empty for a wait without a call.
     pub name: String,
-    /// What it put on streams.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub launches: Vec<LaunchedWork>,
-    /// The streams whose last work it waited for.
+    /// Streams whose last work the call waited for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub awaits: Vec<i32>,
     pub returns: Returns,
 }
 
-/// A piece of device work.
+/// Device work that a call launched: a kernel, copy or memory set.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LaunchedWork {
-    /// Kernel, copy or set.
     pub kind: WorkKind,
     pub name: String,
-    /// The keys of its samples with their counts; several if equal sizes did unequal work.
+    /// Sample keys with their counts; several if equal sizes did unequal work.
     pub details: BTreeMap<String, u64>,
     /// Bytes of a copy or a set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
     pub stream: i32,
-    /// Of a collective in which ranks met: the operation, and bytes of the message.
+    /// Operation and message bytes of a collective.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub collective: Option<(String, u64)>,
 }
 
 impl Launches {
-    /// Adds those of another recording.
+    /// Adds the launches of another recording.
     pub fn merge(&mut self, other: Self) {
         self.seen.extend(other.seen);
         for (to, from) in [(&mut self.outer, other.outer), (&mut self.inner, other.inner)] {
@@ -79,14 +77,14 @@ impl Launches {
         }
     }
 
-    /// Whether anything ran on a device.
+    /// Returns whether any operator launched device work.
     pub fn has_device(&self) -> bool {
         let variants = self.outer.values().flat_map(BTreeMap::values).flatten();
         variants.flat_map(|variant| &variant.calls).any(|call| !call.launches.is_empty())
     }
 }
 
-/// Counts a variant, or adds to one that differs in no more than the samples of its works.
+/// Counts a variant. Variants that differ only in sample keys are merged.
 pub(super) fn add(to: &mut ByOperator, (name, sizes): (&str, &str), variant: Variant) {
     let known = to.entry(name.to_owned()).or_default().entry(sizes.to_owned()).or_default();
     match known.iter_mut().find(|known| is_alike(&known.calls, &variant.calls)) {

@@ -12,24 +12,24 @@ use crate::effort::Effort;
 use crate::program::{Action, Overhead, Part, Program, Returns, Segment, Work, WorkKind};
 use crate::recording::Setting;
 
-/// How samples become prices of overheads: means. Kernels are always priced by the most similar
-/// ones, by what they take in an undisturbed step.
+/// How samples of overheads become prices. Kernels are always priced by the most similar samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Method {
-    /// By operator and sizes, else by operator, else by class; between operators by what came
-    /// before and what follows.
+    /// By operator and sizes, or else by operator, or else by class. Between operators, by the
+    /// preceding and the following one.
     #[default]
     Full,
-    /// One mean for all time between operators, one per operator and class for the rest.
+    /// One mean for all time between operators, and one per operator and class for the rest.
     OneMean,
-    /// The same of samples within 1.5 interquartile ranges of the quartiles, but for calls.
+    /// Like [`Method::OneMean`], but of samples within 1.5 interquartile ranges of the quartiles,
+    /// except for calls.
     ///
     /// # Source
     /// arXiv:2201.07821, IV-B.
     Trimmed,
 }
 
-/// Centres by key, by name and by class, nanoseconds.
+/// Central times by key, by name and by class, in nanoseconds.
 #[derive(Clone, Debug)]
 struct Centres<C: Ord> {
     by_key: BTreeMap<Key<C>, f64>,
@@ -37,7 +37,7 @@ struct Centres<C: Ord> {
     by_class: BTreeMap<C, f64>,
 }
 
-/// The centres of a calibration, found once for all programs it prices.
+/// Prices of a calibration, computed once for all programs that it prices.
 #[derive(Clone, Debug)]
 pub struct Prices {
     method: Method,
@@ -49,7 +49,7 @@ pub struct Prices {
 }
 
 impl<C: Ord + Copy> Centres<C> {
-    /// Of samples, of which `centre` makes one figure; of several together too.
+    /// Computes central times with `centre`, which combines the samples of one or more keys.
     fn from_samples<S>(samples: &BTreeMap<Key<C>, S>, centre: impl Fn(C, &[&S]) -> f64) -> Self {
         let mut by_name: BTreeMap<(C, String), Vec<&S>> = BTreeMap::new();
         let mut by_class: BTreeMap<C, Vec<&S>> = BTreeMap::new();
@@ -66,8 +66,15 @@ impl<C: Ord + Copy> Centres<C> {
         Self { by_key: by_key.collect(), by_name: by_name.collect(), by_class: by_class.collect() }
     }
 
-    /// That of the same; else by the nearest sizes of the same name, from which it grows with
-    /// the power `alone` where there is only one; else of the name, else of the class.
+    /// Prices a key by the first of these that is known:
+    ///
+    /// - its own samples,
+    ///
+    /// - the nearest sizes of the same name, growing with the power `alone` if there is only one,
+    ///
+    /// - its name,
+    ///
+    /// - its class.
     fn cost(&self, key: Key<C>, alone: f64) -> Cost {
         if let Some(found) = self.by_key.get(&key) {
             return Cost { ns: rounded(*found), source: Some(Source::Measured) };
@@ -98,7 +105,7 @@ impl<C: Ord + Copy> Centres<C> {
     }
 }
 
-/// What there is of a key's name, by its details.
+/// Returns the entries of a key's class and name, by detail.
 fn find_by_name<'a, C: Ord + Copy, V>(
     all: &'a BTreeMap<Key<C>, V>,
     key: &Key<C>,
@@ -110,17 +117,16 @@ fn find_by_name<'a, C: Ord + Copy, V>(
     same.map(|(other, value)| (other.detail.as_str(), value)).collect()
 }
 
-/// The power with which overheads grow with sizes, where only one is known: they are not of the
-/// data.
+/// Exponent of growth with size for overheads with one known size: they do not depend on data.
 const OVERHEAD_POWER: f64 = 0.0;
-/// The same of device work.
+/// Exponent of growth with size for device work with one known size.
 const WORK_POWER: f64 = 1.0;
 
 fn rounded(ns: f64) -> i64 {
     ns.clamp(-9e15, 9e15).round() as i64
 }
 
-/// The samples within 1.5 interquartile ranges of the quartiles.
+/// Keeps the samples within 1.5 interquartile ranges of the quartiles.
 pub(crate) fn trimmed(mut samples: Vec<i64>) -> Vec<i64> {
     samples.sort_unstable();
     let at = |share: f64| samples.get((samples.len() as f64 * share) as usize).copied();
@@ -131,7 +137,7 @@ pub(crate) fn trimmed(mut samples: Vec<i64>) -> Vec<i64> {
 }
 
 impl Prices {
-    /// Of a calibration.
+    /// Computes the prices of a calibration by a method.
     pub fn new(calibration: &Calibration, method: Method) -> Self {
         let overheads =
             Centres::from_samples(&calibration.overheads, |class, all: &[&Vec<i64>]| {
@@ -158,7 +164,7 @@ impl Prices {
         }
     }
 
-    /// The samples that a price of [`Method::Full`] rests on; none where nothing is known.
+    /// Returns the samples that a price of [`Method::Full`] rests on; empty if nothing is known.
     pub fn samples<'a, C: Ord + Copy, S: AsRef<[i64]>>(
         all: &'a BTreeMap<Key<C>, S>,
         key: &Key<C>,
@@ -195,7 +201,8 @@ impl Prices {
         }
     }
 
-    /// The costs of a program. When ranks start, and what an earlier step left running, is given.
+    /// Prices all actions and works of a program. Start times and work left running come from
+    /// `setting`.
     pub fn price(&self, program: &Program, setting: &Setting) -> Costs {
         // The same is asked for a thousand times.
         let mut known: BTreeMap<Segment, Cost> = BTreeMap::new();
@@ -232,7 +239,7 @@ impl Prices {
         Costs { ranks: ranks.collect(), constants: self.constants.clone() }
     }
 
-    /// The sum of a work's parts; as sure as the least sure of them.
+    /// Sums the prices of a work's parts, with the least certain source among them.
     fn work(
         &self,
         program: &Program,
@@ -260,8 +267,8 @@ impl Prices {
 }
 
 impl Prices {
-    /// Of a kernel: the centre of the same; of one that says what it does, by those between whose
-    /// sizes it lies, else by the nearest ones and the roofline; else as everything.
+    /// Prices device work by its own samples, by interpolation between known sizes, or by scaling
+    /// with the roofline.
     fn kernel(&self, key: Key<WorkKind>) -> Cost {
         if key.name == OPAQUE {
             return self.opaque.work(&key.detail);
@@ -281,7 +288,8 @@ impl Prices {
         }
     }
 
-    /// Whether a kernel is scaled by the roofline: neither it nor sizes on both sides are known.
+    /// Returns whether a kernel is scaled by the roofline because neither it nor sizes on both
+    /// sides are known.
     pub(crate) fn is_scaled(&self, key: &Key<WorkKind>) -> bool {
         if self.works.by_key.contains_key(key) || Effort::parse(&key.detail).is_none() {
             return false;
@@ -293,9 +301,9 @@ impl Prices {
         !near.is_some_and(|near| near.is_between)
     }
 
-    /// How far off scaling is, by name: each recorded shape scaled from the others, such as those
-    /// of other batches; the logarithm of measured by scaled, and what it would take by that. A
-    /// shape that was disturbed once weighs no more for it.
+    /// Computes scaling errors by name: each recorded shape is scaled from the others. Returns
+    /// pairs of `ln(measured ÷ scaled)` and scaled time. Each shape counts once, however often it
+    /// was disturbed.
     pub(crate) fn residuals(&self) -> BTreeMap<&str, Vec<(f64, f64)>> {
         let mut found: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
         for (key, own) in &self.works.by_key {

@@ -7,13 +7,13 @@ use crate::Error;
 use crate::recording::Step;
 use crate::simulate;
 
-/// How often the cost of an event is halved in.
+/// Number of bisection steps.
 const HALVINGS: u32 = 24;
 
-/// What recording an event takes, in nanoseconds: so much that the recorded steps, predicted
-/// without it, take as much less as unrecorded ones do. 0 where these take no less.
+/// Finds the profiler overhead per event, in nanoseconds, at which recorded steps predicted without
+/// it are as much shorter as unrecorded steps. Returns 0 if unrecorded steps are not shorter.
 ///
-/// `calibrated` gives the calibration of the steps for a cost.
+/// `calibrated` calibrates the steps for a given overhead.
 ///
 /// # Errors
 /// [`Error::Unrecorded`] for steps that are shorter than what lies between events leaves them;
@@ -54,7 +54,7 @@ pub fn event_ns(
     Ok(f64::midpoint(low, high))
 }
 
-/// The mean step of all ranks by a calibration.
+/// Predicts the mean step of all ranks from a calibration.
 fn predicted_ns(steps: &[Step], calibration: &Calibration) -> Result<f64, Error> {
     let prices = Prices::new(calibration, Method::Full);
     let (mut sum, mut count) = (0.0, 0u32);

@@ -3,17 +3,15 @@
 use super::nearest;
 use crate::effort::Effort;
 
-/// The limits of a machine: the most that any work reached of each.
+/// The highest rates that any recorded work reached on a machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Roof {
-    /// FLOPs per nanosecond.
     flops_per_ns: f64,
-    /// Bytes per nanosecond.
     bytes_per_ns: f64,
 }
 
 impl Roof {
-    /// Of the works of a calibration: detail and mean.
+    /// Finds the highest rates over the details and mean times of works.
     pub fn from_works<'a>(works: impl Iterator<Item = (&'a str, f64)>) -> Self {
         let mut roof = Self::default();
         for (detail, ns) in works.filter(|work| work.1 > 0.0) {
@@ -24,7 +22,7 @@ impl Roof {
         roof
     }
 
-    /// The least time a work takes; `None` where no limit is known.
+    /// Computes the roofline time of a work; `None` if no rate is known.
     fn ns(self, effort: Effort) -> Option<f64> {
         let time = |amount: f64, rate: f64| if rate > 0.0 { amount / rate } else { 0.0 };
         let ns = time(effort.flops, self.flops_per_ns).max(time(effort.bytes, self.bytes_per_ns));
@@ -32,28 +30,28 @@ impl Roof {
     }
 }
 
-/// How many of the nearest shapes decide.
+/// Number of nearest shapes that are averaged.
 const NEAREST: usize = 3;
 
-/// A known shape beside the wanted one.
+/// A known shape compared with the wanted one.
 #[derive(Clone, Copy, Debug)]
 struct Neighbour {
-    /// How unlike the wanted one it is.
+    /// Distance from the wanted shape.
     apart: f64,
-    /// Whether it has its form, so that both are of one kind.
+    /// Whether both details have the same form.
     is_alike: bool,
-    /// Whether what differs differs by one factor, as another batch does.
+    /// Whether all differing dimensions differ by one factor, as with another batch size.
     is_lined: bool,
     least_ns: f64,
     ns: f64,
 }
 
-/// What a work takes by others of its name, or of any: `known` are details and means.
+/// Estimates the time of a work from `known` details and mean times.
 ///
-/// A start that does not depend on its size ([`start_ns`]), and its roofline time, times how far
-/// the nearest shapes stay behind theirs: the mean of three, the nearer the more, in logarithms.
-/// Where two or more differ from it by one factor alone, such as its batch, those decide. `None`
-/// where nothing says what it does.
+/// The estimate is a fixed start time ([`start_ns`]) plus the roofline time multiplied by the slack
+/// of the nearest three shapes, averaged in logarithms with weights by distance. Shapes that differ
+/// by one factor alone, such as the batch size, take precedence if there are two or more. Returns
+/// `None` if the detail contains no FLOPs and bytes.
 pub fn scaled(known: &[(&str, f64)], detail: &str, roof: Roof) -> Option<f64> {
     let wanted = roof.ns(Effort::parse(detail)?)?;
     let neighbour = |(other, ns): &(&str, f64)| {
@@ -83,9 +81,9 @@ pub fn scaled(known: &[(&str, f64)], detail: &str, roof: Roof) -> Option<f64> {
     (total > 0.0).then(|| (start + wanted * (sum / total).exp()).max(wanted))
 }
 
-/// What a kind of work takes before it does anything: where the line through the smallest shape and
-/// another that does at least 3.5 times as much meets no work, the median of all others. Without
-/// it, an update of a few rows would take as long as its part of a large one.
+/// Estimates the fixed start time of a kind of work: the median intercept of lines through the
+/// smallest shape and each shape of at least 3.5 times its size. Without it, an update of a few
+/// rows would be priced as its share of a large one.
 fn start_ns(known: &[Neighbour]) -> f64 {
     const APART: f64 = 3.5;
     let alike = || known.iter().filter(|one| one.is_alike);
@@ -121,7 +119,7 @@ pub fn pass(known: &[(&str, f64)], detail: &str) -> Option<f64> {
     about.max_by(f64::total_cmp).or_else(nearest).map(|rate| bytes / rate)
 }
 
-/// How unlike two works of other forms are: by what they do for each byte, then by how much.
+/// Returns the distance between works of different form: by arithmetic intensity, then by size.
 fn between(a: &str, b: &str) -> f64 {
     let (Some(a), Some(b)) = (Effort::parse(a), Effort::parse(b)) else { return f64::MAX };
     let intensity = |of: Effort| ((of.flops + 1.0) / (of.bytes + 1.0)).ln();

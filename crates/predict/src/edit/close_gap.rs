@@ -5,7 +5,7 @@ use super::select::{find_operators, operators};
 use crate::Error;
 use crate::program::{Action, Program};
 
-/// Takes out the time between operators before each operator of a name. Calls made there stay.
+/// Removes the host time before operators.
 pub(super) fn apply(
     program: &mut Program,
     position: EditPosition,

@@ -10,8 +10,7 @@ use super::works;
 use crate::Error;
 use crate::program::{Program, WorkId};
 
-/// Removes one collective operator of a name from every rank: the `occurrence`-th that each calls,
-/// from 0 on, with all it launches.
+/// Removes one occurrence of a collective operator from every rank.
 ///
 /// # Errors
 /// [`Error::Edit`] where some rank calls fewer, none of them meets others, or ranks that take part

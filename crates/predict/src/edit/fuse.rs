@@ -9,12 +9,8 @@ use super::works;
 use crate::Error;
 use crate::program::{Action, Overhead, Program, Segment, Thread, WorkId};
 
-/// Fuses each run of operators between which their thread calls no other.
-///
-/// The k-th kernel of the first operator takes as long as the k-th kernels of all together, times a
-/// factor; later ones count to the last. What waited for one of them waits for it. Operators that
-/// launch nothing are their own device: what of their time is work on their data is kept, and only
-/// the time to start them goes.
+/// Fuses each run of consecutive operators into its first one, whose kernel takes the scaled sum of
+/// the kernel times.
 ///
 /// # Source
 /// arXiv:2201.07821, Figure 11: bags of many tables become one batched lookup.
@@ -65,7 +61,7 @@ pub(super) fn apply(
     Ok(())
 }
 
-/// The work on its data of an operator that launches nothing.
+/// Returns the work on its data of an operator that launches nothing.
 fn host_works(thread: &Thread, operator: OperatorRange) -> Vec<Action> {
     let actions = &thread.actions[operator.begin..=operator.end];
     let work = |action: &Action| match action {
@@ -77,7 +73,7 @@ fn host_works(thread: &Thread, operator: OperatorRange) -> Vec<Action> {
     actions.iter().filter_map(work).collect()
 }
 
-/// Runs of at least two operators with nothing but host time and marks between them.
+/// Finds runs of at least two operators with only host time between them.
 fn runs(program: &Program, rank: usize, operators: &[OperatorRange]) -> Vec<Vec<OperatorRange>> {
     let mut runs: Vec<Vec<OperatorRange>> = Vec::new();
     for operator in operators {
@@ -97,7 +93,7 @@ fn runs(program: &Program, rank: usize, operators: &[OperatorRange]) -> Vec<Vec<
     runs
 }
 
-/// What an operator launches, in order.
+/// Returns the works that an operator launches, in order.
 pub(super) fn launched(program: &Program, rank: usize, operator: OperatorRange) -> Vec<WorkId> {
     let actions = &program.ranks[rank].threads[operator.thread].actions;
     let calls = actions[operator.begin..=operator.end].iter();

@@ -7,8 +7,8 @@ use crate::program::{Action, Call, Mark, MarkKind, Overhead, Program, Returns, S
 
 const LAUNCH: &str = "cudaGraphLaunch";
 
-/// Makes one launch of all between the first operator of a name and the next one of another, both
-/// included. Kernels keep their streams and what they wait for.
+/// Replaces all launches from the first operator of one name to the next of another by one graph
+/// launch. Kernels keep their streams and dependencies.
 pub(super) fn apply(
     program: &mut Program,
     position: EditPosition,
@@ -45,7 +45,7 @@ pub(super) fn apply(
     Ok(())
 }
 
-/// What stays of a region on its thread, and what the graph launches.
+/// Splits a region into actions that stay on the thread and works that the graph launches.
 fn capture(
     program: &Program,
     position: EditPosition,

@@ -33,7 +33,7 @@ pub(super) fn apply(
     Ok(())
 }
 
-/// Refuses to copy what others wait for.
+/// Refuses to copy operators that other ranks or threads wait for.
 pub(super) fn check(
     program: &Program,
     position: EditPosition,
@@ -51,8 +51,8 @@ pub(super) fn check(
     if is_alone { Ok(()) } else { Err(position.error(expected, "one that they do")) }
 }
 
-/// Pastes actions behind an operator; what they launch now, in order. `stream` says on which the
-/// n-th work runs, which ran on the one given.
+/// Pastes actions behind an operator and returns the new works in order. `stream` chooses the
+/// stream of the n-th work, given its old one.
 pub(super) fn paste(
     program: &mut Program,
     at: usize,

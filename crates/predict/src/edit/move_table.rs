@@ -7,20 +7,19 @@ use super::select::nothing_selected;
 use crate::Error;
 use crate::program::{Part, Program, WorkId};
 
-/// A share of a rank's lookups, moved to another rank.
+/// A share of one rank's lookups that moves to another rank.
 pub(super) struct Move<'a> {
-    /// The kernels that look up and update rows, by their own names.
+    /// Kernels that look up and update rows, by their own names.
     pub kernels: &'a str,
-    /// The rank that has the tables.
     pub from: u32,
-    /// The rank that gets them.
     pub to: u32,
-    /// What part of the first one's kernels they are.
+    /// Share of the first rank's kernel time.
     pub share: f64,
 }
 
-/// Moves a share of the work of some kernels: the n-th of the other rank does its own work and that
-/// share of the n-th of this one. Messages keep their sizes, which no recording splits by table.
+/// Moves a share of the work of some kernels: the n-th kernel of the other rank also does that
+/// share of the n-th kernel of this rank. Messages keep their sizes, because recordings do not
+/// split them by table.
 pub(super) fn apply(
     program: &mut Program,
     position: EditPosition,
@@ -63,7 +62,7 @@ fn at(program: &Program, position: EditPosition, rank: u32) -> Result<usize, Err
     found.ok_or_else(|| position.error("a rank of the recording", rank))
 }
 
-/// The kernels of a rank that fit, in the order of its streams.
+/// Finds the kernels of a rank that match, in stream order.
 fn find_kernels(program: &Program, rank: usize, kernels: &str) -> Vec<WorkId> {
     let works = (0u32..).zip(&program.ranks[rank].works);
     let is_one = |(_, work): &(u32, &crate::program::Work)| {

@@ -8,10 +8,10 @@ use super::select::{OperatorRange, find_operators};
 use crate::Error;
 use crate::program::{Program, Rank, Stream, WorkId};
 
-/// Moves the kernels of operators to a new stream. They begin when what was launched before them
-/// on their old stream has ended; the next operator that joins waits for them.
+/// Moves the kernels of operators to a new stream. They start when the works launched before them
+/// on their old stream have ended; the next operator that joins waits for them.
 ///
-/// Kernels that share a device slow each other down, which no edit knows: what they gain is an
+/// Kernels that share a device slow each other down, which this edit does not model: its gain is an
 /// upper bound.
 pub(super) fn apply(
     program: &mut Program,

@@ -10,7 +10,7 @@ use crate::program::{Action, Call, Program, Rank, Returns, WorkId};
 const PAGEABLE: &str = "Pageable -> Device";
 const PINNED: &str = "Pinned -> Device";
 
-/// Pins the memory of all copies to devices. A wait for such a copy alone goes.
+/// Pins the host memory of all copies to devices. Waits for such a copy alone are removed.
 pub(super) fn apply(program: &mut Program, position: EditPosition) -> Result<(), Error> {
     let mut pinned = 0;
     for at in 0..program.ranks.len() {
@@ -32,7 +32,7 @@ pub(super) fn apply(program: &mut Program, position: EditPosition) -> Result<(),
     Ok(())
 }
 
-/// The host no longer waits for copies.
+/// Removes the host's waits for copies.
 fn release(rank: &mut Rank, copies: &BTreeSet<WorkId>) {
     let waits_for_them = |call: &Call| {
         call.returns != Returns::AtOnce

@@ -8,7 +8,7 @@ use super::works;
 use crate::Error;
 use crate::program::{Action, Overhead, Program, Thread, WorkId};
 
-/// Removes operators, with the time before them and all they launch.
+/// Removes operators with the time before them and everything they launch.
 pub(super) fn apply(
     program: &mut Program,
     position: EditPosition,
@@ -26,7 +26,8 @@ pub(super) fn apply(
     Ok(())
 }
 
-/// Cuts an operator out of its thread; what it launched. Its effects on other threads stay.
+/// Cuts an operator out of its thread and returns the works it launched. Signals to other threads
+/// stay.
 pub(super) fn cut(thread: &mut Thread, operator: OperatorRange) -> Vec<WorkId> {
     let mut launched = Vec::new();
     let mut kept = Vec::new();

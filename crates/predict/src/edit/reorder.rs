@@ -8,11 +8,11 @@ use crate::Error;
 use crate::program::{Action, Overhead, Program, Rank, Segment, WorkId};
 use trace::store::StringId;
 
-/// Calls each operator of a name directly after the nearest operator of another that is called
-/// before it on its thread; without one, after the next.
+/// Moves each operator of a name directly after the nearest preceding operator of another name on
+/// its thread, or after the next one if none precedes it.
 ///
-/// Streams take work in the new order. Who waited for the last work of a stream waits for what is
-/// the last one there now.
+/// Streams execute work in the new order. Waits for the last work of a stream become waits for the
+/// work that is last there now.
 pub(super) fn apply(
     program: &mut Program,
     position: EditPosition,
@@ -52,10 +52,10 @@ pub(super) fn apply(
     Ok(())
 }
 
-/// An action at its new position, with its old one; the gap before a moved operator has none.
+/// An action with its position before the edit; new gaps have none.
 type Placed = (Option<usize>, Action);
 
-/// The actions of a thread in their new order, with the gaps that belong between them.
+/// Returns the actions of a thread in their new order, with the gaps between them.
 fn order(actions: &[Action], moved: &[OperatorRange], anchors: &[OperatorRange]) -> Vec<Placed> {
     let target = |one: &OperatorRange| {
         let before = anchors.iter().rev().find(|anchor| anchor.begin < one.begin);
@@ -115,7 +115,7 @@ fn gap(action: &Action) -> Option<Segment> {
     }
 }
 
-/// Gives a thread its actions in a new order, and streams their work.
+/// Gives a thread its actions and its streams their work in the new order.
 fn rearrange(rank: &mut Rank, thread: usize, order: &[Placed]) {
     let old = std::mem::take(&mut rank.threads[thread].actions);
     let waits = waits_for_last(rank, &old);
@@ -160,7 +160,8 @@ fn rearrange(rank: &mut Rank, thread: usize, order: &[Placed]) {
     }
 }
 
-/// The waits of a thread for what it launched last on a stream: place of the action, work.
+/// Finds the waits of a thread for its latest work on a stream: position of the action, and the
+/// work.
 fn waits_for_last(rank: &Rank, actions: &[Action]) -> Vec<(usize, WorkId)> {
     let mut last: BTreeMap<u32, WorkId> = BTreeMap::new();
     let mut found = Vec::new();
@@ -187,7 +188,7 @@ fn waits_for_last(rank: &Rank, actions: &[Action]) -> Vec<(usize, WorkId)> {
     found
 }
 
-/// Puts each work of a new order at the place in its stream of the one that had its turn before.
+/// Puts each work of the new order at the stream position of the work that had this turn before.
 fn exchange(rank: &mut Rank, old: &[WorkId], new: &[WorkId]) {
     let of = |works: &[WorkId], stream: u32, rank: &Rank| -> Vec<WorkId> {
         works.iter().filter(|work| rank.works[**work as usize].stream == stream).copied().collect()

@@ -52,7 +52,7 @@ pub fn between(small: Sized<'_>, large: Sized<'_>, to: u64) -> Result<Program, E
     Ok(program)
 }
 
-/// The tensor sizes of everything a program does, in its order.
+/// Lists the tensor sizes of everything a program does, in order.
 fn sizes(program: &Program) -> Vec<&str> {
     let of_action = |action: &Action| match action {
         Action::Host(segment) => Some(segment.detail),
@@ -79,7 +79,7 @@ fn differ(
         .error(&format!("{what} to be the same in both recordings"), format!("{small} and {large}"))
 }
 
-/// A line through two recordings.
+/// A linear interpolation between two recordings of the same workload at different sizes.
 #[derive(Clone, Copy)]
 struct Interpolation {
     position: EditPosition,
@@ -178,7 +178,7 @@ impl Interpolation {
         Ok(())
     }
 
-    /// A text in which every number lies on the line; the first one where they are not alike.
+    /// Interpolates every number in a text; both texts must have the same form.
     fn text(self, small: &str, large: &str) -> Result<String, Error> {
         let (small_parts, large_parts) = (parts(small), parts(large));
         let alike = small_parts.len() == large_parts.len()
@@ -214,7 +214,7 @@ impl Interpolation {
     }
 }
 
-/// A text cut where digits begin and end.
+/// Splits a text where digits begin and end.
 fn parts(text: &str) -> Vec<String> {
     let mut parts: Vec<String> = Vec::new();
     let mut was_digit = None;

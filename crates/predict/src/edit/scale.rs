@@ -7,7 +7,7 @@ use super::select::nothing_selected;
 use crate::Error;
 use crate::program::Program;
 
-/// Multiplies what kernels, copies and sets of a name take.
+/// Multiplies the time of kernels, copies and sets by a factor.
 pub(super) fn apply(
     program: &mut Program,
     position: EditPosition,

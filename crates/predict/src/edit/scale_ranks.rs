@@ -4,14 +4,14 @@ use super::position::EditPosition;
 use crate::Error;
 use crate::program::Program;
 
-/// What a job may be scaled to.
+/// Maximum number of ranks.
 const RANKS_MAX: usize = 4096;
 
-/// Gives a job another number of ranks, of which each does what a recorded one does (weak scaling):
-/// rank `r` repeats the recorded rank `r` modulo their number.
+/// Changes the number of ranks, each with the work of a recorded one (weak scaling): rank `r`
+/// repeats the recorded rank `r` modulo their number.
 ///
 /// A ring of `n` ranks moves `(n − 1) / n` of a message over each link, and so does an all-to-all
-/// whose message is shared among `n`: bytes that decide how long a collective takes change by that.
+/// whose message is shared among `n`. The bytes of collectives change accordingly.
 pub(super) fn apply(program: &mut Program, position: EditPosition, to: usize) -> Result<(), Error> {
     let from = program.ranks.len();
     if !(1..=RANKS_MAX).contains(&to) {

@@ -8,7 +8,7 @@ use super::position::EditPosition;
 use crate::Error;
 use crate::program::{Action, MarkKind, Program, Rank};
 
-/// An operator of a thread: the places of its first and last action.
+/// An operator as the positions of its first and last action on a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct OperatorRange {
     pub thread: usize,
@@ -16,7 +16,7 @@ pub(super) struct OperatorRange {
     pub end: usize,
 }
 
-/// The outermost operators of a rank, thread by thread, in order.
+/// Lists the outermost operators of a rank, thread by thread, in order.
 pub(super) fn operators(rank: &Rank) -> Vec<OperatorRange> {
     let mut found = Vec::new();
     for (thread, actions) in rank.threads.iter().map(|thread| &thread.actions).enumerate() {
@@ -35,7 +35,7 @@ pub(super) fn operators(rank: &Rank) -> Vec<OperatorRange> {
     found
 }
 
-/// The name of an operator.
+/// Returns the name of an operator.
 pub(super) fn name(program: &Program, rank: usize, operator: OperatorRange) -> &str {
     match program.ranks[rank].threads[operator.thread].actions[operator.begin] {
         Action::Begin(mark) => program.text(mark.name),
@@ -43,15 +43,14 @@ pub(super) fn name(program: &Program, rank: usize, operator: OperatorRange) -> &
     }
 }
 
-/// A pattern of names, and which of what fits is meant: `aten::mm[2]` is the third of a rank,
-/// counted from 0.
+/// Splits a pattern such as `aten::mm[2]` into the name pattern and the occurrence, counted from 0.
 fn split(pattern: &str) -> (&str, Option<usize>) {
     let numbered = pattern.strip_suffix(']').and_then(|rest| rest.rsplit_once('['));
     let numbered = numbered.and_then(|(name, number)| Some((name, number.parse().ok()?)));
     numbered.map_or((pattern, None), |(name, number)| (name, Some(number)))
 }
 
-/// Per rank: the operators that fit, or the one of them that a pattern such as `aten::mm[2]` means.
+/// Finds the operators of each rank that match a pattern, or only the occurrence that it names.
 ///
 /// # Errors
 /// [`Error::NothingSelected`] if none does on any rank.
@@ -90,7 +89,7 @@ pub(super) fn find_operators(
     Ok(found)
 }
 
-/// The error of a pattern that fits nothing.
+/// Creates the error of a pattern that matches nothing, with similar names.
 pub(super) fn nothing_selected(
     position: EditPosition,
     what: &'static str,
@@ -105,7 +104,7 @@ pub(super) fn nothing_selected(
     Error::NothingSelected { number, kind, what, got: pattern.to_owned(), names }
 }
 
-/// Letters to insert, remove or change between two texts.
+/// Computes the Levenshtein distance of two texts.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();

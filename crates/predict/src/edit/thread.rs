@@ -7,12 +7,12 @@ use super::select::{OperatorRange, find_operators, name};
 use crate::Error;
 use crate::program::{Action, Overhead, Program, Thread};
 
-/// Moves operators to a new thread of their process, which begins each of them when the thread that
-/// called it gets there. The next operator that joins waits for them; without `join` nothing in
-/// this step does, as for what prepares the next batch.
+/// Moves operators to a new thread of their process, which starts each of them when the calling
+/// thread reaches it. The next operator that joins waits for them. Without `join` nothing in this
+/// step does, as for the preparation of the next batch.
 ///
-/// Streams keep the order of the recording. Threads share cores, or the lock of an interpreter, in
-/// ways that no edit knows: what this gains is an upper bound.
+/// Streams keep the recorded order. Threads share cores and may share an interpreter lock, which
+/// this edit does not model: its gain is an upper bound.
 pub(super) fn apply(
     program: &mut Program,
     position: EditPosition,
@@ -34,7 +34,7 @@ pub(super) fn apply(
     Ok(())
 }
 
-/// Moves the operators of a rank; how many of them another one waits for.
+/// Moves the operators of a rank and returns how many of them another operator waits for.
 fn split(
     program: &mut Program,
     at: usize,
@@ -105,7 +105,7 @@ fn split(
     joined
 }
 
-/// The first signal that no thread of a rank gives.
+/// Returns the first signal number that no thread of a rank uses.
 fn next_signal(program: &Program, rank: usize) -> u32 {
     let all = program.ranks[rank].threads.iter().flat_map(|thread| &thread.actions);
     let given = all.filter_map(|action| match action {

@@ -6,8 +6,8 @@ use super::position::EditPosition;
 use crate::Error;
 use crate::program::{Action, Program, Rank, WorkId};
 
-/// Removes works of a rank. Who waited for one waits for `instead`, where that names another, else
-/// for what the removed one waited for.
+/// Removes works of a rank. Waits for a removed work become waits for its replacement in `instead`,
+/// or else for what the removed work waited for.
 ///
 /// # Errors
 /// [`Error::Edit`] if one takes part in a collective: other ranks would wait for ever.
@@ -29,7 +29,7 @@ pub(super) fn remove(
     Ok(())
 }
 
-/// The same of works that no collective misses.
+/// Removes works without checking that they take part in collectives.
 pub(super) fn take_out(
     program: &mut Program,
     at: usize,
@@ -70,7 +70,7 @@ pub(super) fn take_out(
     }
 }
 
-/// Takes works out of everything that waits for them.
+/// Replaces removed works in everything that waits for them.
 fn relink(rank: &mut Rank, doomed: &BTreeSet<WorkId>, instead: &BTreeMap<WorkId, WorkId>) {
     let before: Vec<Vec<WorkId>> = (0..rank.works.len() as u32)
         .map(|work| {
@@ -111,7 +111,7 @@ fn relink(rank: &mut Rank, doomed: &BTreeSet<WorkId>, instead: &BTreeMap<WorkId,
     }
 }
 
-/// What to wait for instead of a work that goes.
+/// Returns the works to wait for instead of a removed one.
 fn stand_ins(
     rank: &Rank,
     work: WorkId,

@@ -11,36 +11,36 @@ use crate::mode::{self, Mode, algorithm1};
 use crate::recording::Step;
 use crate::simulate;
 
-/// A rank whose samples were not used.
+/// Prediction of a rank whose samples were not used for calibration.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LeftOutRow {
     pub rank: u32,
     pub measured_ns: i64,
-    /// Predicted, with the recorded starts of all ranks; the other ranks have their own segments.
+    /// Predicted with the recorded starts of all ranks; other ranks keep their recorded segments.
     pub step_ns: i64,
     pub error_pct: f64,
-    /// The same with the other ranks priced alike, which hides that the slowest of them counts.
+    /// Error if the other ranks are priced as well, which hides that the slowest of them counts.
     pub all_priced_error_pct: f64,
-    /// Of "it ends when the others end in the mean".
+    /// Error of the baseline: the rank ends at the mean end of the others.
     pub baseline_error_pct: f64,
-    /// With all ranks starting together, by the rank's own host segments and kernels.
+    /// Simulated from the rank's own segments and kernels if all ranks start together.
     pub together_own_ns: i64,
-    /// The same, by what the others cost.
+    /// Simulated from the costs of the others if all ranks start together.
     pub together_ns: i64,
     pub together_error_pct: f64,
-    /// The same with the other ranks priced alike.
+    /// Error if all ranks start together and all are priced.
     pub together_all_priced_error_pct: f64,
-    /// With one mean for all time between operators, as published; against the recorded.
+    /// Error with one mean for all time between operators, as published.
     pub one_mean_error_pct: f64,
-    /// The same with samples trimmed at 1.5 interquartile ranges.
+    /// Error with samples trimmed at 1.5 interquartile ranges.
     pub trimmed_error_pct: f64,
-    /// By the published algorithm: see [`algorithm1`].
+    /// Error of the published algorithm: see [`algorithm1`].
     pub published_error_pct: f64,
-    /// By the code that was published later: see [`mode`].
+    /// Error of the code that was published later: see [`mode`].
     pub published_code_error_pct: f64,
 }
 
-/// Leaves out each rank in turn.
+/// Leaves out each rank in turn and predicts its step from the others.
 ///
 /// # Errors
 /// [`Error::TooFewRanks`] of fewer than two; [`Error::Cycle`].
@@ -106,7 +106,7 @@ fn row(step: &Step, rank: usize) -> Result<LeftOutRow, Error> {
     })
 }
 
-/// The same with all ranks starting at once.
+/// Sets the start of all ranks to the earliest one.
 fn together(mut costs: Costs) -> Costs {
     let start = costs.ranks.iter().map(|rank| rank.start_ns).min().unwrap_or_default();
     costs.ranks.iter_mut().for_each(|rank| rank.start_ns = start);

@@ -10,16 +10,16 @@ use crate::cost::{self, Constants, operation_name};
 use crate::recording::Step;
 use crate::simulate::{self, Simulation};
 
-/// A step played again.
+/// A recorded step simulated from its own segments and kernels.
 #[derive(Clone, Debug)]
 pub struct Replay {
-    /// What was derived from the calibrated ranks.
+    /// Derived from the calibration ranks.
     pub constants: Constants,
     pub ranks: Vec<RankRow>,
     pub simulation: Simulation,
 }
 
-/// Plays a step again with constants derived from some of its ranks.
+/// Replays a step with constants derived from some of its ranks.
 ///
 /// # Errors
 /// [`Error::Cycle`].
@@ -33,7 +33,7 @@ pub fn replay_step(step: &Step, calibrated: &[usize]) -> Result<Replay, Error> {
     replay_with_constants(step, calibrated, constants)
 }
 
-/// Plays a step again with given constants.
+/// Replays a step with given constants.
 ///
 /// # Errors
 /// [`Error::Cycle`].
@@ -48,12 +48,12 @@ pub fn replay_with_constants(
     Ok(Replay { constants, ranks, simulation })
 }
 
-/// Derives what collectives take from the ends that some ranks recorded.
+/// Fits transfer times of collectives to the recorded ends of some ranks.
 ///
-/// The shortest kernel of these ranks will not do: where none of them comes last, it is a wait. So
-/// the step is played with no transfer at all, which says when the last rank comes; what passes
-/// from then to the recorded ends is the transfer. As transfers delay what follows them, this is
-/// done again with those found before.
+/// The shortest kernel among these ranks is a wait if none of them arrives last. So the step is
+/// simulated without transfers to find when the last rank arrives; the time from then to the
+/// recorded ends is the transfer. Transfers delay later collectives, so this is repeated with the
+/// transfers found before.
 pub(super) fn fit_transfers(
     step: &Step,
     calibrated: &[usize],

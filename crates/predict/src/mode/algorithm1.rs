@@ -14,10 +14,10 @@ use crate::recording::Setting;
 const BETWEEN_KERNELS_NS: i64 = 1_000;
 const CALL_NS: i64 = 10_000;
 
-/// The step of each rank by Algorithm 1. A collective takes what its transfer does.
+/// Predicts the step of each rank with Algorithm 1. A collective takes its transfer time.
 ///
-/// The algorithm knows one thread: those of the program run one after the other, each up to where
-/// it waits for another.
+/// The algorithm has one thread: the threads of the program run one after the other, each up to
+/// where it waits for another.
 pub fn predict_step_times(
     (program, setting): (&Program, &Setting),
     calibration: &Calibration,
@@ -28,7 +28,7 @@ pub fn predict_step_times(
     ranks.map(|(rank, costs)| step(program, rank, (costs, constants))).collect()
 }
 
-/// The two clocks.
+/// The host clock and the device clock of the algorithm.
 #[derive(Clone, Copy, Debug, Default)]
 struct Clocks {
     host: i64,
@@ -60,8 +60,7 @@ fn step(program: &Program, rank: &Rank, (costs, constants): (&RankCosts, &Consta
     clocks.host.max(clocks.device)
 }
 
-/// Threads and their actions, one after the other: each thread runs until it waits for one that is
-/// behind.
+/// Serializes the actions of all threads: each thread runs until it waits for another one.
 pub(crate) fn in_order(rank: &Rank) -> Vec<(usize, usize)> {
     let mut order = Vec::new();
     let mut next = vec![0; rank.threads.len()];

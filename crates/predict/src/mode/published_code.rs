@@ -15,10 +15,10 @@ use crate::program::{Action, MarkKind, Program, Rank, WorkId};
 
 const CALL_NS: i64 = 4_000;
 const BETWEEN_KERNELS_NS: i64 = 1_000;
-/// The one operator that waits for the device.
+/// The only operator that waits for the device.
 const SYNCHRONIZES: &str = "aten::to";
 
-/// The step of each rank.
+/// Predicts the step time of each rank with the published code.
 pub fn predict_step_times(program: &Program, costs: &Costs, constants: &Constants) -> Vec<i64> {
     let mut ranks: Vec<RankClock<'_>> = program
         .ranks
@@ -44,7 +44,7 @@ pub fn predict_step_times(program: &Program, costs: &Costs, constants: &Constant
     }
 }
 
-/// The clocks of a rank.
+/// Host, compute and communication clock of a rank.
 #[derive(Clone, Copy, Debug, Default)]
 struct Clocks {
     host: i64,
@@ -70,9 +70,7 @@ struct RankClock<'a> {
     order: Vec<(usize, usize)>,
     next: usize,
     clocks: Clocks,
-    /// The operator that is open has a collective.
     has_collective: bool,
-    /// It is the one that waits for the device.
     synchronizes: bool,
 }
 
@@ -95,7 +93,7 @@ impl<'a> RankClock<'a> {
         }
     }
 
-    /// Goes on to the end of the next operator with a collective; whether there is one.
+    /// Continues to the end of the next operator with a collective; returns whether there is one.
     fn play_to_collective(&mut self) -> bool {
         while let Some((thread, at)) = self.order.get(self.next).copied() {
             self.next += 1;

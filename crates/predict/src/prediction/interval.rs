@@ -13,38 +13,37 @@ use crate::calibration::{Calibration, Key, runs};
 use crate::program::{Action, Part, Program, Rank, Returns, Segment, WorkKind};
 use crate::simulate::Simulation;
 
-/// Something that costs what one of some samples says.
+/// An action or work whose cost is drawn from samples.
 struct Element<'a> {
     node: NodeId,
-    /// Place of the rank.
     rank: usize,
-    /// Whether it is the rank's host's; else its devices'.
+    /// Host time of the rank; otherwise device time.
     is_host: bool,
-    /// What it costs in an undisturbed step, where factors say how steps are disturbed.
+    /// Cost in an undisturbed step, for works whose draws use factors.
     usual: f64,
-    /// Per part: samples; the sum of one of each.
+    /// Samples of each part; a draw sums one of each.
     parts: Vec<Vec<&'a [i64]>>,
-    /// What brings their mean to the price: other sizes than theirs, or an edit.
+    /// Price over the mean of the samples: differs from 1 for other sizes and after edits.
     scale: f64,
-    /// Of a kernel that was scaled: by what name, of those that were.
+    /// Index into the scaling errors, for kernels scaled by the roofline.
     scaled_as: Option<usize>,
 }
 
-/// Errors of scaled kernels: for each name, factors from leaving sizes out.
+/// Scaling errors as factors, for each kernel name.
 type Scaling = Vec<Vec<f64>>;
 
-/// Where the drawn steps of a rank lie.
+/// Percentiles of the drawn step times of one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StepInterval {
-    /// 5 % are below.
+    /// 5th percentile.
     pub low_ns: i64,
-    /// Half of them are.
     pub median_ns: i64,
-    /// 5 % are above.
+    /// 95th percentile.
     pub high_ns: i64,
 }
 
-/// Per rank.
+/// Simulates the program once per draw, with random samples, and returns the percentiles of each
+/// rank's step.
 pub(super) fn compute_intervals(
     program: &Program,
     (calibration, prices): (&Calibration, &Prices),
@@ -104,8 +103,8 @@ pub(super) fn compute_intervals(
 const RUN: u64 = 1 << 32;
 const SCALING: u64 = RUN + 1;
 
-/// Marks the kernels that were scaled; for each of their names, by what factors scaling kernels of
-/// that name was off. Too few say nothing: then those of all.
+/// Marks kernels that were scaled by the roofline, and returns the scaling errors of each of their
+/// names. Names with too few errors use those of all names.
 fn scaling(
     elements: &mut [Element<'_>],
     (program, simulation): (&Program, &Simulation),
@@ -141,8 +140,8 @@ fn scaling(
     found
 }
 
-/// Logarithms with weights as factors whose mean is 1: how far off scaling is beside what it says
-/// in the mean. Quantiles of equal weight, so that shapes count by what they should take.
+/// Converts weighted logarithms to factors with mean 1. Quantiles of equal weight are taken, so
+/// that shapes count by their expected time.
 fn centred(residuals: &[(f64, f64)]) -> Vec<f64> {
     const QUANTILES: u32 = 41;
     let mut sorted = residuals.to_vec();
@@ -162,7 +161,8 @@ fn centred(residuals: &[(f64, f64)]) -> Vec<f64> {
     factors.into_iter().map(|factor| factor / mean).collect()
 }
 
-/// How much runs differ: by recordings of one configuration, else about as much as steps do.
+/// Returns run-to-run factors from recordings of one configuration, or else the step-to-step
+/// factors.
 fn run_factors(calibration: &Calibration) -> Vec<f64> {
     let recorded = runs::factors(calibration);
     if !recorded.is_empty() {
@@ -172,7 +172,7 @@ fn run_factors(calibration: &Calibration) -> Vec<f64> {
     calibration.work_factors.iter().map(|factor| factor / usual).collect()
 }
 
-/// A factor for each rank; `None` where too few are known to say how they spread.
+/// Draws a factor for each rank; `None` if too few are known.
 fn factors(known: &[f64], random: CounterRng, ranks: usize) -> Vec<Option<f64>> {
     const FEWEST: usize = 2;
     let one = |rank: usize| {
@@ -182,7 +182,7 @@ fn factors(known: &[f64], random: CounterRng, ranks: usize) -> Vec<Option<f64>> 
     (0..ranks).map(one).collect()
 }
 
-/// What the price of a node is of the mean of its samples.
+/// Computes the price of a node over the mean of its samples.
 fn scale(simulation: &Simulation, node: NodeId, parts: &[Vec<&[i64]>]) -> f64 {
     let mean = |samples: &Vec<&[i64]>| {
         let all = || samples.iter().flat_map(|samples| samples.iter());
@@ -209,7 +209,7 @@ fn pick(samples: &[&[i64]], random: CounterRng, counter: u64) -> Option<i64> {
     None
 }
 
-/// What is found for each stretch of the host and each kind of work: looked up once.
+/// Cache of samples by segment and by kind of work.
 #[derive(Default)]
 struct Found<'a> {
     hosts: BTreeMap<Segment, Vec<&'a [i64]>>,

@@ -13,37 +13,37 @@ use crate::program::Program;
 use crate::recording::{RankSetting, Setting};
 use crate::simulate::{self, Simulation};
 
-/// A rank's predicted step; see [`PredictionRow`](super::PredictionRow).
+/// The predicted step of one rank of a program without a recording; compare
+/// [`PredictionRow`](super::PredictionRow).
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct NeverRunRow {
     pub rank: u32,
-    /// Predicted, on the host.
+    /// Predicted step time on the host.
     pub step_ns: i64,
-    /// Half of the draws are shorter: what a step takes that nothing disturbs more than usual.
+    /// Median of the draws: a step with the usual disturbance.
     pub median_ns: i64,
-    /// 5 % of the draws are shorter.
+    /// 5th percentile of the draws.
     pub low_ns: i64,
-    /// 95 % of the draws are shorter.
+    /// 95th percentile of the draws.
     pub high_ns: i64,
     pub busy_ns: i64,
-    /// None does, of the time from the first device work to the last.
+    /// Share without device work, between the first and the last device work.
     pub idle_pct: f64,
-    /// Priced by samples of the same with the same sizes.
+    /// Share priced by samples of the same name and sizes.
     pub measured_pct: f64,
-    /// Priced by other sizes, or by the class.
+    /// Share priced by samples of other sizes or of the class.
     pub modelled_pct: f64,
-    /// Nothing was known of.
     pub unknown_pct: f64,
 }
 
-/// A step that was never recorded.
+/// The simulation of a program without a recording, with a row per rank.
 #[derive(Clone, Debug)]
 pub struct NeverRun {
     pub simulation: Simulation,
     pub rows: Vec<NeverRunRow>,
 }
 
-/// Predicts a program whose ranks start together, with nothing left running before.
+/// Predicts a program whose ranks start together, without work left running from before.
 ///
 /// # Errors
 /// [`Error::Cycle`].

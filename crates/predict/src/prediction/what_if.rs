@@ -14,41 +14,37 @@ use crate::program::Program;
 use crate::recording::Setting;
 use crate::simulate::{self, Simulation};
 
-/// A rank's step after edits.
+/// The step of one rank with edits, beside the unedited step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct WhatIfRow {
-    /// What the edits are called.
     pub edits: String,
     pub rank: u32,
     pub base_ns: i64,
     pub step_ns: i64,
-    /// 5 % of the draws are shorter.
+    /// 5th percentile of the draws.
     pub low_ns: i64,
-    /// 95 % of the draws are shorter.
+    /// 95th percentile of the draws.
     pub high_ns: i64,
     pub saving_ns: i64,
-    /// Of the step without them.
+    /// Relative to the unedited step.
     pub saving_pct: f64,
     pub busy_ns: i64,
-    /// None does, of the time from the first device work to the last.
+    /// Share without device work, between the first and the last device work.
     pub idle_pct: f64,
-    /// See [`PredictionRow`](super::PredictionRow).
     pub measured_pct: f64,
-    /// See there.
     pub modelled_pct: f64,
     pub unknown_pct: f64,
 }
 
-/// The step with edits.
+/// A program with edits, its simulation, and a row per rank.
 #[derive(Clone, Debug)]
 pub struct WhatIf {
     pub program: Program,
-    /// When everything of it happens.
     pub simulation: Simulation,
     pub rows: Vec<WhatIfRow>,
 }
 
-/// A recorded step by a calibration: what edits are compared with, found once for all of them.
+/// The simulation of a recorded step without edits, which any number of edits are compared with.
 #[derive(Debug)]
 pub struct Unedited<'a> {
     program: &'a Program,
@@ -58,7 +54,7 @@ pub struct Unedited<'a> {
     simulation: Simulation,
 }
 
-/// Predicts a step with edits, and without.
+/// Predicts a recorded step with edits.
 ///
 /// # Errors
 /// Those of [`Unedited::new`] and [`Unedited::with`].
@@ -71,7 +67,7 @@ pub fn predict_edited(
     Unedited::new(recorded, calibration)?.with((name, edits), draws)
 }
 
-/// Predicts a step and an edited one.
+/// Predicts an edited program beside the recorded one.
 ///
 /// # Errors
 /// [`Error::Cycle`].
@@ -85,7 +81,7 @@ pub fn compare_programs(
 }
 
 impl<'a> Unedited<'a> {
-    /// Predicts a step without edits.
+    /// Simulates a step without edits.
     ///
     /// # Errors
     /// [`Error::Cycle`].

@@ -22,22 +22,23 @@ use operator::LaunchPredictor;
 pub use writer::UnknownOperators;
 use writer::{Joined, Usual};
 
-/// A step of execution traces.
+/// The program of a step from execution traces, with what it could not resolve.
 #[derive(Clone, Debug, Default)]
 pub struct Execution {
     pub program: Program,
-    /// How many steps every trace has.
+    /// Number of steps that every trace contains.
     pub steps: usize,
-    /// Whether anything marks steps; else each trace is taken for one.
+    /// Whether marks separate steps; otherwise each trace is one step.
     pub is_marked: bool,
-    /// Operators of which nothing is known, over all ranks.
+    /// Operators that the calibration does not contain, over all ranks.
     pub unknown: UnknownOperators,
-    /// Collectives of which some rank has no trace here.
+    /// Collectives of which some rank has no trace.
     pub partial_collectives: usize,
 }
 
 impl Program {
-    /// The program of a step that was never timed, from execution traces, one per rank.
+    /// Builds the program of a step from execution traces, one per rank. Calls and kernels come
+    /// from operators of the calibration.
     ///
     /// # Errors
     /// [`Error::Execution`] for a trace that is cut off, whose nodes lie in themselves or in nodes
@@ -96,7 +97,7 @@ fn program(
     Ok(execution)
 }
 
-/// A step of a trace by its number.
+/// Finds a step of a trace by its number.
 fn step(trace: &ExecutionTrace, number: usize) -> Result<order::StepRange, Error> {
     let steps = order::steps(trace);
     steps.get(number).copied().ok_or_else(|| {
@@ -106,7 +107,7 @@ fn step(trace: &ExecutionTrace, number: usize) -> Result<order::StepRange, Error
     })
 }
 
-/// Refuses a trace of which a program would lack something, or have it in the wrong place.
+/// Rejects traces whose program would be incomplete or out of order.
 fn check(trace: &ExecutionTrace) -> Result<(), Error> {
     let refuse = |expected: &str, got: String| {
         Err(Error::Execution { rank: trace.rank, expected: expected.to_owned(), got })
@@ -134,7 +135,7 @@ fn check(trace: &ExecutionTrace) -> Result<(), Error> {
     }
 }
 
-/// Lets ranks meet: the n-th collective of each is that of all.
+/// Joins the n-th collectives of all ranks.
 fn meet(
     execution: &mut Execution,
     traces: &[ExecutionTrace],
@@ -173,17 +174,17 @@ fn meet(
     Ok(())
 }
 
-/// The call that launched most kernels.
+/// Returns the API call that launched most kernels.
 fn usual_call(calibration: &Calibration) -> String {
     most(calibration, |name, _| name.to_owned()).unwrap_or_else(|| "cudaLaunchKernel".to_owned())
 }
 
-/// The stream that most kernels ran on.
+/// Returns the stream that most kernels ran on.
 fn usual_stream(calibration: &Calibration) -> i32 {
     most(calibration, |_, stream| stream).unwrap_or(7)
 }
 
-/// What most kernels of a calibration have in common.
+/// Returns the most frequent property of launched kernels.
 fn most<T: Ord>(calibration: &Calibration, of: impl Fn(&str, i32) -> T) -> Option<T> {
     let mut counts: BTreeMap<T, u64> = BTreeMap::new();
     let variants = calibration.launches.outer.values().flat_map(BTreeMap::values).flatten();

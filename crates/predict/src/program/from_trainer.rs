@@ -19,9 +19,10 @@ use crate::program::{
 const LAUNCH: &str = "cudaLaunchKernelExC";
 const STEP: &str = "ProfilerStep#";
 
-/// The program of a step: an operation at a time, each a launch and a kernel that is awaited.
-/// Ranks share their memory: what they exchange passes through it. `slowdown` is how many times as
-/// long kernels take as those of the calibration would, such as 2 on half of its threads.
+/// Builds the program of a trainer's step: each operation is a launch and a kernel that is awaited.
+/// Ranks share memory, and exchanges pass through it.
+///
+/// `slowdown` multiplies kernel times of the calibration, such as 2 on half of its threads.
 pub fn build_program(ranks: &[Vec<Op>], slowdown: f64) -> Program {
     let mut program = Program::default();
     program.names.intern("");
@@ -37,7 +38,7 @@ pub fn build_program(ranks: &[Vec<Op>], slowdown: f64) -> Program {
     program
 }
 
-/// Lets the ranks meet: the n-th collective of each is that of all.
+/// Joins the n-th collectives of all ranks.
 fn meet(program: &mut Program, ranks: &[Vec<Op>]) {
     let operations = |ops: &[Op]| -> Vec<(WorkId, CollectiveOperation, u64)> {
         let numbered = (0u32..).zip(ops);
@@ -147,7 +148,7 @@ fn between(op: StringId, detail: StringId) -> Action {
     Action::Host(Segment { overhead: Overhead::BetweenOps, op, detail })
 }
 
-/// The sizes of an operation as a recording's are read.
+/// Formats the sizes of an operation as recordings do, so that recorded samples match.
 fn sizes(op: &Op) -> String {
     let kind = |place: usize| match op {
         Op::InputDist { .. } | Op::EmbeddingForward { .. } => "long int",

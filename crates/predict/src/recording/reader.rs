@@ -9,7 +9,7 @@ use schema::OpWork;
 use super::span::Span;
 use super::structure::RankWaits;
 
-/// What is read of one rank.
+/// The inputs for reading one rank's step.
 pub(super) struct RankReader<'a> {
     pub scope: &'a Scope<'a>,
     pub tree: &'a OperatorTree,
@@ -20,12 +20,12 @@ pub(super) struct RankReader<'a> {
 }
 
 impl RankReader<'_> {
-    /// A time since the step's start.
+    /// Converts an absolute time to nanoseconds since the step's start.
     pub fn since(&self, time: i64) -> i64 {
         time - self.span.start
     }
 
-    /// The sizes of an operator's tensors; empty where nothing says.
+    /// Returns the tensor sizes of an operator as text; empty if unknown.
     pub fn size_text(&self, row: u32) -> &str {
         self.size_texts.get(&(self.scope.trace.rank, row)).map_or("", String::as_str)
     }

@@ -6,31 +6,31 @@ use trace::store::StringId;
 
 use crate::program::{Action, Program};
 
-/// When everything of a [`Program`] was recorded; nanoseconds since the start of its rank's step.
+/// Recorded times of every part of a [`Program`], in nanoseconds since the start of its rank's
+/// step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecordedTimes {
-    /// By place of the rank.
     pub ranks: Vec<RankTimes>,
 }
 
-/// A rank's part of a recording.
+/// Recorded times of one rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RankTimes {
-    /// When the step started, absolute nanoseconds.
+    /// Absolute start of the step.
     pub start_ns: i64,
     /// How long it took on the host.
     pub step_ns: i64,
-    /// Per thread, per action: from, to.
+    /// Begin and end, by thread and action.
     pub actions: Vec<Vec<(i64, i64)>>,
-    /// Per work: from, to.
+    /// Begin and end, by work.
     pub works: Vec<(i64, i64)>,
-    /// The program part made of each row of the trace, if it is a single one.
+    /// Part of the program that each trace row became, if it is a single one.
     pub rows: BTreeMap<u32, Place>,
-    /// Every operator that ran, those inside others too.
+    /// Names of all operators that ran, nested ones included.
     pub operators: BTreeSet<StringId>,
-    /// Per thread, per action: events of the host that began then, of what is inside too.
+    /// Host events that began during each action, by thread.
     pub events: Vec<Vec<u32>>,
-    /// By place of the thread and of a call among its actions: who makes it.
+    /// Caller of each call, by thread and action.
     pub callers: BTreeMap<(usize, usize), Caller>,
 }
 
@@ -39,38 +39,35 @@ pub struct RankTimes {
 pub struct Caller {
     pub row: u32,
     pub name: StringId,
-    /// The sizes of its tensors.
     pub sizes: StringId,
 }
 
-/// Where a row of a trace is in a rank's program.
+/// The part of a rank's program that a trace row became.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     Work(u32),
-    /// A call or an outermost operator: its thread, its first and its last action.
+    /// A call or an outermost operator: its thread, first and last action.
     Actions {
-        /// Place of the thread.
         thread: usize,
-        /// Place of the first action.
         first: usize,
-        /// Place of the last one.
         last: usize,
     },
 }
 
 impl RankTimes {
-    /// The own cost of a thread's action; for a launch into a full queue, counted from when there
-    /// was room.
+    /// Returns the own time of an action; for a launch into a full queue, from the moment the queue
+    /// had room.
     pub fn own_ns(&self, action: &Action, (from, to): (i64, i64)) -> i64 {
         to - self.begun_ns(action, (from, to))
     }
 
-    /// Number of host events that began during an action; 0 if the recording has no counts for it.
+    /// Returns the number of host events that began during an action; 0 if the recording has no
+    /// counts.
     pub fn events_in(&self, thread: usize, action: usize) -> u32 {
         self.events.get(thread).and_then(|events| events.get(action)).copied().unwrap_or_default()
     }
 
-    /// When a call began to launch: at its start, or when there was room.
+    /// Returns when a call began to launch: at its start, or when the queue had room.
     pub fn begun_ns(&self, action: &Action, (from, to): (i64, i64)) -> i64 {
         let room = match action {
             Action::Call(call) => call.room,
@@ -80,24 +77,23 @@ impl RankTimes {
     }
 }
 
-/// The start of a step, which neither program nor calibration contains.
+/// Initial conditions of a step, which neither program nor calibration contain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Setting {
-    /// By place of the rank.
     pub ranks: Vec<RankSetting>,
 }
 
-/// Where a rank's step begins.
+/// Initial conditions of one rank's step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RankSetting {
-    /// When, on the clock of all ranks.
+    /// Start on the common clock.
     pub start_ns: i64,
-    /// From when to when the works run that it does not launch, in their order; since its start.
+    /// Begin and end of each work that an earlier step launched, relative to the step's start.
     pub left_running: Vec<(i64, i64)>,
 }
 
 impl Setting {
-    /// Where the step of the rank at a place begins; of one nobody knows, at 0.
+    /// Returns the conditions of the rank at a position; a start at 0 if it is unknown.
     pub fn rank(&self, place: usize) -> &RankSetting {
         const UNKNOWN: &RankSetting = &RankSetting { start_ns: 0, left_running: Vec::new() };
         self.ranks.get(place).unwrap_or(UNKNOWN)
@@ -105,7 +101,7 @@ impl Setting {
 }
 
 impl RecordedTimes {
-    /// Where the steps began.
+    /// Extracts the initial conditions from a recording.
     pub fn setting(&self, program: &Program) -> Setting {
         let ranks = program.ranks.iter().zip(&self.ranks).map(|(rank, recorded)| {
             let works = rank.works.iter().zip(&recorded.works);
@@ -116,7 +112,7 @@ impl RecordedTimes {
     }
 }
 
-/// One recorded step.
+/// A recorded step: its program, and the times it was recorded with.
 #[derive(Clone, Debug, Default)]
 pub struct Step {
     pub program: Program,

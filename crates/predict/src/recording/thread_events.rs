@@ -7,17 +7,17 @@ use trace::store::EventKind;
 
 use super::reader::RankReader;
 
-/// A moment of a thread, or a call, which has two.
+/// The begin or end of a row on a thread, or a call, which has both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ThreadEvent {
     pub kind: ThreadEventKind,
     pub row: u32,
-    /// Absolute nanoseconds; equal but for calls.
+    /// Absolute nanoseconds; start and end differ for calls only.
     pub start: i64,
     pub end: i64,
 }
 
-/// ThreadEventKind happens at a [`ThreadEvent`].
+/// The kind of a [`ThreadEvent`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ThreadEventKind {
     BeginLabel,
@@ -30,13 +30,14 @@ pub(super) enum ThreadEventKind {
 /// A row that has begun.
 struct OpenRow {
     row: u32,
-    /// First node behind its subtree.
+    /// First node after its subtree.
     behind: u32,
     end: i64,
     is_label: bool,
 }
 
-/// The events of a thread inside the step, by time. Operators inside others are looked through.
+/// Lists the events of a thread inside the step by time. Nested operators are skipped; their calls
+/// are not.
 pub(super) fn list_events(read: &RankReader<'_>, thread: &TreeThread) -> Vec<ThreadEvent> {
     let trace = read.scope.trace;
     let mut events = Vec::new();
@@ -84,7 +85,7 @@ fn close(read: &RankReader<'_>, top: &OpenRow) -> ThreadEvent {
     ThreadEvent { kind, row: top.row, start: end, end }
 }
 
-/// Whether a call is told apart from the operator's own time: it launches something or may wait.
+/// Returns whether a call is an event of its own: it launches something or may wait.
 fn counts(read: &RankReader<'_>, row: u32) -> bool {
     let trace = read.scope.trace;
     let name = trace.name(row);

@@ -6,22 +6,23 @@ use trace::store::TrackId;
 use super::structure::HandOff;
 use super::thread_events::{ThreadEvent, ThreadEventKind};
 
-/// Shortest pause of a thread that asks for an explanation.
+/// Shortest pause of a thread that needs an explanation.
 const PAUSE_NS: i64 = 20_000;
 
-/// A hand-off inside a step.
+/// A hand-off between two threads inside a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ThreadJoin {
     pub of: HandOff,
-    /// ThreadEventKind the waiting thread does then is the first it does: the thread before it
-    /// prepared that.
+    /// When the waiting thread begins, if this is its first event: the other thread prepared its
+    /// start.
     pub begins: Option<i64>,
 }
 
 /// A thread of the step with its events.
 pub(super) type EventsOfThread<'a> = (TrackId, &'a [ThreadEvent]);
 
-/// The hand-offs between the threads of a step, by when they are done.
+/// Returns the hand-offs between the threads of a step, by completion: those of the recording's
+/// graph and those it misses.
 pub(super) fn find_hand_offs(
     threads: &[EventsOfThread<'_>],
     known: Vec<HandOff>,
@@ -50,8 +51,8 @@ pub(super) fn find_hand_offs(
     all.into_iter().map(joined).collect()
 }
 
-/// The pauses of a thread that is waiting for another one, each ended by the operator of that one
-/// that ended last.
+/// Finds the pauses of a waiting thread, each ended by the latest operator end of the working
+/// thread.
 fn between<'a>(
     waiting: &'a [ThreadEvent],
     working: &'a [ThreadEvent],

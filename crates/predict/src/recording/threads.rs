@@ -18,7 +18,7 @@ use crate::program::{
     Action, Call, Mark, MarkKind, Overhead, Rank, Returns, Segment, Thread, WorkKind,
 };
 
-/// Adds the threads of a rank's step.
+/// Adds the threads of a rank's step to its program.
 pub(super) fn read(
     read: &RankReader<'_>,
     names: &mut Strings,
@@ -91,7 +91,7 @@ pub(super) fn read(
     Ok(())
 }
 
-/// Events of a thread that began during each of some stretches of it, which follow each other.
+/// Counts the events that began during each of some consecutive stretches of a thread.
 fn count_events(read: &RankReader<'_>, thread: &TreeThread, times: &[(i64, i64)]) -> Vec<u32> {
     let mut counts = vec![0; times.len()];
     let starts = read.tree.rows_of(thread).iter().map(|row| read.scope.trace.slices.start(*row));
@@ -112,9 +112,9 @@ struct OpenOperatorCalls {
     name: StringId,
     sizes: StringId,
     calls: usize,
-    /// A copy that its last call launched.
+    /// Copy that its latest call launched.
     copy: Option<u32>,
-    /// Place of its first action.
+    /// Position of its first action.
     begin: usize,
 }
 
@@ -164,7 +164,8 @@ impl ThreadWriter<'_, '_> {
         }
     }
 
-    /// Lets another thread go on. One that begins then does what this thread prepared unseen.
+    /// Releases another thread. If that thread begins then, the time until it does is preparation
+    /// that no row shows.
     fn signal(&mut self, signal: u32, hand_off: &ThreadJoin) {
         if let Some(begins) = hand_off.begins.filter(|begins| *begins > self.cursor) {
             let op = self.names.intern("hand over");
@@ -175,7 +176,7 @@ impl ThreadWriter<'_, '_> {
         self.add(Action::Signal(signal), (self.cursor, self.cursor));
     }
 
-    /// The time from what was written last to a event.
+    /// Adds the time from the latest action to an event.
     fn gap(&mut self, event: &ThreadEvent) {
         let until = event.start.max(self.cursor);
         let name = self.name(event);
@@ -196,7 +197,7 @@ impl ThreadWriter<'_, '_> {
         self.host(Segment { overhead, op, detail }, (self.cursor, until), name);
     }
 
-    /// The wait of an operator for its own work, which no call of its own shows.
+    /// Adds the wait of an operator for its own work, which none of its calls shows.
     fn await_works(&mut self, row: u32, until: i64) {
         let place = |row| self.work_of.get(&row).copied();
         let awaited: Vec<u32> =
@@ -210,7 +211,7 @@ impl ThreadWriter<'_, '_> {
         }
     }
 
-    /// Host time, or the wait for another thread where one is known.
+    /// Adds host time, or the wait for another thread if one is known.
     fn host(&mut self, segment: Segment, (from, to): (i64, i64), name: StringId) {
         let waits = |(_, hand_off): &(u32, &ThreadJoin)| {
             hand_off.of.to == self.track
@@ -306,7 +307,7 @@ impl ThreadWriter<'_, '_> {
         Some(Caller { row, name: self.names.intern(self.read.scope.trace.name(row)), sizes })
     }
 
-    /// A event's name; numbers of steps are left out, so that the same name comes again.
+    /// Returns the name of an event without step numbers, so that names repeat from step to step.
     fn name(&mut self, event: &ThreadEvent) -> StringId {
         let name = self.read.scope.trace.name(event.row);
         let end = name.find("ProfilerStep#").map_or(name.len(), |at| at + "ProfilerStep#".len());

@@ -12,7 +12,7 @@ use super::structure::find_partners;
 use crate::effort;
 use crate::program::{Rank, Stream, Work, WorkKind};
 
-/// Adds the device work of a rank's step; by row, its place.
+/// Adds the device work of a rank's step and returns its index by trace row.
 pub(super) fn read(
     read: &RankReader<'_>,
     names: &mut Strings,
@@ -106,7 +106,7 @@ fn work(read: &RankReader<'_>, names: &mut Strings, (row, stream): (u32, u32)) -
 }
 
 impl RankReader<'_> {
-    /// The outermost operator around a row that is no label.
+    /// Returns the outermost operator around a row.
     pub(super) fn top_operator(&self, row: u32) -> Option<u32> {
         let is_operator = |row: &u32| sizes::is_operator(self.scope, *row);
         self.tree.ancestors(row).filter(is_operator).last()

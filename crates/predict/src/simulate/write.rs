@@ -6,10 +6,10 @@ use super::Simulation;
 use crate::cost::operation_name;
 use crate::program::{Action, MarkKind, Program, Rank, WorkKind};
 
-/// The traces of a simulated step, one per rank.
+/// Converts a simulated step to traces, one per rank, which every analysis can read.
 ///
-/// Threads have the operators, annotations and calls of the program, streams its device work;
-/// a call and its work share a correlation id. Operators inside others are not in a program.
+/// Threads have the operators, annotations and calls of the program, and streams its device work. A
+/// call and its work share a correlation id. Programs do not contain nested operators.
 pub fn traces(program: &Program, simulation: &Simulation) -> Vec<Trace> {
     let world = program.ranks.len() as u32;
     let one = |(at, rank): (usize, &Rank)| {
@@ -33,12 +33,11 @@ struct TraceWriter<'a> {
     program: &'a Program,
     simulation: &'a Simulation,
     rank: &'a Rank,
-    /// Place of the rank.
     at: usize,
 }
 
 impl TraceWriter<'_> {
-    /// Writes the threads; per work, the correlation id of its call.
+    /// Writes the threads and returns the correlation id of each work's call.
     fn threads(&self, trace: &mut Trace) -> Vec<Option<u64>> {
         let mut correlations = vec![None; self.rank.works.len()];
         let mut last = 0;

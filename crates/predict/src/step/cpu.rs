@@ -34,15 +34,15 @@ pub fn build_example<'a>(
     Ok(Example { measured, ops, tiles: workload.tiles(), updates })
 }
 
-/// A rank's step.
+/// One rank's step while it is priced.
 struct RankStep {
     stages: [Estimate; 6],
     ops: Vec<OpPrice>,
-    /// Times of operations, each with what follows it, and what they rest on.
+    /// Evidence and time of each operation, with the gap after it.
     rests_on: Vec<(Basis, f64)>,
 }
 
-/// Prices a step on the CPU that `model` was learnt on.
+/// Predicts a step on the CPU that `model` was trained on.
 ///
 /// # Errors
 /// [`Error::Workload`] for what no step can be made of, more ranks than threads, and operations
@@ -117,7 +117,7 @@ impl Pricer<'_> {
         Ok(OpPrice { op: op.name(), shapes: op.shapes(), launches: 1, time, basis })
     }
 
-    /// What an exchange through memory takes: a rank's bytes at its share of what all threads read.
+    /// Predicts an exchange through memory: a rank's bytes at its share of the memory bandwidth.
     fn exchange(&self, op: &Op) -> Estimate {
         let bytes = self.exchanges.work(self.rank, op).bytes as f64;
         let ns = MEET_NS + self.slowdown * bytes / self.model.stream_gb_per_s.max(0.1);

@@ -12,29 +12,29 @@ use crate::workload::{DenseUpdates, Workload};
 use kernel_model::Estimate;
 use kernel_model::{Element, KernelModel, Kind, Price, Work, shipped};
 
-/// Between kernels that follow each other, in the public traces of V100 and 2080 Ti.
+/// Gap between consecutive kernels in the public traces of V100 and 2080 Ti.
 const GAP_NS: f64 = 1_000.0;
-/// Share of the 16-bit peak that large products reach; not measured here.
+/// Assumed share of the 16-bit peak that large products reach.
 const HALF_SHARE: f64 = 0.6;
-/// How far off products of a precision may be that was not measured.
+/// Lowest and highest factor on the time of products whose precision was not measured.
 const UNMEASURED: (f64, f64) = (0.5, 2.0);
-/// Bytes that an addition moves for each element.
+/// Bytes that an addition moves per element.
 const ADDED_BYTES: u64 = 12;
 
-/// What a price rests on.
+/// Evidence behind a price, from most to least certain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Basis {
-    /// Measured kernels of this device, of sizes within the measured ones.
+    /// Measured kernels of this device, within the measured sizes.
     Measured,
-    /// Those of this device, of other sizes or shorter than their launches.
+    /// Measured kernels of this device, outside the measured sizes or shorter than their launches.
     Extended,
-    /// Those of other devices.
+    /// Measured kernels of other devices.
     OtherDevices,
     Formula,
 }
 
-/// The learnt models that price steps.
+/// The trained kernel models that steps are priced with.
 #[derive(Clone, Debug)]
 pub struct Models {
     linear: KernelModel,
@@ -43,7 +43,7 @@ pub struct Models {
 }
 
 impl Models {
-    /// Those that come with rowmill.
+    /// Loads the models that are part of rowmill.
     ///
     /// # Errors
     /// [`kernel_model::Error::Model`] if they were made by another version.
@@ -51,7 +51,7 @@ impl Models {
         Self::from_loader(shipped::model)
     }
 
-    /// Those that `model` gives for each kind.
+    /// Loads the model of each kind with `model`.
     ///
     /// # Errors
     /// What `model` says.
@@ -65,7 +65,7 @@ impl Models {
 }
 
 impl Models {
-    /// That of a kind; of kinds that no step has, the element-wise one.
+    /// Returns the model of a kind; the element-wise one for kinds that steps do not contain.
     pub(super) fn model(&self, kind: Kind) -> &KernelModel {
         match kind {
             Kind::Linear => &self.linear,
@@ -75,19 +75,19 @@ impl Models {
     }
 }
 
-/// An operation with its price.
+/// The predicted time of one operation.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OpPrice {
     pub op: &'static str,
     pub shapes: Vec<Vec<usize>>,
     pub launches: u32,
-    /// All of them, one after the other.
+    /// From the first operation to the last update.
     pub time: Estimate,
-    /// The least certain thing that the time rests on.
+    /// The least certain evidence that the time rests on.
     pub basis: Basis,
 }
 
-/// The dense part of a step.
+/// The priced dense part of a step.
 #[derive(Clone, Debug)]
 pub struct DensePart {
     pub ops: Vec<OpPrice>,
@@ -96,7 +96,7 @@ pub struct DensePart {
     pub launches: u32,
 }
 
-/// Prices the dense part for a share of so many samples.
+/// Predicts the dense part for a share of `samples` samples.
 pub fn price(
     workload: Workload<'_>,
     samples: usize,
@@ -132,7 +132,7 @@ pub fn price(
     part
 }
 
-/// The kernels of one operation while they are added up.
+/// Sums the kernels of one operation.
 struct Kernels<'a> {
     models: &'a Models,
     device: &'a HardwareSpec,
@@ -141,7 +141,7 @@ struct Kernels<'a> {
     basis: Basis,
 }
 
-/// An operation as kernels.
+/// Predicts an operation as the kernels that PyTorch runs for it.
 fn kernels(op: &Op, models: &Models, device: &HardwareSpec) -> OpPrice {
     let time = Estimate::default();
     let mut kernels = Kernels { models, device, launches: 0, time, basis: Basis::Measured };
@@ -191,12 +191,12 @@ impl Kernels<'_> {
         self.basis = self.basis.max(basis);
     }
 
-    /// An element-wise kernel that moves so many bytes.
+    /// Adds an element-wise kernel by the bytes it moves.
     fn added(&mut self, bytes: u64) {
         self.learnt(Work::element_wise(Element::Add, bytes.div_ceil(ADDED_BYTES)));
     }
 
-    /// A copy that reads and writes so many bytes in all.
+    /// Adds a copy by the bytes it reads and writes.
     fn moved(&mut self, bytes: u64) {
         if bytes > 0 {
             let ns = MOVE_NS + 1e9 * bytes as f64 / (MOVE_SHARE * self.device.dram);
@@ -204,7 +204,7 @@ impl Kernels<'_> {
         }
     }
 
-    /// A product of 16-bit values.
+    /// Adds a product of 16-bit values.
     fn half(&mut self, op: &Op, (m, n, k): (usize, usize, usize)) {
         if m * n * k > 0 {
             let peak = self.device.peak.f16.unwrap_or(self.device.peak.f32);

@@ -17,77 +17,75 @@ use kernel_model::Estimate;
 use kernel_model::embedding::V100;
 use kernel_model::{Element, Kind, Work};
 
-/// What kernels take at least that do little: lower quartiles of those with no more blocks than a
+/// Minimum times of kernels that do little: lower quartiles of kernels with no more blocks than a
 /// V100 has multiprocessors, in a training job on one V100 (`trace_diff/test` of the public
-/// traces). No rank that is evaluated here took part.
+/// traces). None of the ranks evaluated here took part.
 const ELEMENT_NS: f64 = 3_000.0;
-/// A copy or a set.
+/// Minimum time of a copy or memory set.
 const MOVE_NS: f64 = 3_000.0;
-/// A product.
+/// Minimum time of a matrix product.
 const PRODUCT_NS: f64 = 8_000.0;
-/// A reduction.
+/// Minimum time of a reduction.
 const REDUCE_NS: f64 = 11_000.0;
-/// A concatenation: the shortest there, none is small.
+/// Minimum time of a concatenation; the shortest one recorded, as none was small.
 const CONCAT_NS: f64 = 5_000.0;
-/// Elements by place.
+/// Minimum time of a gather or scatter.
 const INDEX_NS: f64 = 6_000.0;
-/// A scan, 5 µs, and what prepares it.
+/// Minimum time of a prefix sum: the scan takes 5 µs, the rest is its preparation.
 const SCAN_NS: f64 = 8_000.0;
-/// The update of a lookup's rows: 26 µs for places, 13 for their sort, 14 for runs of equal ones,
-/// 8 for their starts, 7 for those that are long and what sets memory, and two updates.
+/// Minimum time of a row update: 26 µs for positions, 13 for their sort, 14 for run lengths, 8 for
+/// run starts, 7 for long runs and memory sets, and two updates.
 const UPDATE_NS: f64 = 76_000.0;
-/// Any other kernel.
+/// Minimum time of any other kernel.
 const OTHER_NS: f64 = 4_000.0;
-/// Of the memory's peak, what copies reach (arXiv:2201.07821).
+/// Share of peak memory bandwidth that copies reach (arXiv:2201.07821).
 const MOVE_SHARE: f64 = 0.79;
 /// Lowest and highest factor on the time of copies.
 const MOVED: (f64, f64) = (0.8, 1.3);
-/// Lowest and highest factor on what kernels take at least: V100's, on any device.
+/// Lowest and highest factor on the minimum times, which were measured on V100 only.
 const UNMEASURED: (f64, f64) = (0.5, 2.0);
 
-/// Device time that the step of a rank launches.
+/// Predicted and recorded device time of the step of one rank.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ExecutionTraceTimeRow {
     pub rank: u32,
     pub measured_ns: i64,
-    /// Kernels, copies and sets, recorded.
+    /// Recorded kernels, copies and memory sets.
     pub works: usize,
-    /// By kernel models, from the execution trace alone.
+    /// Predicted by kernel models from the execution trace alone.
     pub models_ns: i64,
     pub operators: usize,
-    /// Of the recorded.
     pub models_error_pct: f64,
-    /// Predicted from the kernels of one other rank: the median error over those.
+    /// Median error of the predictions from the kernels of each other rank.
     pub other_error_pct: Option<f64>,
-    /// The largest of these errors.
+    /// Largest of these errors.
     pub other_worst_pct: Option<f64>,
     pub other_worst_rank: Option<u32>,
 }
 
-/// Device time that the step of an execution trace launches, by kernel models and formulas alone.
+/// Device time of the step of an execution trace, predicted by kernel models and formulas alone.
 /// Exchanges between ranks are left out.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ExecutionTracePrice {
     pub rank: u32,
-    /// All kernels, one after the other.
+    /// Sum over all kernels.
     pub device_ns: f64,
     pub low_ns: f64,
     pub high_ns: f64,
     pub kernels: usize,
     pub products_ns: f64,
-    /// Pooled lookups and updates of their rows.
+    /// Pooled lookups and their row updates.
     pub embeddings_ns: f64,
-    /// One operation on every element.
     pub element_wise_ns: f64,
-    /// Copies, sets, concatenations, elements by their places.
+    /// Copies, memory sets, concatenations, gathers and scatters.
     pub moves_ns: f64,
-    /// Sums, scans, and operators that nothing is known of.
+    /// Reductions, prefix sums, and unknown operators.
     pub others_ns: f64,
-    /// Operators that nothing is known of, priced by the bytes of their tensors.
+    /// Number of unknown operators, which are priced by the bytes of their tensors.
     pub opaque: usize,
 }
 
-/// Prices what the step of an execution trace launches, without a calibration.
+/// Predicts the device time of a step of an execution trace without a calibration.
 ///
 /// # Errors
 /// [`Error::Execution`], as [`Program::from_execution`].
@@ -117,7 +115,7 @@ pub fn by_models(
     Ok(found)
 }
 
-/// Compares the device time of execution traces to that of a recorded step of the same ranks.
+/// Compares predicted with recorded device time for the same ranks.
 ///
 /// # Errors
 /// [`Error::Execution`]; [`Error::TooFewRanks`] where a recorded rank has no execution trace.
@@ -164,14 +162,14 @@ pub fn rows(
     Ok(rows)
 }
 
-/// Device time and count of what a step launches itself, without exchanges.
+/// Returns time and count of the works that a step launches itself, without exchanges.
 fn recorded(rank: &Rank, times: &[(i64, i64)]) -> (i64, usize) {
     let own = rank.works.iter().zip(times);
     let own = own.filter(|(work, _)| work.is_launched && work.collective.is_none());
     own.fold((0, 0), |(ns, count), (_, (from, to))| (ns + to - from, count + 1))
 }
 
-/// Device time of an execution trace by the kernels of a calibration.
+/// Predicts device time from the kernels of a calibration.
 fn by_other(
     (trace, number): (&ExecutionTrace, usize),
     calibration: &Calibration,
@@ -183,7 +181,7 @@ fn by_other(
     Ok(works.filter(|(work, _)| work.collective.is_none()).map(|(_, cost)| cost.ns).sum())
 }
 
-/// What a kernel takes by the learnt models, formulas, and at least.
+/// Predicts a kernel by trained models or formulas, at least the minimum time of its kind.
 fn price(asked: &LaunchedKernel, models: &Models, device: &HardwareSpec) -> Estimate {
     let moved = 1e9 * asked.bytes as f64 / (MOVE_SHARE * device.dram);
     let moved = Estimate::within(moved, MOVED);

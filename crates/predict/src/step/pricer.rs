@@ -13,25 +13,26 @@ use crate::workload::Workload;
 use kernel_model::Estimate;
 use kernel_model::rank_load::{BACKWARD_LAUNCHES, FORWARD_LAUNCHES, RankLoad, TileTerms};
 
-/// Bytes of an id, of a bag's length, and of a value between ranks.
+/// Bytes of an id, of a bag length, and of a value, in exchanges between ranks.
 const ID: f64 = 8.0;
 const LENGTH: f64 = 4.0;
 const VALUE: f64 = 4.0;
 
-/// Behind the last tile of a rank.
+/// End of a rank's list of tiles.
 const NONE: u32 = u32::MAX;
 
-/// What a plan comes to.
+/// Time and peak memory of a step under a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct StepCost {
     pub step: Estimate,
-    /// Memory of the rank that takes most.
+    /// Memory of the rank that uses most.
     pub peak_bytes: u64,
-    /// Whether every rank has as much.
+    /// Whether every rank has that much memory.
     pub fits: bool,
 }
 
-/// A step that can be priced again after a tile has moved.
+/// Prices a step again after a tile moved to another rank, for searches over plans. Only the two
+/// ranks involved are repriced.
 #[derive(Clone, Debug)]
 pub struct StepPricer {
     device: HardwareSpec,
@@ -39,23 +40,23 @@ pub struct StepPricer {
     batch: usize,
     samples: Vec<usize>,
     tiles: Vec<TileTerms>,
-    /// The rank of each tile.
+    /// Rank of each tile.
     owner: Vec<u32>,
-    /// The first tile of each rank, and the next one of the same rank after each tile; they rise.
+    /// Linked list of the tiles of each rank, in rising order.
     first: Vec<u32>,
     next: Vec<u32>,
     loads: Vec<RankLoad>,
-    /// Memory of each rank in all.
+    /// Total memory of each rank.
     bytes: Vec<u64>,
     sizes: MemoryTerms,
     dense: DensePart,
     launch_ns: f64,
-    /// The tile that moved last, and from where.
+    /// The tile that moved last, and its previous rank.
     last: Option<(usize, u32)>,
 }
 
 impl StepPricer {
-    /// Describes a step.
+    /// Prepares a workload for pricing.
     ///
     /// # Errors
     /// [`Error::Workload`] for what no step can be made of, and more ranks than the topology has.
@@ -101,7 +102,7 @@ impl StepPricer {
         Ok(pricer)
     }
 
-    /// Moves a tile, by its position in the plan, to another rank.
+    /// Moves a tile, given by its position in the plan, to another rank and returns the new cost.
     ///
     /// # Cost
     /// A pass over the tiles of the two ranks, and one over all ranks; no allocation.
@@ -118,7 +119,7 @@ impl StepPricer {
         self.cost()
     }
 
-    /// Takes the last move back, once.
+    /// Reverts the last move, once.
     pub fn undo(&mut self) -> StepCost {
         if let Some((tile, from)) = self.last.take() {
             self.move_tile(tile, Rank(from));
@@ -127,7 +128,7 @@ impl StepPricer {
         self.cost()
     }
 
-    /// The rank that holds a tile.
+    /// Returns the rank that holds a tile.
     ///
     /// # Panics
     /// Where there is no such tile.
@@ -136,13 +137,13 @@ impl StepPricer {
         Rank(self.owner[tile])
     }
 
-    /// What each rank's tiles come to.
+    /// Returns the load of each rank.
     #[must_use]
     pub fn loads(&self) -> &[RankLoad] {
         &self.loads
     }
 
-    /// What the plan comes to as it is.
+    /// Returns time and memory of the current plan.
     #[must_use]
     pub fn cost(&self) -> StepCost {
         let on_device = self.stages().iter().fold(Estimate::default(), |sum, one| sum.plus(*one));
@@ -152,13 +153,13 @@ impl StepPricer {
         StepCost { step: on_device.max(host), peak_bytes, fits }
     }
 
-    /// The largest batch that fits under this plan; `None` where no sample does.
+    /// Returns the largest batch that fits under this plan; `None` if no sample fits.
     #[must_use]
     pub fn max_batch_size(&self) -> Option<usize> {
         max_batch_size(&self.sizes, (&self.loads, self.batch), self.device.memory_bytes)
     }
 
-    /// Adds a tile to those of a rank, in its place.
+    /// Adds a tile to the list of a rank, in order.
     fn link(&mut self, tile: u32, rank: u32) {
         let (mut before, mut after) = (NONE, self.first[rank as usize]);
         while after < tile {
@@ -171,7 +172,7 @@ impl StepPricer {
         }
     }
 
-    /// Takes a tile from those of a rank.
+    /// Removes a tile from the list of a rank.
     fn unlink(&mut self, tile: u32, rank: u32) {
         let after = self.next[tile as usize];
         let mut before = self.first[rank as usize];
@@ -221,7 +222,7 @@ impl StepPricer {
         self.dense.launches + FORWARD_LAUNCHES + BACKWARD_LAUNCHES + exchanges
     }
 
-    /// The whole price.
+    /// Returns the full price with all ranks and operations.
     #[must_use]
     pub fn into_price(self) -> StepPrice {
         let (cost, stages, launches) = (self.cost(), self.stages(), self.launches());

@@ -6,20 +6,20 @@ use schema::Topology;
 
 use super::exchange::Peers;
 
-/// An exchange between all ranks of a topology.
+/// An exchange between all ranks of a topology, priced on its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RankExchange {
-    /// Every rank sends each other one an equal part of its bytes.
+    /// Every rank sends each other rank an equal part of its bytes.
     AllToAll,
-    /// The sum of so many bytes over all ranks.
+    /// Sums the bytes of all ranks.
     AllReduce,
 }
 
 impl RankExchange {
-    /// All of them.
+    /// Every exchange, in declaration order.
     pub const ALL: [Self; 2] = [Self::AllToAll, Self::AllReduce];
 
-    /// As users call it.
+    /// Returns the name that users type.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -28,13 +28,13 @@ impl RankExchange {
         }
     }
 
-    /// The exchange of a name.
+    /// Finds the exchange with a name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|collective| collective.name() == name)
     }
 
-    /// What it takes where every rank has so many bytes; `None` of a rank alone.
+    /// Predicts the exchange for a number of bytes per rank; `None` for a single rank.
     #[must_use]
     pub fn price(self, bytes: u64, topology: &Topology) -> Option<Estimate> {
         let ranks = topology.ranks() as usize;

@@ -10,53 +10,49 @@ use super::order::{self, ItemKind};
 use super::storage;
 use crate::Error;
 
-/// ItemKind a kernel computes.
+/// What a kernel computes, as far as names and tensors of operators tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kernel {
     /// A batch of products of matrices `m × k` and `k × n`.
     Product {
         batch: u64,
-        /// Rows of the first.
         m: u64,
-        /// Columns of the second.
         n: u64,
-        /// Columns of the first.
         k: u64,
     },
     /// One operation on every element.
     Element,
-    /// A copy or a set.
+    /// A copy or memory set.
     Move,
-    /// Sums and the like over dimensions.
+    /// A reduction over dimensions.
     Reduce,
-    /// Tensors one behind the other.
+    /// A concatenation of tensors.
     Concat,
-    /// Elements by their places.
+    /// A gather or scatter by index.
     Index,
-    /// Pooled rows of tables: ids of all bags, and how many bags.
+    /// A pooled embedding lookup.
     Lookup {
         ids: u64,
         bags: u64,
     },
-    /// The update of the rows of a lookup.
+    /// The row update of a lookup.
     Update,
-    /// Sums of all before each element; several kernels.
+    /// A prefix sum, in several kernels.
     Scan,
     Other,
 }
 
-/// A kernel that an operator launches, with the bytes of what it reads and writes.
+/// A kernel that an operator launches, with the bytes it reads and writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaunchedKernel {
     pub kernel: Kernel,
-    /// Bytes.
     pub bytes: u64,
 }
 
-/// The kernels of a step, without collectives, in the order in which operators end.
+/// Lists the kernels of a step without collectives, in the order in which operators end.
 ///
-/// An operator launches a kernel where it writes memory of a device that no operator inside it
-/// wrote, and does more than allocate it.
+/// An operator launches a kernel if it writes device memory that no nested operator wrote, and does
+/// more than allocate it.
 ///
 /// # Errors
 /// [`Error::Execution`], as [`Program::from_execution`](crate::program::Program::from_execution).
@@ -84,7 +80,7 @@ pub fn list_kernels(trace: &ExecutionTrace, step: usize) -> Result<Vec<LaunchedK
     Ok(found)
 }
 
-/// Operators that write nothing, whatever their signatures say, or only get memory.
+/// Operators that write nothing despite their signature, or only allocate memory.
 const NOTHING: [&str; 10] = [
     "aten::empty",
     "aten::new_empty",
@@ -153,7 +149,7 @@ fn kernel(name: &str, node: &Node) -> Kernel {
     }
 }
 
-/// The last two matrices that a product is given.
+/// Reads the sizes of a matrix product from its last two matrices.
 fn product(node: &Node) -> Option<Kernel> {
     let inputs = node.inputs.iter().filter_map(|input| input.value.tensor());
     let shapes: Vec<Vec<u64>> = inputs
@@ -169,7 +165,7 @@ fn product(node: &Node) -> Option<Kernel> {
     Some(Kernel::Product { batch, m, n, k })
 }
 
-/// Ids and bags of a lookup: among its whole numbers the offsets are one more than bags, and follow
+/// Reads ids and bags of a lookup: the offsets have one more entry than there are bags, and follow
 /// the ids.
 fn lookup(node: &Node) -> Kernel {
     let bags = node.outputs.iter().filter_map(|output| output.value.tensor());

@@ -12,34 +12,31 @@ use crate::calibration::opaque::OpaqueCosts;
 use crate::calibration::{Calibration, Key, nearest};
 use crate::recording::text_bytes;
 
-/// What an operator does.
+/// The API calls of one operator of an execution trace, as the calibration predicts them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OperatorCalls {
-    /// The sizes of its tensors, as the calibration spells them where it knows them.
+    /// Tensor sizes, spelled as in the calibration if it contains them.
     pub sizes: String,
-    /// Its calls, each with how many times as much work as recorded it launches.
     pub calls: ScaledCalls,
-    /// Operators inside, or itself, that were never recorded: name, and bytes that it moves if it
-    /// does more than give another view of memory.
+    /// Names of operators without samples, with the bytes they move if they do more than create
+    /// views.
     pub unknown: Vec<(String, Option<u64>)>,
 }
 
-/// An execution trace beside what a calibration knows.
+/// Predicts the calls of an execution trace's operators from the operators of a calibration.
 pub struct LaunchPredictor<'a> {
     pub trace: &'a ExecutionTrace,
-    /// What lies in what.
     pub tree: &'a NodeForest,
-    /// What operators called, and how long that took.
     calibration: &'a Calibration,
     launches: &'a Launches,
     opaque: OpaqueCosts,
     has_accelerator: bool,
-    /// What operators sort, by their nodes.
+    /// Sorts of ids, by node.
     sorts: BTreeMap<u32, Sort>,
 }
 
 impl<'a> LaunchPredictor<'a> {
-    /// Of a trace.
+    /// Prepares the prediction for one trace.
     pub fn new(
         trace: &'a ExecutionTrace,
         tree: &'a NodeForest,
@@ -53,7 +50,7 @@ impl<'a> LaunchPredictor<'a> {
         Self { trace, tree, calibration, launches, opaque, has_accelerator, sorts }
     }
 
-    /// A node and all inside, each after the node around it, in order.
+    /// Returns a node and its descendants in preorder.
     pub fn inside(&self, at: u32) -> Vec<u32> {
         let (mut open, mut found) = (vec![at], Vec::new());
         while let Some(at) = open.pop() {
@@ -63,7 +60,8 @@ impl<'a> LaunchPredictor<'a> {
         found
     }
 
-    /// What an outermost operator does, with as many kernels as its ids are sorted by.
+    /// Predicts the calls of an outermost operator, with the kernels of sorts adapted to its number
+    /// of ids.
     pub fn predict_calls(&self, at: u32) -> OperatorCalls {
         let done = self.recorded(at);
         match self.sort_in(at) {
@@ -72,7 +70,7 @@ impl<'a> LaunchPredictor<'a> {
         }
     }
 
-    /// What an operator, or one inside it, sorts.
+    /// Returns the sort that an operator or one of its descendants performs.
     fn sort_in(&self, at: u32) -> Option<Sort> {
         if self.sorts.is_empty() {
             return None;
@@ -80,11 +78,11 @@ impl<'a> LaunchPredictor<'a> {
         self.inside(at).iter().find_map(|node| self.sorts.get(node).copied())
     }
 
-    /// What an outermost operator does.
+    /// Predicts the calls of an outermost operator.
     ///
-    /// The operators inside do what those of their names and sizes did, or of the nearest sizes.
-    /// Where that is not what one of this name and these sizes ever did, it does what that did most
-    /// often.
+    /// Nested operators make the calls that were recorded for their names and sizes, or the nearest
+    /// sizes. If no recorded operator of this name and sizes made the same sequence, its most
+    /// frequent sequence is used.
     fn recorded(&self, at: u32) -> OperatorCalls {
         let node = &self.trace.nodes[at as usize];
         let own = sizes(self.trace, node);
@@ -111,7 +109,7 @@ impl<'a> LaunchPredictor<'a> {
         }
     }
 
-    /// What the operators inside a node do, and the node itself after them.
+    /// Predicts the calls of nested operators, then those of the node itself.
     fn composed(&self, at: u32) -> OperatorCalls {
         let mut done = OperatorCalls::default();
         for at in inside_out(self.tree, at) {
@@ -135,7 +133,7 @@ impl<'a> LaunchPredictor<'a> {
         done
     }
 
-    /// What was called with the nearest sizes, and how many times as much it is here.
+    /// Returns the calls recorded at the nearest sizes, scaled to these sizes.
     fn nearest(
         &self,
         (at, own): (u32, &str),
@@ -156,7 +154,7 @@ impl<'a> LaunchPredictor<'a> {
         Some(self.usual(at, by_sizes.get(sizes)?).calls.into_iter().map(scaled).collect())
     }
 
-    /// What a work took.
+    /// Returns the recorded time of a work.
     fn recorded_ns(&self, work: &LaunchedWork) -> f64 {
         let total: u64 = work.details.values().sum();
         let one = |(detail, count): (&String, &u64)| {
@@ -168,8 +166,8 @@ impl<'a> LaunchPredictor<'a> {
         work.details.iter().map(one).sum()
     }
 
-    /// The most frequent of the variants that launch, for what touches memory of a device; of the
-    /// others, for what does not.
+    /// Chooses the most frequent variant that launches work, for operators that touch device
+    /// memory; the most frequent one without launches for others.
     fn usual(&self, at: u32, variants: &[Variant]) -> Variant {
         let sort = self.sort_in(at);
         let sorts = |one: &&Variant| sort.is_none_or(|sort| sort.is_done_by(&one.calls));
@@ -191,7 +189,7 @@ impl<'a> LaunchPredictor<'a> {
         found.cloned().unwrap_or(Variant { count: 0, calls: Vec::new() })
     }
 
-    /// Whether anything that an operator touches lies on a device; `None` where nothing says so.
+    /// Returns whether an operator touches device memory; `None` if the trace does not tell.
     fn is_on_device(&self, at: u32) -> Option<bool> {
         let nodes = self.inside(at).into_iter().map(|at| &self.trace.nodes[at as usize]);
         let all: Vec<&NodeTensor> = nodes.flat_map(tensors).collect();
@@ -199,7 +197,7 @@ impl<'a> LaunchPredictor<'a> {
         (self.has_accelerator && !all.is_empty()).then_some(is_on)
     }
 
-    /// Bytes that an operator reads and writes; `None` if it writes nothing.
+    /// Returns the bytes that an operator reads and writes; `None` if it writes nothing.
     fn moved(&self, node: &Node) -> Option<u64> {
         let written = storage::written(self.trace, node);
         let counts =
@@ -213,8 +211,8 @@ impl<'a> LaunchPredictor<'a> {
     }
 }
 
-/// All inside a node, and it after them: an operator launches when those have prepared what it
-/// needs.
+/// Returns a node and its descendants in postorder: an operator launches after the nested ones
+/// prepared its inputs.
 pub fn inside_out(tree: &NodeForest, at: u32) -> Vec<u32> {
     let (mut open, mut found) = (vec![at], Vec::new());
     while let Some(at) = open.pop() {
@@ -230,13 +228,13 @@ fn tensors(node: &Node) -> impl Iterator<Item = &NodeTensor> {
     all.flat_map(|argument| argument.value.tensors()).filter(|tensor| tensor.storage != 0)
 }
 
-/// Whether a tensor lies on a device that is no host.
+/// Returns whether a tensor lies on an accelerator.
 pub fn is_on_accelerator(trace: &ExecutionTrace, tensor: &NodeTensor) -> bool {
     let device = trace.text(tensor.device);
     !device.is_empty() && !device.starts_with("cpu") && !device.starts_with("meta")
 }
 
-/// What is known of the same sizes, and how these are spelt.
+/// Finds the variants of the same sizes, and the spelling of these sizes.
 fn matching<'a>(
     by_sizes: &'a BTreeMap<String, Vec<Variant>>,
     own: &str,
@@ -251,7 +249,7 @@ fn as_recorded(variant: Variant) -> ScaledCalls {
     variant.calls.into_iter().map(|call| (call, Scale::ONE)).collect()
 }
 
-/// Whether calls launch and await the same, whatever they are samples of.
+/// Returns whether calls launch and await the same, whatever their samples.
 fn is_alike(recorded: &[ApiCall], composed: &[(ApiCall, Scale)]) -> bool {
     let works = |call: &ApiCall| -> Vec<(String, i32)> {
         call.launches.iter().map(|work| (work.name.clone(), work.stream)).collect()
@@ -262,8 +260,7 @@ fn is_alike(recorded: &[ApiCall], composed: &[(ApiCall, Scale)]) -> bool {
     recorded.len() == composed.len() && recorded.iter().zip(composed).all(same)
 }
 
-/// Calls by the operators inside, their works by those samples that the operator around them has
-/// too.
+/// Restricts the samples of composed works to those that the outer operator has as well.
 fn in_common(mut composed: ScaledCalls, outer: &[ApiCall]) -> ScaledCalls {
     let works = outer.iter().flat_map(|call| &call.launches);
     let own = composed.iter_mut().flat_map(|(call, _)| &mut call.launches);
@@ -276,7 +273,7 @@ fn in_common(mut composed: ScaledCalls, outer: &[ApiCall]) -> ScaledCalls {
     composed
 }
 
-/// The sizes of a node's inputs as recordings have them: `512x1024 float, 1024 float`.
+/// Formats the sizes of a node's inputs as recordings do: `512x1024 float, 1024 float`.
 pub fn sizes(trace: &ExecutionTrace, node: &Node) -> String {
     let one = |value: &TraceValue, kind: &str| match value {
         TraceValue::Tensor(tensor) if tensor.storage == 0 && tensor.elements == 0 => String::new(),
@@ -298,7 +295,7 @@ pub fn sizes(trace: &ExecutionTrace, node: &Node) -> String {
     parts.join(", ").trim_end_matches([',', ' ']).to_owned()
 }
 
-/// Sizes without the types of what has none, which recordings spell in several ways.
+/// Removes types of inputs without sizes, which recordings spell in several ways.
 fn canonical(sizes: &str) -> String {
     let kept = |part: &str| match part.starts_with(|letter: char| letter.is_ascii_digit()) {
         true => part.to_owned(),

@@ -5,48 +5,47 @@ use std::collections::BTreeMap;
 use analyze::tree::is_label_name;
 use trace::execution_trace::{ExecutionTrace, NodeForest, RecordScope};
 
-/// Something that begins or ends on a thread.
+/// The begin or end of a label, or an outermost operator, on a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Item {
-    /// When, by ids: they ascend with the start of execution.
+    /// Node id, which rises with the start of execution.
     pub key: u64,
-    /// Place of the thread.
     pub thread: usize,
     pub node: u32,
     pub kind: ItemKind,
 }
 
-/// ItemKind happens.
+/// The kind of an [`Item`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ItemKind {
     Begin,
     End,
-    /// An outermost operator, with all inside.
+    /// An outermost operator with its descendants.
     Operator,
 }
 
 /// A thread of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thread {
-    /// Its number in the execution trace.
+    /// Thread number in the execution trace.
     pub number: u64,
-    /// Whether it runs backward operators for another thread, which waits for it.
+    /// Whether it runs backward operators for a thread that waits for it.
     pub is_autograd: bool,
 }
 
-/// A step.
+/// The ids of a step in an execution trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepRange {
-    /// The label around it; `None` where nothing marks steps.
+    /// The label of the step; `None` without marks.
     pub root: Option<u32>,
     pub first: u64,
-    /// The first id behind it.
+    /// First id after the step.
     pub behind: u64,
 }
 
 const MARK: &str = "ProfilerStep#";
 
-/// The steps of a trace, in order: its marks, else all of it as one.
+/// Lists the steps of a trace in order. Without marks the whole trace is one step.
 pub fn steps(trace: &ExecutionTrace) -> Vec<StepRange> {
     let marks = (0u32..).zip(&trace.nodes).filter(|(_, node)| trace.name(node).starts_with(MARK));
     let mut marks: Vec<(u64, u32)> = marks.map(|(at, node)| (node.id, at)).collect();
@@ -63,7 +62,7 @@ pub fn steps(trace: &ExecutionTrace) -> Vec<StepRange> {
     marks.iter().zip(behind).map(step).collect()
 }
 
-/// The threads of a step, the one that runs it first, and what they do.
+/// Returns the threads of a step, the main one first, and their items in order of start.
 pub fn order_items(
     trace: &ExecutionTrace,
     tree: &NodeForest,
@@ -113,8 +112,8 @@ pub fn order_items(
     (found, items)
 }
 
-/// Per node under which a forward thread called autograd: the last id of what that ran. An autograd
-/// thread works for one of them until it works for another.
+/// Returns the last id that autograd ran for each node that called it. An autograd thread works for
+/// one caller until it works for another.
 fn ends_of_backward(trace: &ExecutionTrace) -> BTreeMap<u64, u64> {
     let threads: BTreeMap<u64, u64> =
         trace.nodes.iter().map(|node| (node.id, node.thread)).collect();
@@ -165,7 +164,7 @@ impl Walk<'_> {
     }
 }
 
-/// Whether a node only names what runs inside it.
+/// Returns whether a node only labels its content.
 pub fn is_label(trace: &ExecutionTrace, at: u32) -> bool {
     let node = &trace.nodes[at as usize];
     node.scope == RecordScope::User || is_label_name(trace.name(node))

@@ -2,18 +2,18 @@
 
 use crate::calibration::launches::ApiCall;
 
-/// How many times as much as was recorded.
+/// Factors on recorded work.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scale {
     pub time: f64,
-    /// Bytes of messages.
+    /// Factor on the bytes of messages.
     pub bytes: f64,
 }
 
 impl Scale {
-    /// As recorded.
+    /// The recorded amount.
     pub const ONE: Self = Self { time: 1.0, bytes: 1.0 };
 }
 
-/// Calls, each with how many times as much as recorded it launches.
+/// Calls with the factor on the work that each launches.
 pub type ScaledCalls = Vec<(ApiCall, Scale)>;

@@ -14,10 +14,10 @@ use super::storage::argument;
 use crate::calibration::launches::{ApiCall, LaunchedWork};
 use crate::program::{Returns, WorkKind};
 
-/// Threads of the block that sorts all keys, and keys of four bytes that each of them takes.
+/// Threads of the block that sorts all keys, and 4-byte keys per thread.
 const THREADS: u64 = 256;
 const KEYS_OF_FOUR_BYTES: u64 = 19;
-/// Bits of a key that a pass sorts by.
+/// Key bits that one pass sorts by.
 const BITS: u64 = 8;
 
 const ONE_BLOCK: &str = "DeviceRadixSortSingleTileKernel";
@@ -26,15 +26,15 @@ const SUM: &str = "DeviceRadixSortExclusiveSumKernel";
 const PASS: &str = "DeviceRadixSortOnesweepKernel";
 const KEYS_OF_EIGHT_BYTES: &str = "DeviceRadixSortPolicy<long";
 
-/// What is sorted.
+/// A radix sort of ids before a row update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sort {
     pub keys: u64,
-    /// Bits in which keys differ.
+    /// Bits in which keys may differ.
     pub bits: u64,
 }
 
-/// How keys are sorted.
+/// Algorithm that CUB chooses by the number of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SortMethod {
     OneBlock,
@@ -42,14 +42,14 @@ enum SortMethod {
 }
 
 impl Sort {
-    /// Whether calls of an operator that sorts do so as these keys are sorted.
+    /// Returns whether recorded calls use the algorithm that these keys need.
     pub fn is_done_by(self, calls: &[ApiCall]) -> bool {
         let sorts = calls.iter().find_map(sorting);
         sorts.is_none_or(|(way, bytes)| way == self.way(bytes))
     }
 
-    /// Calls that sort so many keys, from calls that sorted others. A pass is taken to be as long
-    /// as the sort in one block: both rank the keys of one block, and nothing else is known.
+    /// Adapts recorded calls to the number of keys. A pass is assumed to take as long as the sort
+    /// in one block: both rank the keys of one block, and no other times are known.
     pub fn adapted(self, calls: ScaledCalls) -> ScaledCalls {
         let first = calls.iter().position(|(call, _)| sorting(call).is_some());
         let Some(first) = first else { return calls };
@@ -87,7 +87,7 @@ impl Sort {
     }
 }
 
-/// Keeps one of the passes, and nothing of what prepares them.
+/// Keeps one of the passes and removes what prepares them.
 fn in_one_block(mut calls: ScaledCalls) -> ScaledCalls {
     let launches = |at: usize, of: fn(&LaunchedWork) -> bool| calls[at].0.launches.iter().any(of);
     let is_part =
@@ -127,7 +127,7 @@ fn set(stream: i32) -> ApiCall {
     }
 }
 
-/// How a call sorts, and the bytes of its keys.
+/// Returns the sort algorithm of a call, and the bytes of its keys.
 fn sorting(call: &ApiCall) -> Option<(SortMethod, u64)> {
     call.launches.iter().find_map(|work| {
         let bytes = if work.name.contains(KEYS_OF_EIGHT_BYTES) { 8 } else { 4 };
@@ -143,9 +143,9 @@ fn sorting(call: &ApiCall) -> Option<(SortMethod, u64)> {
     })
 }
 
-/// What operators sort that update the rows of lookups, by their nodes.
+/// Finds the sorts of operators that update the rows of lookups, by node.
 ///
-/// The last lookup of a kind is the first to be updated.
+/// The last lookup of a kind is updated first.
 pub fn find_sorts(trace: &ExecutionTrace) -> BTreeMap<u32, Sort> {
     let mut order: Vec<u32> = (0..trace.nodes.len() as u32).collect();
     order.sort_by_key(|at| trace.nodes[*at as usize].id);
@@ -164,7 +164,7 @@ pub fn find_sorts(trace: &ExecutionTrace) -> BTreeMap<u32, Sort> {
     found
 }
 
-/// The kind of a lookup: its optimizer, or `dense`.
+/// Returns the kind of a lookup: its optimizer, or `dense`.
 fn looked_up(name: &str) -> Option<String> {
     let (before, after) = name.split_once("embedding_codegen_lookup_")?;
     let kind =
@@ -172,7 +172,7 @@ fn looked_up(name: &str) -> Option<String> {
     Some(kind.to_owned())
 }
 
-/// The kind of the lookup whose rows an operator updates.
+/// Returns the kind of lookup whose rows an operator updates.
 fn updated(name: &str) -> Option<String> {
     let name = name.strip_prefix("torch::autograd::CppNode<SplitLookupFunction_")?;
     Some(name.strip_suffix("_Op>")?.to_lowercase())

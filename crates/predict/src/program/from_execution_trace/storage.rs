@@ -8,18 +8,18 @@ use trace::execution_trace::{ExecutionTrace, Node, NodeTensor, TraceValue};
 /// Nodes whose name begins with one of these write to all tensors that they are given.
 pub const COLLECTIVES: [&str; 3] = ["c10d::", "nccl:", "record_param_comms"];
 
-/// An operator, by its place in the order of a rank.
+/// Position of an operator in the order of its rank.
 pub type OpId = u32;
 
-/// The last writers of all storages.
+/// Tracks which operator wrote each byte range of each storage last.
 #[derive(Debug, Default)]
 pub struct Storages {
-    /// Per storage: begin of a written part, its end and its writer; parts do not overlap.
+    /// Disjoint written ranges of each storage: begin, end and writer.
     parts: BTreeMap<u64, BTreeMap<u64, (u64, OpId)>>,
 }
 
 impl Storages {
-    /// The last writers of a tensor's bytes.
+    /// Returns the operators that wrote the bytes of a tensor last.
     pub fn writers(&self, tensor: &NodeTensor) -> Vec<OpId> {
         let Some(parts) = self.parts.get(&tensor.storage) else { return Vec::new() };
         let (from, to) = bytes(tensor);
@@ -27,7 +27,7 @@ impl Storages {
         inside.map(|(_, (_, writer))| *writer).collect()
     }
 
-    /// Makes an operator the last writer of a tensor's bytes.
+    /// Records an operator as the last writer of a tensor's bytes.
     pub fn write(&mut self, tensor: &NodeTensor, writer: OpId) {
         let (from, to) = bytes(tensor);
         if tensor.storage == 0 || from >= to {
@@ -53,7 +53,7 @@ impl Storages {
     }
 }
 
-/// From which byte of its storage to which a tensor lies.
+/// Returns the byte range of a tensor in its storage.
 fn bytes(tensor: &NodeTensor) -> (u64, u64) {
     let is_known = tensor.strides.len() == tensor.shape.len() && !tensor.shape.is_empty();
     let reach = |(size, stride): (&i64, &i64)| {
@@ -72,13 +72,13 @@ fn bytes(tensor: &NodeTensor) -> (u64, u64) {
     (from, from.saturating_add(elements.saturating_mul(tensor.element_bytes)))
 }
 
-/// The tensors that a node reads.
+/// Returns the tensors that a node reads.
 pub fn read(node: &Node) -> Vec<&NodeTensor> {
     node.inputs.iter().flat_map(|input| input.value.tensors()).collect()
 }
 
-/// The tensors that a node writes: those its signature marks, results that are not views of what
-/// it was given, and all that a collective is given.
+/// Returns the tensors that a node writes: inputs that its signature marks as mutable, outputs that
+/// are not views of inputs, and all tensors of a collective.
 pub fn written<'a>(trace: &ExecutionTrace, node: &'a Node) -> Vec<&'a NodeTensor> {
     let signature = trace.text(node.op_schema);
     let arguments = arguments(signature);
@@ -96,7 +96,7 @@ pub fn written<'a>(trace: &ExecutionTrace, node: &'a Node) -> Vec<&'a NodeTensor
     written
 }
 
-/// What a node was given as an argument of its signature.
+/// Returns the value of an argument by its name in the signature.
 pub fn argument<'a>(trace: &ExecutionTrace, node: &'a Node, name: &str) -> Option<&'a TraceValue> {
     let arguments = arguments(trace.text(node.op_schema));
     let named = |argument: &str| {
@@ -107,7 +107,7 @@ pub fn argument<'a>(trace: &ExecutionTrace, node: &'a Node, name: &str) -> Optio
     node.inputs.get(at).map(|input| &input.value)
 }
 
-/// The arguments of a TorchScript signature, as it spells them.
+/// Splits the arguments of a TorchScript signature.
 fn arguments(signature: &str) -> Vec<&str> {
     let Some((_, rest)) = signature.split_once('(') else { return Vec::new() };
     let (mut depth, mut begin, mut found) = (0usize, 0, Vec::new());

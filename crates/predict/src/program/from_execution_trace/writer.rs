@@ -20,31 +20,27 @@ pub type UnknownOperators = BTreeMap<String, u64>;
 
 const STEP: &str = "ProfilerStep#";
 
-/// A collective that a rank takes part in: its work, the operation, bytes of the message.
+/// A collective of a rank: its work, the operation, and message bytes.
 pub type Joined = (WorkId, String, u64);
 
-/// ItemKind is written of a rank.
+/// One rank's part of a program, with its collectives and unknown operators.
 #[derive(Default)]
 pub struct Written {
-    /// Its part of the program.
     pub rank: Rank,
-    /// Its collectives, in order.
     pub collectives: Vec<Joined>,
-    /// Operators that were never recorded, with how often they ran.
     pub unknown: UnknownOperators,
 }
 
-/// How a step is written where nothing of the execution trace says so.
+/// Defaults for operators that the calibration does not contain.
 #[derive(Clone, Copy, Debug)]
 pub struct Usual<'a> {
-    /// The call that launches.
     pub call: &'a str,
     pub stream: i32,
-    /// Whether the calibration knows work of a device.
+    /// Whether the calibration contains device work.
     pub has_device: bool,
 }
 
-/// Writes a step of a rank.
+/// Writes a rank's part of a program from the ordered items of its threads.
 pub fn write(
     predictor: &LaunchPredictor<'_>,
     names: &mut Strings,
@@ -80,7 +76,7 @@ pub fn write(
     writer.finish()
 }
 
-/// The device that a rank's tensors lie on.
+/// Returns the device number of a rank's tensors.
 fn device(predictor: &LaunchPredictor<'_>) -> i32 {
     let texts = predictor.trace.strings.iter();
     let numbered = texts.filter_map(|text| {
@@ -91,7 +87,7 @@ fn device(predictor: &LaunchPredictor<'_>) -> i32 {
     numbered.min().unwrap_or(0)
 }
 
-/// A thread while it is written.
+/// A thread while its actions are written.
 struct State {
     thread: order::Thread,
     /// ItemKind began or ended last.
@@ -112,19 +108,19 @@ struct State {
 /// An operator that was written.
 struct WrittenOperator {
     thread: usize,
-    /// How many of its thread came before.
+    /// Position among the operators of its thread.
     number: usize,
     /// Actions of its thread when it was over.
     actions: usize,
-    /// The last work on each stream.
+    /// Last work on each stream.
     works: BTreeMap<u32, WorkId>,
 }
 
-/// A stream while work is put on it.
+/// A stream while work is added.
 #[derive(Default)]
 struct Queue {
     last: Option<WorkId>,
-    /// Per stream: the last work that this one has waited for.
+    /// For each other stream: the last work that this stream waited for.
     awaited: BTreeMap<u32, WorkId>,
 }
 
@@ -172,7 +168,7 @@ impl StepWriter<'_, '_> {
         self.between(0, end);
     }
 
-    /// Lets a thread start or continue after those that it waits for.
+    /// Adds the waits of a thread before it starts or continues.
     fn join(&mut self, item: &Item, ends: &[u64]) {
         let thread = item.thread;
         let is_new = self.threads[thread].actions.is_empty();
@@ -190,7 +186,7 @@ impl StepWriter<'_, '_> {
         }
     }
 
-    /// A thread that called autograd continues once that is done.
+    /// Makes a thread that called autograd wait for its end.
     fn await_backward(&mut self, thread: usize, key: u64, ends: &[u64]) {
         for (other, end) in ends.iter().enumerate() {
             let state = &self.threads[other];
@@ -203,7 +199,7 @@ impl StepWriter<'_, '_> {
         }
     }
 
-    /// A signal that a thread gives after some of its actions.
+    /// Returns the signal that a thread gives after some of its actions.
     fn signal(&mut self, thread: usize, actions: usize) -> u32 {
         let signals = &mut self.threads[thread].signals;
         if let Some((_, known)) = signals.iter().find(|(at, _)| *at == actions) {
@@ -214,7 +210,7 @@ impl StepWriter<'_, '_> {
         self.signals - 1
     }
 
-    /// A thread has waited for another one, and so for all that this one has waited for.
+    /// Records that a thread waited for another one, and so for everything that one waited for.
     fn saw(&mut self, thread: usize, other: usize, done: usize) {
         let theirs = self.threads[other].seen.clone();
         let own = &mut self.threads[thread].seen;
@@ -224,7 +220,7 @@ impl StepWriter<'_, '_> {
         own[other] = own[other].max(done);
     }
 
-    /// The time until something of a thread, or the wait for another one.
+    /// Adds the gap before the next mark of a thread, or a wait for another thread.
     fn between(&mut self, thread: usize, next: StringId) {
         let state = &mut self.threads[thread];
         let segment = Segment { overhead: Overhead::BetweenOps, op: next, detail: state.left };
@@ -278,7 +274,7 @@ impl StepWriter<'_, '_> {
         self.write(item, works);
     }
 
-    /// The calls of an operator; those that nothing is known of launch what moves their bytes.
+    /// Returns the calls of an operator. Unknown operators launch a kernel that moves their bytes.
     fn calls(&mut self, done: &OperatorCalls) -> Vec<(ApiCall, Scale)> {
         let mut calls = done.calls.clone();
         for (name, moved) in &done.unknown {
@@ -303,7 +299,7 @@ impl StepWriter<'_, '_> {
         calls
     }
 
-    /// Where the host is the device, operators that nothing is known of take its time.
+    /// Adds host time for unknown operators if the host is the device.
     fn opaque_host(&mut self, thread: usize, done: &OperatorCalls) {
         for (_, moved) in done.unknown.iter().filter(|_| !self.usual.has_device) {
             let Some(bytes) = moved else { continue };
@@ -398,7 +394,7 @@ impl StepWriter<'_, '_> {
         id
     }
 
-    /// The place of a stream.
+    /// Returns the index of a stream, which is added if it is new.
     fn stream(&mut self, number: i32) -> u32 {
         let streams = &mut self.written.rank.streams;
         let known = streams.iter().position(|stream| stream.number == number);
@@ -409,15 +405,15 @@ impl StepWriter<'_, '_> {
         place as u32
     }
 
-    /// The last work of each of some streams.
+    /// Returns the last work of each stream.
     fn last_of(&mut self, streams: &[i32]) -> Vec<WorkId> {
         let places: Vec<u32> = streams.iter().map(|number| self.stream(*number)).collect();
         let last = |place: &u32| self.streams.get(place).and_then(|queue| queue.last);
         places.iter().filter_map(last).collect()
     }
 
-    /// Waits for operators of other threads that wrote what this one reads, and finds the works
-    /// that wrote it.
+    /// Waits for operators of other threads that wrote inputs of this one, and returns the works
+    /// that wrote them.
     fn depend(&mut self, item: &Item) -> Vec<WorkId> {
         let mut writers: Vec<OpId> = Vec::new();
         for at in self.predictor.inside(item.node) {
@@ -454,7 +450,7 @@ impl StepWriter<'_, '_> {
         after.into_values().collect()
     }
 
-    /// Notes what an operator has written.
+    /// Records the writes of an operator.
     fn write(&mut self, item: &Item, works: BTreeMap<u32, WorkId>) {
         let id = self.operators.len() as OpId;
         for at in self.predictor.inside(item.node) {
@@ -482,14 +478,14 @@ impl StepWriter<'_, '_> {
     }
 }
 
-/// Where a work is put, and what it waits for.
+/// Thread, operator and dependencies of a launch.
 struct LaunchSite<'a> {
     thread: usize,
     op: StringId,
     after: &'a Vec<WorkId>,
 }
 
-/// Per thread: the last key of what it does.
+/// Returns the last key of each thread.
 fn ends_of_threads(items: &[Item], threads: usize) -> Vec<u64> {
     let mut ends = vec![0; threads];
     for item in items {
@@ -498,7 +494,7 @@ fn ends_of_threads(items: &[Item], threads: usize) -> Vec<u64> {
     ends
 }
 
-/// Puts signals behind as many actions as each is to follow.
+/// Inserts signals after the actions that they follow.
 fn with_signals(actions: Vec<Action>, mut signals: Vec<(usize, u32)>) -> Vec<Action> {
     signals.sort_unstable();
     let mut signals = signals.into_iter().peekable();

@@ -5,16 +5,15 @@ use schema::{GemmProduct, Granularity, Interaction, Op, Optimizer, Pass, Precisi
 
 use crate::workload::{DenseUpdates, Workload};
 
-/// Elements of a panel, as the matrix products lay activations and gradients out.
+/// Elements of a panel in the layout of the matrix products.
 const PANEL: usize = 32;
-/// Elements of gradients that ranks sum at once, at least, as the trainer does unless it is told
-/// otherwise.
+/// Gradient elements that ranks reduce at once, at least: the trainer's default bucket size.
 const BUCKET: usize = (25 << 20) / size_of::<f32>();
 
-/// A parameter, as it is updated; those of the model in its order.
+/// A dense parameter of the model.
 #[derive(Clone, Copy)]
 enum Parameter {
-    /// `[n, k]`
+    /// Matrix of shape `[n, k]`.
     Weight {
         n: usize,
         k: usize,
@@ -24,21 +23,21 @@ enum Parameter {
     },
 }
 
-/// A rank's step while it is written.
+/// Collects the dense operations of a rank's step.
 struct DenseWriter<'a> {
     workload: Workload<'a>,
     updates: DenseUpdates,
-    /// Samples of this rank.
     batch: usize,
     ops: Vec<Op>,
-    /// Those that have been neither updated nor sent yet; the last is next.
+    /// Parameters that were neither updated nor reduced yet; the last one is next.
     left: Vec<Parameter>,
-    /// Elements of the bucket of gradients that is being filled, and the updates that wait for it.
+    /// Elements in the gradient bucket that is being filled, and the updates that wait for it.
     bucket: (usize, Vec<Op>),
-    /// What is waited for once all gradients are on their way.
+    /// Reductions and updates that run after the backward pass.
     sums: Vec<Op>,
 }
 
+/// Lists the dense operations of a step for `batch` samples of one rank.
 pub fn list_ops(workload: Workload<'_>, batch: usize, updates: DenseUpdates) -> Vec<Op> {
     let model = &workload.config.model;
     let (ops, bucket, sums) = (Vec::new(), (0, Vec::new()), Vec::new());
@@ -61,13 +60,13 @@ pub fn list_ops(workload: Workload<'_>, batch: usize, updates: DenseUpdates) -> 
     writer.ops
 }
 
-/// Inputs and outputs of the layers of an MLP.
+/// Returns input and output width of each layer of an MLP.
 fn layers(input: usize, widths: &[usize]) -> Vec<(usize, usize)> {
     let inputs = std::iter::once(input).chain(widths.iter().copied());
     inputs.zip(widths.iter().copied()).collect()
 }
 
-/// Weight and bias of each layer, in the model's order: bottom, cross layers, top, logit.
+/// Lists weight and bias of each layer in the model's order: bottom, cross layers, top, logit.
 fn parameters(workload: Workload<'_>) -> Vec<Parameter> {
     let model = &workload.config.model;
     let mut found = Vec::new();
@@ -101,7 +100,7 @@ impl DenseWriter<'_> {
         self.workload.ranks() > 1
     }
 
-    /// The rule of the dense parameters.
+    /// Returns the optimizer of the dense parameters.
     fn rule(&self) -> Optimizer {
         self.workload.config.optimizer.dense.kind
     }
@@ -110,7 +109,7 @@ impl DenseWriter<'_> {
         self.workload.config.training.precision
     }
 
-    /// Of a matrix with a row per sample, as it lies in panels.
+    /// Returns the elements of a matrix with one row per sample, padded to panels.
     fn in_panels(&self, columns: usize) -> usize {
         self.batch * columns.next_multiple_of(PANEL)
     }
@@ -123,7 +122,7 @@ impl DenseWriter<'_> {
         self.ops.push(Op::Gemm { product, precision: Precision::F32, m, n, k });
     }
 
-    /// What goes into products of a lower precision is rounded first.
+    /// Adds the rounding of inputs for products of lower precision.
     fn round(&mut self, columns: usize) {
         if self.precision() != Precision::F32 {
             self.ops.push(Op::Pack { elements: self.in_panels(columns) });
@@ -211,8 +210,8 @@ impl DenseWriter<'_> {
         self.ops.push(Op::Concat { elements, pass: Pass::Backward });
     }
 
-    /// The gradients of a layer, and what is updated when they are complete: its weight and all
-    /// that comes after it in the model.
+    /// Adds the gradients of a layer and the updates that become possible: its weight and all later
+    /// parameters.
     fn linear_backward(&mut self, (inputs, outputs): (usize, usize), of_input: bool) {
         if of_input {
             self.gemm(GemmProduct::BackwardInput, (self.batch, inputs, outputs));
@@ -236,7 +235,7 @@ impl DenseWriter<'_> {
         }
     }
 
-    /// Updates, or sends the gradients of, the parameters from number `first` on, the last first.
+    /// Updates or reduces the parameters from number `first` on, the last one first.
     fn update_all_but(&mut self, first: usize) {
         while self.left.len() > first {
             if let Some(parameter) = self.left.pop() {

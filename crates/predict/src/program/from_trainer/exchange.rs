@@ -3,20 +3,21 @@
 
 use schema::{Op, OpWork};
 
-/// What every rank of a step sends and gets.
+/// Sizes of the exchanges between the ranks of a step, from which the memory traffic of each
+/// follows.
 pub struct Exchanges {
-    /// Of the samples of all ranks, those of each.
+    /// Share of each rank in the samples.
     shares: Vec<f64>,
-    /// Pooled values of each rank's tiles, of all samples.
+    /// Pooled values of each rank's tiles for all samples.
     held: Vec<f64>,
-    /// Pooled values of each rank's samples, of all tables.
+    /// Pooled values of each rank's samples for all tables.
     pooled: Vec<f64>,
 }
 
 const VALUE_BYTES: f64 = size_of::<f32>() as f64;
 
 impl Exchanges {
-    /// Of the operations of all ranks.
+    /// Collects the sizes from the operations of all ranks.
     pub fn from_ops(ranks: &[Vec<Op>]) -> Self {
         let sum = |ops: &[Op], of: fn(&Op) -> usize| ops.iter().map(of).sum::<usize>() as f64;
         let samples = |op: &Op| match op {
@@ -38,8 +39,8 @@ impl Exchanges {
         Self { shares, held: sums_by_rank(held), pooled: sums_by_rank(pooled) }
     }
 
-    /// What an operation of a rank does; of an exchange, what it reads and writes, which is more
-    /// than it sends.
+    /// Returns the work of an operation. For exchanges the bytes are those read and written, which
+    /// exceed those sent.
     pub fn work(&self, rank: usize, op: &Op) -> OpWork {
         let share = self.shares[rank];
         let held = self.held[rank];

@@ -8,10 +8,10 @@ use crate::Error;
 use crate::workload::{DenseUpdates, Workload};
 use kernel_model::tile_use::TileUse;
 
-/// The operations of a step, by rank, in the trainer's order. Waiting for input is not one of them.
+/// Lists the operations of a step by rank, in the trainer's order. Waiting for input is left out.
 ///
-/// What depends on ids is what is expected of them: of `n` ids of a table of `R` rows used alike,
-/// `R (1 − e^(−n/R))` rows are distinct.
+/// Amounts that depend on ids are expected values: `n` ids drawn uniformly from `R` rows select `R
+/// (1 − e^(−n/R))` distinct rows.
 ///
 /// # Errors
 /// [`Error::Workload`] for tables of unknown rows, no samples or ranks, statistics of other
@@ -37,13 +37,14 @@ fn step(workload: Workload<'_>, tiles: &[TileUse], rank: usize) -> Vec<Op> {
     ops
 }
 
-/// The dense part of a step of so many samples of one rank, sums over ranks included.
+/// Lists the dense operations of a rank with some samples, including reductions over ranks.
 #[must_use]
 pub fn list_dense_ops(workload: Workload<'_>, samples: usize, updates: DenseUpdates) -> Vec<Op> {
     dense::list_ops(workload, samples, updates)
 }
 
-/// Whether one rank holds every table so that what it looks up is the pooled output as it is.
+/// Returns whether one rank holds every table whole, so that lookups write the pooled output
+/// directly.
 fn is_whole(workload: Workload<'_>) -> bool {
     let tables = &workload.config.model.tables;
     let in_place = |tile: &schema::Tile| {
@@ -54,7 +55,7 @@ fn is_whole(workload: Workload<'_>) -> bool {
     workload.ranks() == 1 && workload.plan.tiles().iter().all(in_place)
 }
 
-/// Ids to their owners, the lookup, and pooled vectors to the ranks of their samples.
+/// Lists input distribution, lookup, and output distribution of a rank.
 fn forward_ops<'a>(
     workload: Workload<'_>,
     held: impl Iterator<Item = &'a TileUse> + Clone,
@@ -78,7 +79,7 @@ fn forward_ops<'a>(
     ]
 }
 
-/// Gradients back to the owners of the rows, and the update of these.
+/// Lists gradient distribution and row updates of a rank.
 fn backward_ops<'a>(
     workload: Workload<'_>,
     held: impl Iterator<Item = &'a TileUse> + Clone,
