@@ -1,6 +1,6 @@
-//! The unlearnt part of a measurement: at least the host's time for a call; above that a part of
-//! it, because the kernel starts before the call ends, plus the kernel. `max(floor, start · floor +
-//! slope · roofline)`.
+//! The part of a latency that needs no training: at least the launch overhead; above it, the kernel
+//! time plus the share of the overhead that passes before the kernel starts. `max(overhead, start ·
+//! overhead + slope · roofline)`.
 
 use serde::{Deserialize, Serialize};
 

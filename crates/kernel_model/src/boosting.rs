@@ -1,7 +1,8 @@
-//! Grows boosted trees on histograms: each tree learns what the ones before it left over.
+//! Trains gradient-boosted trees on histograms: each tree learns the residuals of the trees before
+//! it.
 //!
-//! One thread grows one forest in a fixed order, so the same rows give the same trees wherever and
-//! beside whatever else it runs.
+//! One thread grows one forest in a fixed order, so the same rows give the same trees on any
+//! machine.
 
 use std::ops::Range;
 

@@ -1,9 +1,9 @@
 //! Predicts the time of the trainer's operations on a measured CPU.
 //!
 //! [`MeasuredSteps`] are training steps of many configurations, operation by operation. A
-//! [`CpuModel`] is learnt from them: an operation is a sum of amounts of work (FLOPs, bytes past
-//! each cache, rows, ids), each with a non-negative time per unit. Residuals of works of similar
-//! size correct it within bounds.
+//! [`CpuModel`] is trained on them: the time of an operation is a sum over amounts of work (FLOPs,
+//! bytes past each cache, rows, ids), each with a non-negative time per unit. Residuals of works of
+//! similar size correct it within bounds.
 
 mod fit;
 mod join;

@@ -1,5 +1,5 @@
-//! Pooled lookups of embedding rows, by formulas: what they move, which rows a cache keeps, and the
-//! longest bag, which one group of threads reads row after row.
+//! Formulas for pooled lookups of embedding rows: bytes moved, cache hits, and the longest bag,
+//! whose rows one thread group reads one after the other.
 
 mod hit_rate;
 pub mod lookup;

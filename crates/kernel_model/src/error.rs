@@ -1,4 +1,4 @@
-//! Errors of works, measurements and models.
+//! Errors of works, measurements and model files.
 
 /// Why a kernel time cannot be predicted, or a model cannot be trained or read.
 #[derive(Debug, thiserror::Error)]

@@ -1,4 +1,4 @@
-//! A time with its interval.
+//! A predicted time with an interval around it.
 
 use serde::Serialize;
 

@@ -1,4 +1,4 @@
-//! Errors of models on held-out rows, beside the roofline's.
+//! Computes prediction errors on held-out rows, beside those of the roofline.
 
 use serde::Serialize;
 

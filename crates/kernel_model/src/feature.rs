@@ -1,6 +1,6 @@
-//! Features of a work on a device: logarithms of sizes, how they fill tiles and waves of blocks,
-//! and where the roofline lies. All relative to the device as far as possible, so that an
-//! unmeasured device is described in the same terms.
+//! Computes the features of a work on a device: logarithms of sizes, how they fill tiles and waves
+//! of blocks, and the position on the roofline. Most are relative to the device, so that unmeasured
+//! devices are described in the same terms.
 
 use schema::HardwareSpec;
 

@@ -1,6 +1,8 @@
-//! Adapts to a new device from a few rows, which give its floor and how far its kernels are from
-//! the trees of all devices. Rows of kernels alone have no floor: there a line is chosen by itself,
-//! with trees of its own or with those of all devices, whichever is nearest to rows left out.
+//! Calibrates a model for a new device with a few rows: they give its launch overhead and how its
+//! kernels differ from the shared forest.
+//!
+//! Kernels that were timed alone contain no launch overhead. Their device gets a baseline of its
+//! own, and cross-validation chooses between own trees and the shared forest for the residual.
 
 use std::collections::BTreeMap;
 

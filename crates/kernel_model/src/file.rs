@@ -1,5 +1,5 @@
-//! Models as bytes: a line that names the version, a line of JSON for people, the trees as bits,
-//! and a checksum over all before it.
+//! Serializes models: a line with the version, a line of JSON, packed trees, and a checksum over
+//! everything before it.
 
 use schema::random::mix;
 use serde::{Deserialize, Serialize};

@@ -95,9 +95,9 @@ struct ExcludedLeaves {
 /// waits for the one before it, as on the way down a tree.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct TreesTogether {
-    /// By feature, then bin.
+    /// Sorted by feature, then bin.
     splits: Vec<ExcludedLeaves>,
-    /// Where the splits of a feature begin, and where those end that a bin is not below.
+    /// First split of each feature, and the end of its splits that each bin is not below.
     begins: Vec<usize>,
     ends: Vec<[u32; 256]>,
     /// The leaves of all trees, from left to right, and where those of each tree begin.

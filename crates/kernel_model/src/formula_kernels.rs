@@ -1,5 +1,5 @@
-//! Single kernels that no learnt model is for: lookups, row updates, concatenations, transposes,
-//! triangles of interactions, copies. Priced by what they move; knows no measurement.
+//! Kernels without a trained model, priced by formulas over the bytes they move: lookups, row
+//! updates, concatenations, transposes, triangles of interactions, copies.
 
 use std::fmt;
 

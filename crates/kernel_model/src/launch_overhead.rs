@@ -1,4 +1,4 @@
-//! The host's part of a measurement: the least time of any call, its drift from row to row, and the
+//! Finds the host's share of a latency: the minimum over calls, its drift from row to row, and the
 //! host's speed while a row was measured.
 
 use schema::median;
@@ -136,7 +136,7 @@ fn calls(rows: &[Measured], floor_ns: f64, drift_ns: f64) -> Vec<(u32, f64)> {
     found.into_iter().map(|(row, ns)| (row.place, ns)).collect()
 }
 
-/// Whether a row is of a kind that waits for memory.
+/// Returns whether a row is of a memory-bound kind.
 fn waits_for_memory(row: &Measured) -> bool {
     matches!(row.work.kind(), Kind::LayerNorm | Kind::Softmax | Kind::ElementWise)
 }
@@ -160,9 +160,11 @@ fn without(row: &Measured, drift_ns: f64) -> f64 {
     (row.latency_ns - drift_ns * f64::from(row.place)).max(0.1 * row.latency_ns)
 }
 
-/// How much longer each row takes: the slope of the line through low quantiles of blocks of rows.
+/// Fits how much longer each row takes than the one before: a line through low quantiles of blocks
+/// of rows.
 ///
-/// Only where sizes do not depend on the place in the table, or it would be theirs.
+/// Only tables whose sizes do not depend on the position qualify; otherwise the slope would be that
+/// of the sizes.
 fn drift_ns(rows: &[Measured]) -> f64 {
     const BLOCKS: usize = 40;
     const LEAST_ROWS: usize = 25;

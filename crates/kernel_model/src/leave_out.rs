@@ -1,4 +1,5 @@
-//! Errors on a device left out of training: with none of its rows, and with twenty.
+//! Evaluates models on a device that was left out of training, with none of its rows and with
+//! twenty.
 
 use serde::Serialize;
 

@@ -1,11 +1,10 @@
-//! Predicts the time of a kernel on a device from its sizes alone: the roofline times a learnt
-//! residual.
+//! Predicts the time of a kernel on a device from its sizes: a baseline times a learned residual.
 //!
-//! A measurement holds a floor, what the host needs to launch it. Models are learnt on `ln(latency
-//! ÷ max(roofline, floor))` by boosted trees, one forest for each kind and device and one over all
-//! devices for unmeasured ones. The result is the time of the *kernel*: without the floor, never
-//! below physics, with an interval that covered nine of ten calibration rows, and with its training
-//! domain.
+//! The latency of a call includes its launch overhead, the host time that hides shorter kernels.
+//! Boosted trees learn `ln(latency ÷ baseline)`: one forest for each kind of kernel and device, and
+//! one over all devices for unmeasured ones. The result is the time of the *kernel*, without launch
+//! overhead, never below the physical limit. It has an interval that covered nine of ten
+//! calibration rows, and says whether the sizes lie within the training data.
 
 mod baseline;
 mod bins;

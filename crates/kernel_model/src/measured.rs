@@ -1,4 +1,4 @@
-//! Measured latencies, from a table's fields.
+//! Parses measured latencies from the fields of a table.
 
 use schema::HardwareSpec;
 use schema::topology::hardware;

@@ -1,4 +1,4 @@
-//! A learnt model of one kind of kernel, and its prediction for a work on a device.
+//! The trained model of one kind of kernel, and its predictions for a work on a device.
 
 use schema::HardwareSpec;
 use serde::{Deserialize, Serialize};

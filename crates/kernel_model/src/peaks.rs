@@ -1,4 +1,5 @@
-//! The roofline of arXiv:2201.07821, whose peaks are measured: those that rows of a table reached.
+//! The roofline of arXiv:2201.07821 with measured peaks: the highest rates that rows of a table
+//! reached.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,7 @@ pub struct MeasuredPeaks {
     pub bytes: f64,
 }
 
-/// How many times the second-level cache a tensor must have, to be read from memory.
+/// Tensors of at least this many times the L2 size are read from memory.
 const BEYOND_L2: f64 = 4.0;
 
 impl MeasuredPeaks {

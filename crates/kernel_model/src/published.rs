@@ -1,8 +1,8 @@
-//! The learnt kernel models of arXiv:2201.07821, for comparison: an MLP for each kind and device,
-//! whose shape and rate are found by a grid.
+//! The MLP kernel models of arXiv:2201.07821, for comparison: one MLP per kind and device, chosen
+//! by grid search.
 //!
-//! The published search chose among MLPs by the rows that they were judged by; this one chooses by
-//! the calibration rows. How an MLP learns is the caller's: this crate has no layers.
+//! The published search chose MLPs by the same rows that it reported errors on; this one uses the
+//! calibration rows. The caller provides the MLP implementation, because this crate has no layers.
 
 use super::device_rows::{DeviceRows, by_device};
 use super::error_metrics::{gmae, mape};
@@ -16,7 +16,7 @@ use super::work::{Element, Kind, Work};
 /// Rows as an MLP reads them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MlpExamples {
-    /// `[N, inputs]`, row by row: logarithms of sizes, and what is no size as it is.
+    /// `[N, inputs]`, row by row: logarithms of sizes; other inputs as they are.
     pub inputs: Vec<f32>,
     /// `[N]`, `ln` of microseconds.
     pub targets: Vec<f32>,

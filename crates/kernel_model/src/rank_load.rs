@@ -1,5 +1,6 @@
-//! The load of a rank's tiles on its device: lookups, row updates, and memory. Each tile is
-//! described once; a rank's load is the sum over its tiles in plan order, without allocating.
+//! Time and memory of the tiles of one rank: lookups, row updates, weights and states. Each tile is
+//! described once; the load of a rank is the sum over its tiles in plan order and allocates
+//! nothing.
 
 use schema::{HardwareSpec, Optimizer};
 
@@ -9,7 +10,7 @@ use crate::tile_use::TileUse;
 
 /// Lookups of V100 whose longest bag decides are within this; see [`UNMEASURED`].
 const MEASURED: (f64, f64) = (0.87, 1.15);
-/// How far off formulas may be that no measurement has been held against.
+/// Lowest and highest factor on the time of a formula that was not compared with measurements.
 const UNMEASURED: (f64, f64) = (0.5, 2.0);
 /// Linearizing, scanning and sorting a handful of ids: the public 8-rank DLRM trace (V100), for one
 /// module of tables.

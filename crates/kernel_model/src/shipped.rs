@@ -1,5 +1,5 @@
-//! The models that come with rowmill, learnt from NeuSight's measurements (MIT): five devices,
-//! 7,000 to 88,000 rows of a kind.
+//! The shipped models, trained on NeuSight's measurements (MIT): five devices, 7,000 to 88,000 rows
+//! per kind.
 
 use super::{Error, KernelModel, Kind};
 

@@ -1,5 +1,5 @@
-//! Which rows a model learns from, which its intervals are found on, and which it is judged by.
-//! Decided by kind and shape, so a shape is in the same part on all devices.
+//! Splits rows into training, calibration and test rows by kind and shape, so that a shape is in
+//! the same part on all devices.
 
 use schema::random::mix;
 

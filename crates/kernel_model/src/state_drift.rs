@@ -1,6 +1,6 @@
-//! Changes of a device's state while a table is measured. Kernels whose tensors just fit L2 take up
-//! to a fifth longer in one part of a table than in another, though they do the same: where the
-//! tensors lie in memory depends on all that was measured before. Knows no model.
+//! Estimates slow changes of a device's state while a table is measured. Kernels whose tensors just
+//! fit L2 take up to a fifth longer in one part of a table than in another, because the memory
+//! layout depends on everything measured before.
 
 use std::cmp::Ordering;
 

@@ -1,6 +1,6 @@
-//! Table IV of arXiv:2201.07821 for a device whose kernels a suite measured: errors of the
-//! published formulas, and of our models with no row of the device, with twenty, and with four
-//! fifths of them. Sweeps are small: each fifth is predicted from the others.
+//! Computes Table IV of arXiv:2201.07821 for a device whose kernels a suite measured: errors of the
+//! published formulas, and of our models with none of the device's rows, with twenty, and with four
+//! fifths of them. Sweeps are small, so each fifth is predicted from the others.
 
 use schema::HardwareSpec;
 use schema::random::mix;
@@ -31,7 +31,6 @@ const BEYOND_L2: f64 = 4.0;
 #[derive(Clone, Copy, Debug)]
 pub struct SuiteMeasured {
     pub work: SuiteWork,
-    /// How long the kernel took.
     pub ns: f64,
 }
 
@@ -88,7 +87,7 @@ impl ErrorPair {
 /// One row of the table: errors of the paper and of our models for one kernel.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SuiteRow {
-    /// As the paper calls it, where it has it; `L` are tables beyond L2, `H` hit rates.
+    /// Label of the paper, if it has one: `L` for tables beyond L2, `H` for hit rates.
     pub kernel: &'static str,
     pub shapes: usize,
     /// Least errors of the paper's three devices.
@@ -129,7 +128,7 @@ enum TableKernel {
 enum Published {
     /// An MLP, or nothing.
     None,
-    /// Of lookups, with and without hit rates.
+    /// The lookup formula, without or with hit rates.
     Plain,
     HitRate,
     /// Bytes by the highest rate.

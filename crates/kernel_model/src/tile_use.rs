@@ -1,5 +1,5 @@
-//! The load of a batch on each tile of a plan: bags, ids, distinct rows. Estimated from feature
-//! statistics, without the ids. Knows no time.
+//! Estimates the use of each tile of a plan by a batch from feature statistics: bags, ids and
+//! distinct rows.
 
 use schema::{FeatureStats, ModelConfig, ShardingPlan, Tile};
 

@@ -1,5 +1,5 @@
-//! Makes the models of one kind from measured rows. The same rows give the same model, byte for
-//! byte, with any number of threads.
+//! Trains the model of one kind on measured rows. The same rows give the same model, byte for byte,
+//! with any number of threads.
 
 use super::Error;
 use super::bins::Bins;

@@ -1,5 +1,5 @@
-//! The work of a kernel: its kind and sizes, and the least FLOPs and bytes. The vocabulary of
-//! kernel models (decision 0005); knows nothing of devices or of times.
+//! The vocabulary of kernel models (decision 0005): kind and sizes of a kernel, and the least FLOPs
+//! and bytes it needs.
 
 use std::fmt;
 

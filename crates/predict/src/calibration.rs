@@ -1,7 +1,7 @@
-//! Costs on a host and its devices: every recorded sample, none trimmed.
+//! Time samples of a host and its devices, from which programs are priced. No sample is dropped.
 //!
-//! Overheads have long tails, so a trimmed mean is too small, and so is the sum over a step's
-//! thousand overheads. Knows no program's structure beyond what [`collect`] reads.
+//! Overheads have long tails, so a trimmed mean would be too small, and so would the sum over a
+//! step's thousand overheads.
 
 pub mod collect;
 pub mod constants;

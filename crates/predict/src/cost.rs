@@ -1,4 +1,4 @@
-//! The time of every part of a [`Program`], with the source of each figure.
+//! The time of every part of a [`Program`], with the evidence for each.
 
 use std::collections::BTreeMap;
 

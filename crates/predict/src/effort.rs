@@ -1,5 +1,5 @@
-//! The least FLOPs and bytes of a work, as operators of our own runs report them. An unrecorded
-//! shape is scaled from recorded ones by these. Knows no kernel.
+//! FLOPs and bytes of a work, as operators of our own runs report them. Unrecorded shapes are
+//! scaled from recorded ones by these.
 
 use schema::OpWork;
 

@@ -1,5 +1,5 @@
-//! Savings of findings from a simulated step instead of the recording's graph: rows of remedies
-//! become works and actions of its program. Knows no rule.
+//! Computes the savings of findings by simulation instead of the recording's graph: rows of
+//! remedies become works and actions of the step's program.
 
 use analyze::antipattern::{self, Action as RowAction, Finding, RowEdit};
 use analyze::graph::{self, DependencyGraph, EdgeKind, NodeId};
@@ -22,7 +22,8 @@ const NEVER: i64 = -(1 << 60);
 /// # Cost
 /// `O(n)` in the simulation's nodes for each finding.
 pub fn reprice_findings(
-    (step, simulation): (&Step, &Simulation),
+    step: &Step,
+    simulation: &Simulation,
     is_inside: impl Fn(u32, u32) -> bool,
     findings: &mut [Finding],
 ) -> usize {
@@ -70,13 +71,13 @@ impl EditedSimulation<'_> {
         let rank = ranks.iter().position(|rank| rank.rank == edit.rank)?;
         for row in edit.rows.iter().filter(|row| is_inside(edit.rank, **row)) {
             let place = *self.step.recorded.ranks[rank].rows.get(row)?;
-            self.apply_action((rank, place), edit.action)?;
+            self.apply_action(rank, place, edit.action)?;
             self.changed += 1;
         }
         Some(())
     }
 
-    fn apply_action(&mut self, (rank, place): (usize, Place), action: RowAction) -> Option<()> {
+    fn apply_action(&mut self, rank: usize, place: Place, action: RowAction) -> Option<()> {
         match action {
             RowAction::Scale(factor) => self.scale(&self.nodes(rank, place), factor),
             RowAction::Overlap => self.scale(&self.nodes(rank, place), 0.0),
@@ -87,8 +88,8 @@ impl EditedSimulation<'_> {
                     self.scale(&nodes, ns.max(0) as f64 / total as f64);
                 }
             }
-            RowAction::Unblock => self.unblock((rank, place))?,
-            RowAction::CloseGap => self.close_gap((rank, place))?,
+            RowAction::Unblock => self.unblock(rank, place)?,
+            RowAction::CloseGap => self.close_gap(rank, place)?,
             RowAction::ArriveEarlier(_) => return None,
         }
         Some(())
@@ -118,7 +119,7 @@ impl EditedSimulation<'_> {
     }
 
     /// Removes the host's waits for devices.
-    fn unblock(&mut self, (rank, place): (usize, Place)) -> Option<()> {
+    fn unblock(&mut self, rank: usize, place: Place) -> Option<()> {
         let Place::Actions { thread, first, last } = place else { return None };
         let actions = &self.step.program.ranks[rank].threads[thread].actions;
         for (at, action) in actions.iter().enumerate().take(last + 1).skip(first) {
@@ -136,7 +137,7 @@ impl EditedSimulation<'_> {
     }
 
     /// Removes the gap before a place on its thread.
-    fn close_gap(&mut self, (rank, place): (usize, Place)) -> Option<()> {
+    fn close_gap(&mut self, rank: usize, place: Place) -> Option<()> {
         let Place::Actions { thread, first, .. } = place else { return None };
         let before = first.checked_sub(1)?;
         let actions = &self.step.program.ranks[rank].threads[thread].actions;

@@ -1,9 +1,10 @@
-//! Predicts steps: a step without times ([`Program`](program::Program)), its costs ([`cost`],
-//! [`calibration`]), and their simulation ([`simulate`]).
+//! Predicts training steps. A [`Program`](program::Program) is a step without times,
+//! [`calibration`] and [`cost`] give its times, and [`simulate`] combines both. Kernel times of
+//! hardware that was not recorded come from `kernel_model`.
 //!
-//! A simulated step is a trace like any other. There is no engine here: programs become graphs of
-//! `analyze::graph`, which relaxes them. Pure: no file, clock or environment, and the same input
-//! gives the same bytes.
+//! A simulated step is a trace like any other. The simulation engine is `analyze::graph`: programs
+//! become dependency graphs, which it relaxes. The crate is pure: it uses no file, clock or
+//! environment, and the same input gives the same bytes.
 
 pub mod calibration;
 pub mod cost;

@@ -1,5 +1,5 @@
-//! How a step is simulated: in full, or by the published methods, for comparison. Those predict
-//! when a step ends and nothing within it.
+//! How a step is simulated: in full, or by published methods for comparison. The published methods
+//! predict only the end of a step.
 
 pub mod algorithm1;
 mod published_code;
@@ -34,13 +34,15 @@ pub enum Mode {
 /// # Errors
 /// [`Error::Cycle`].
 pub fn predict_step_times(
-    (program, setting): (&Program, &Setting),
-    (calibration, constants): (&Calibration, &Constants),
+    program: &Program,
+    setting: &Setting,
+    calibration: &Calibration,
+    constants: &Constants,
     mode: Mode,
 ) -> Result<Vec<i64>, Error> {
     Ok(match mode {
         Mode::Algorithm1 => {
-            algorithm1::predict_step_times((program, setting), calibration, constants)
+            algorithm1::predict_step_times(program, setting, calibration, constants)
         }
         Mode::Published => {
             let costs = Prices::new(calibration, Method::Trimmed).price(program, setting);

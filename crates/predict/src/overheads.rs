@@ -1,4 +1,4 @@
-//! Mean and deviation of the host's overheads, and whether they depend on operators and sizes.
+//! Statistics of the host's overheads, and whether they depend on operators and sizes.
 
 use std::collections::BTreeMap;
 
@@ -42,10 +42,10 @@ pub fn summarize_overheads(
             by_operator.entry(&key.name).or_default().extend(samples);
         }
         let all: Vec<i64> = by_operator.values().flatten().copied().collect();
-        rows.extend(row(source, overhead, (None, all)));
+        rows.extend(row(source, overhead, None, all));
         let operators = by_operator
             .into_iter()
-            .filter_map(|(name, samples)| row(source, overhead, (Some(name), samples)));
+            .filter_map(|(name, samples)| row(source, overhead, Some(name), samples));
         let mut operators: Vec<OverheadRow> = operators.collect();
         operators.sort_by_key(|row| std::cmp::Reverse(row.total_ns));
         operators.truncate(top);
@@ -68,7 +68,8 @@ pub fn host_ns_per_launch(calibration: &Calibration) -> Option<f64> {
 fn row(
     source: &str,
     overhead: Overhead,
-    (operator, mut samples): (Option<&str>, Vec<i64>),
+    operator: Option<&str>,
+    mut samples: Vec<i64>,
 ) -> Option<OverheadRow> {
     let mean_ns = mean(&samples)?;
     let square: f64 = samples.iter().map(|ns| (*ns as f64 - mean_ns).powi(2)).sum();

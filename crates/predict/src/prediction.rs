@@ -71,7 +71,7 @@ pub fn predict_step(
     let costs = prices.price(&step.program, &step.recorded.setting(&step.program));
     let simulation = simulate::run(&step.program, &costs)?;
     let intervals =
-        interval::compute_intervals(&step.program, (calibration, &prices), (&simulation, draws));
+        interval::compute_intervals(&step.program, calibration, &prices, &simulation, draws);
     let compared = evaluate::ranks(step, &simulation, &[]);
     let row = |(at, found): (usize, evaluate::RankRow)| {
         let shares = EvidenceShares::from_costs(&costs.ranks[at]);

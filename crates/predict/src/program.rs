@@ -1,5 +1,5 @@
-//! A step without times: what its threads do in which order, what they launch, and who waits for
-//! whom. Knows no durations ([`Costs`](crate::cost::Costs) do) and no trace.
+//! A step without times: the actions of its threads in order, the device work they launch, and who
+//! waits for whom. Times are in [`Costs`](crate::cost::Costs).
 
 pub mod from_execution_trace;
 pub mod from_trainer;

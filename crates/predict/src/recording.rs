@@ -1,8 +1,8 @@
-//! From recorded traces to a [`Program`] and, apart from it, the times it was recorded with.
+//! Reads recorded traces into a [`Program`], and the recorded times apart from it.
 //!
-//! Dependencies come from the graph of the recording (`analyze::graph::measured`), of which only
-//! nodes and edges are read: its weights absorb unexplained time, so relaxing it would only
-//! reproduce the recording.
+//! Dependencies come from the graph of the recording (`analyze::graph::measured`). Only its nodes
+//! and edges are read: its weights absorb unexplained time, so relaxing it would only reproduce the
+//! recording.
 
 mod reader;
 mod recorded;
@@ -59,7 +59,7 @@ impl<'a> Job<'a> {
         let mut structure = Structure::from_job(&facts);
         for meeting in &mut structure.meetings {
             let said = meeting.parts.iter().filter_map(|&(rank, row)| {
-                sizes::bytes((&scopes[rank], facts.ranks[rank].tree(), &sizes.tensors), row)
+                sizes::bytes(&scopes[rank], facts.ranks[rank].tree(), &sizes.tensors, row)
             });
             meeting.bytes = meeting.bytes.max(said.max().unwrap_or(0));
         }
@@ -97,10 +97,10 @@ impl<'a> Job<'a> {
                 step_ns: span.end - span.start,
                 ..RankTimes::default()
             };
-            let of_row = works::read(&read, &mut step.program.names, (&mut rank, &mut recorded));
+            let of_row = works::read(&read, &mut step.program.names, &mut rank, &mut recorded);
             let places = of_row.iter().map(|(row, work)| (*row, Place::Work(*work)));
             recorded.rows.extend(places);
-            threads::read(&read, &mut step.program.names, (&of_row, &mut rank, &mut recorded))?;
+            threads::read(&read, &mut step.program.names, &of_row, &mut rank, &mut recorded)?;
             step.program.ranks.push(rank);
             step.recorded.ranks.push(recorded);
             work_of.push(of_row);

@@ -1,7 +1,8 @@
-//! A program and its costs as a [`DependencyGraph`], relaxed: when everything happens.
+//! Simulates a program: program and costs become a [`DependencyGraph`], whose solution gives the
+//! start and end of everything.
 //!
-//! The graph is `analyze::graph`'s and so is the engine. Contention is not modelled, unless the
-//! costs already include it.
+//! Graph and solver are those of `analyze::graph`. Contention is not modelled, unless the costs
+//! already include it.
 
 mod write;
 
@@ -95,7 +96,7 @@ pub fn run(program: &Program, costs: &Costs) -> Result<Simulation, Error> {
         .ranks
         .iter()
         .zip(&costs.ranks)
-        .map(|(rank, costs)| draft.rank(program, rank, (costs, origin)))
+        .map(|(rank, costs)| draft.rank(program, rank, costs, origin))
         .collect();
     for collective in &program.collectives {
         let hub = draft.node(NodeKind::Collective, 0);
@@ -153,7 +154,8 @@ impl Draft<'_> {
         &mut self,
         program: &Program,
         rank: &Rank,
-        (costs, origin): (&RankCosts, i64),
+        costs: &RankCosts,
+        origin: i64,
     ) -> RankNodes {
         let start = self.node(NodeKind::StepMarker, costs.start_ns - origin);
         let works: Vec<Ends> = rank
@@ -177,7 +179,7 @@ impl Draft<'_> {
         let actions = actions.map(|(thread, costs)| {
             let mut at = start;
             let one = |(action, cost): (&Action, &Cost)| {
-                at = self.action(&mut open, (action, cost.ns, at));
+                at = self.action(&mut open, action, cost.ns, at);
                 at
             };
             thread.actions.iter().zip(costs).map(one).collect()
@@ -190,7 +192,7 @@ impl Draft<'_> {
             self.edge(EdgeKind::Data, *source, node, weight);
         }
         let launched = open.launched;
-        self.work_edges(rank, costs, (start, &works, &launched));
+        self.work_edges(rank, costs, start, &works, &launched);
         RankNodes { start, main: rank.main, actions, works }
     }
 
@@ -210,7 +212,9 @@ impl Draft<'_> {
     fn action(
         &mut self,
         open: &mut PendingLinks<'_>,
-        (action, ns, before): (&Action, i64, NodeId),
+        action: &Action,
+        ns: i64,
+        before: NodeId,
     ) -> NodeId {
         let order = EdgeKind::ProgramOrder;
         match action {
@@ -227,7 +231,7 @@ impl Draft<'_> {
             Action::Wait(works) => {
                 let node = self.node(NodeKind::HostWork, 0);
                 self.edge(order, before, node, 0);
-                self.awaits(open, (works, node, 0));
+                self.awaits(open, works, node, 0);
                 node
             }
             Action::Await { signal, wakes } => {
@@ -236,14 +240,16 @@ impl Draft<'_> {
                 open.awaiting.push((*signal, node, *wakes));
                 node
             }
-            Action::Call(call) => self.call(open, (call, ns, before)),
+            Action::Call(call) => self.call(open, call, ns, before),
         }
     }
 
     fn call(
         &mut self,
         open: &mut PendingLinks<'_>,
-        (call, ns, before): (&Call, i64, NodeId),
+        call: &Call,
+        ns: i64,
+        before: NodeId,
     ) -> NodeId {
         let order = EdgeKind::ProgramOrder;
         let mut at = before;
@@ -251,7 +257,7 @@ impl Draft<'_> {
             at = self.node(NodeKind::Launch, 0);
             self.edge(order, before, at, 0);
             if let Some(room) = call.room {
-                self.awaits(open, (&[room], at, 0));
+                self.awaits(open, &[room], at, 0);
             }
             call.launches.iter().for_each(|work| open.launched[*work as usize] = Some(at));
         }
@@ -264,18 +270,18 @@ impl Draft<'_> {
             Returns::AtOnce => self.edge(order, at, node, 0),
             Returns::AfterCopy => {
                 self.edge(order, at, node, 0);
-                self.awaits(open, (&call.awaits, node, self.constants.copy_return_ns));
+                self.awaits(open, &call.awaits, node, self.constants.copy_return_ns);
             }
             Returns::AfterAwaited => {
                 let returns = self.constants.sync_return_ns;
                 self.edge(order, at, node, returns);
-                self.awaits(open, (&call.awaits, node, returns));
+                self.awaits(open, &call.awaits, node, returns);
             }
         }
         node
     }
 
-    fn awaits(&mut self, open: &PendingLinks<'_>, (works, node, weight): (&[WorkId], NodeId, i64)) {
+    fn awaits(&mut self, open: &PendingLinks<'_>, works: &[WorkId], node: NodeId, weight: i64) {
         for work in works {
             let source = open.works[*work as usize].1;
             self.edge(EdgeKind::Synchronization, source, node, weight);
@@ -286,7 +292,9 @@ impl Draft<'_> {
         &mut self,
         rank: &Rank,
         costs: &RankCosts,
-        (start, nodes, launched): (NodeId, &[Ends], &[Option<NodeId>]),
+        start: NodeId,
+        nodes: &[Ends],
+        launched: &[Option<NodeId>],
     ) {
         for (at, work) in rank.works.iter().enumerate() {
             let node = nodes[at].0;
@@ -312,10 +320,10 @@ impl Draft<'_> {
 /// Links of a rank that are resolved while its actions are added.
 struct PendingLinks<'a> {
     works: &'a [Ends],
-    /// Per work: the node at whose end its launch begins.
+    /// By work: the node at whose end its launch begins.
     launched: Vec<Option<NodeId>>,
-    /// Per signal: the node at whose end it is given.
+    /// By signal: the node at whose end it is given.
     signalled: Vec<Option<NodeId>>,
-    /// What waits for signals.
+    /// Nodes that wait for a signal, with the name that prices waking up.
     awaiting: Vec<(u32, NodeId, Option<StringId>)>,
 }

@@ -1,9 +1,10 @@
-//! Predicts a step on hardware that is not at hand: time by stage and rank, an interval, and
-//! memory, from a configuration, a plan and a topology. Uses no trace.
+//! Predicts a step on hardware that was not recorded: time by stage and rank, an interval, and
+//! memory, from a configuration, a plan and a topology.
 //!
-//! A step runs in the trainer's order: ids to their owners, lookups, pooled vectors back, the dense
-//! layers with sums of gradients beside the backward pass, gradients to the owners of the rows, and
-//! row updates. Ranks meet at every exchange, so a stage takes as long as on its slowest rank.
+//! A step runs in the trainer's order: ids move to the ranks of their rows, lookups, pooled vectors
+//! move back, dense layers with gradient reductions beside the backward pass, gradients move to the
+//! ranks of their rows, and row updates. Ranks meet at every exchange, so a stage takes as long as
+//! on its slowest rank.
 
 pub mod cpu;
 mod dense;

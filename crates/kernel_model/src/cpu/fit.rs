@@ -1,5 +1,5 @@
-//! Fits a non-negative time per unit of each amount by the relative errors of measured works, and
-//! the residuals of works of similar size.
+//! Fits a non-negative time per unit to each amount of work, and averages the residuals of similar
+//! works.
 
 use super::work::CpuWork;
 

@@ -1,4 +1,4 @@
-//! Measurements of several runs on one machine, joined. Knows no model of them.
+//! Merges measurements of several runs on one machine.
 
 use super::measured::{Machine, MeasuredSteps};
 use crate::Error;

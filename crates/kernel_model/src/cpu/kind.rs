@@ -1,4 +1,5 @@
-//! What one kind of operation takes: a sum of amounts, and what works of similar size leave over.
+//! The time of one kind of operation: a sum over amounts of work, corrected by residuals of similar
+//! works.
 
 use serde::{Deserialize, Serialize};
 

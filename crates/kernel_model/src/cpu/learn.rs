@@ -1,4 +1,4 @@
-//! Learns a CPU's model from measured steps and lookups, and judges it by those held out.
+//! Trains the model of a CPU on measured steps and lookups, and evaluates it on those held out.
 
 use std::collections::BTreeMap;
 

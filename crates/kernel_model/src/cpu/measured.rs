@@ -1,5 +1,5 @@
-//! Measured training steps of many configurations, and lookups called alone, as text: a line of
-//! JSON for the machine, then one for each. Knows no model of them.
+//! Measured training steps of many configurations, and lookups measured alone, as JSON lines: the
+//! machine first, then one line per step or set of tables.
 
 use schema::{DataType, HardwareSpec, IndexDistribution, Optimizer};
 use serde::de::DeserializeOwned;
@@ -44,7 +44,6 @@ pub struct MeasuredStep {
     pub config: String,
     /// Overrides of the configuration.
     pub set: Vec<(String, String)>,
-    /// Ids per bag.
     pub pooling: u32,
     /// Steps that count (undisturbed ones if there are enough), and steps in total.
     pub steps: [u32; 2],
@@ -70,7 +69,6 @@ pub struct EqualTables {
     pub batch_size: usize,
     pub data_type: DataType,
     pub optimizer: Optimizer,
-    /// How often each row is looked up.
     pub ids: IndexDistribution,
 }
 

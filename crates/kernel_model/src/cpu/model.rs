@@ -1,4 +1,4 @@
-//! A model of a CPU: what its kinds of operations take; stored as JSON.
+//! The trained model of a CPU, stored as JSON.
 
 use std::collections::BTreeMap;
 

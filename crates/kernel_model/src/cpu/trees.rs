@@ -1,4 +1,5 @@
-//! Boosted trees over what sums of amounts leave over. Knows no operation.
+//! Boosted trees over the residuals of works. Features are plain numbers: nothing here depends on
+//! operations.
 
 use schema::random::CounterRng;
 use serde::{Deserialize, Serialize};

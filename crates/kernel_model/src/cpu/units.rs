@@ -1,4 +1,5 @@
-//! What a unit of each amount takes; threads that wake up take part from then on.
+//! Time per unit of each amount of work, fitted together with the time that threads take to wake
+//! up.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! The trainer's operations as amounts of work: each amount has a time per unit to be learnt, and
-//! times add up. Knows no time.
+//! Describes the trainer's operations as amounts of work. Each amount has a time per unit, to be
+//! learned, and the times add up.
 
 use schema::{GemmProduct, Op, Optimizer, Precision};
 

@@ -1,5 +1,5 @@
-//! The work of lookups and row updates on a CPU: rows from each cache and from memory, bags, ids,
-//! sums. Hit rates are those of caches that keep rows from step to step. Knows no time.
+//! Amounts of work of lookups and row updates on a CPU: rows from each cache and from memory, bags,
+//! ids, sums. Hit rates assume that caches keep rows from step to step.
 
 use schema::{Granularity, Optimizer};
 

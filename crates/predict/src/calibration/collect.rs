@@ -1,4 +1,4 @@
-//! Collects samples from recorded steps. Classifies each duration, and derives nothing from it.
+//! Collects samples from recorded steps by classifying each duration.
 
 use std::collections::BTreeMap;
 
@@ -20,9 +20,9 @@ pub fn add(calibration: &mut Calibration, step: &Step, ranks: &[usize]) {
             Some(steps) => *steps += 1,
             None => calibration.recordings.push(1),
         }
-        host(calibration, program, (rank, recorded));
-        works(calibration, number, (program, rank, recorded));
-        waits(calibration, program, (rank, recorded));
+        host(calibration, program, rank, recorded);
+        works(calibration, number, program, rank, recorded);
+        waits(calibration, program, rank, recorded);
     }
     operator_calls::collect(&mut calibration.launches, step, ranks);
     for collective in &program.collectives {
@@ -122,7 +122,7 @@ fn segments<'a>(
     })
 }
 
-fn host(calibration: &mut Calibration, program: &Program, (rank, recorded): (&Rank, &RankTimes)) {
+fn host(calibration: &mut Calibration, program: &Program, rank: &Rank, recorded: &RankTimes) {
     let mut samples: BTreeMap<Segment, Vec<i64>> = BTreeMap::new();
     for (segment, ns) in segments(rank, recorded, calibration.event_ns) {
         samples.entry(segment).or_default().push(ns);
@@ -135,7 +135,9 @@ fn host(calibration: &mut Calibration, program: &Program, (rank, recorded): (&Ra
 fn works(
     calibration: &mut Calibration,
     number: u32,
-    (program, rank, recorded): (&Program, &Rank, &RankTimes),
+    program: &Program,
+    rank: &Rank,
+    recorded: &RankTimes,
 ) {
     let mut samples: BTreeMap<(WorkKind, StringId, StringId), Vec<i64>> = BTreeMap::new();
     for (work, (from, to)) in rank.works.iter().zip(&recorded.works) {
@@ -152,7 +154,7 @@ fn works(
     }
 }
 
-fn waits(calibration: &mut Calibration, program: &Program, (rank, recorded): (&Rank, &RankTimes)) {
+fn waits(calibration: &mut Calibration, program: &Program, rank: &Rank, recorded: &RankTimes) {
     let mut found: BTreeMap<Waiting, Vec<i64>> = BTreeMap::new();
     let mut add = |waiting, ns: i64| found.entry(waiting).or_default().push(ns);
     let end = |work: &u32| recorded.works[*work as usize].1;
@@ -183,7 +185,7 @@ fn waits(calibration: &mut Calibration, program: &Program, (rank, recorded): (&R
     }
     for (at, called) in called.iter().enumerate() {
         let Some(called) = called else { continue };
-        if let Some((waiting, ns)) = start(rank, recorded, (at, *called)) {
+        if let Some((waiting, ns)) = start(rank, recorded, at, *called) {
             add(waiting, ns);
         }
     }
@@ -194,7 +196,7 @@ fn waits(calibration: &mut Calibration, program: &Program, (rank, recorded): (&R
 
 /// Classifies the start of a work: a launch if nothing was pending at its call, otherwise a wait
 /// for the work that ended last before it.
-fn start(rank: &Rank, recorded: &RankTimes, (at, called): (usize, i64)) -> Option<(Waiting, i64)> {
+fn start(rank: &Rank, recorded: &RankTimes, at: usize, called: i64) -> Option<(Waiting, i64)> {
     let work = &rank.works[at];
     let started = recorded.works[at].0;
     let end = |work: u32| recorded.works[work as usize].1;

@@ -1,4 +1,4 @@
-//! Derives the constants of starts and waits from samples.
+//! Derives the constants of launches and waits from samples.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! A calibration as text: JSON of one version, with where it was taken and every sample.
+//! Stores a calibration as JSON of one version, with its machine and every sample.
 
 use std::collections::BTreeMap;
 

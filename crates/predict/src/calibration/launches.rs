@@ -1,5 +1,5 @@
-//! The calls and launches of recorded operators, from which an untimed step gets its own. Knows no
-//! durations.
+//! The calls and launches of recorded operators, which steps without times are given as well.
+//! Contains no durations.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -70,7 +70,7 @@ impl Launches {
             for (name, by_sizes) in from {
                 for (sizes, variants) in by_sizes {
                     for variant in variants {
-                        add(to, (&name, &sizes), variant);
+                        add(to, &name, &sizes, variant);
                     }
                 }
             }
@@ -85,7 +85,7 @@ impl Launches {
 }
 
 /// Counts a variant. Variants that differ only in sample keys are merged.
-pub(super) fn add(to: &mut ByOperator, (name, sizes): (&str, &str), variant: Variant) {
+pub(super) fn add(to: &mut ByOperator, name: &str, sizes: &str, variant: Variant) {
     let known = to.entry(name.to_owned()).or_default().entry(sizes.to_owned()).or_default();
     match known.iter_mut().find(|known| is_alike(&known.calls, &variant.calls)) {
         None => known.push(variant),

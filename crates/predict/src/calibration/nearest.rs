@@ -1,8 +1,8 @@
 //! Estimates the time at unrecorded sizes from recorded sizes of the same work.
 //!
-//! SizeText are the numbers in a text such as `512x128 float, 128x128 float`; what an operator says
-//! of its FLOPs and bytes follows them. Knows no kernel: it only assumes that time grows as a power
-//! of what grows.
+//! Sizes are the numbers in a text such as `512x128 float, 128x128 float`, followed by FLOPs and
+//! bytes if the operator reports them. The only assumption is that time follows a power law in the
+//! sizes.
 
 use crate::effort::Effort;
 
@@ -131,8 +131,8 @@ pub fn is_lined(a: &str, b: &str) -> bool {
 /// Estimates the time at the sizes of `detail` from `known` sizes and times.
 ///
 /// Two known sizes are used if all dimensions that differ, differ by one factor. Between them, time
-/// follows the power law through both. Beyond them it does too, with the exponent clamped to 0 to
-/// 1. From the nearest size alone, the exponent is `alone`, which is one for work that moves or
+/// follows the power law through both. Beyond them it does too, with the exponent clamped to the
+/// range from 0 to 1. From the nearest size alone, the exponent is `alone`, which is one for work that moves or
 /// computes data and zero for work independent of size. Returns `None` if no known sizes have the
 /// same form.
 pub fn find(known: &[(&str, f64)], detail: &str, alone: f64) -> Option<Near> {

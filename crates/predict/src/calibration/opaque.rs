@@ -1,4 +1,5 @@
-//! Prices unrecorded operators by the bytes they move, at the rate of everything recorded.
+//! Prices operators that were never recorded by the bytes they move, at the rate of everything
+//! recorded.
 
 use super::constants::transfer;
 use super::{Calibration, mean};
@@ -44,7 +45,7 @@ impl OpaqueCosts {
     ///
     /// A tensor that alone would take twice as long as `ns` is not read as a whole, such as a
     /// lookup's table. It does not count.
-    pub fn growth(&self, (known, ns): (&str, f64), wanted: &str) -> f64 {
+    pub fn growth(&self, known: &str, ns: f64, wanted: &str) -> f64 {
         const MOST: f64 = 2.0;
         let Transfer { fixed_ns, per_byte_ns } = self.work;
         let (mut from, mut to) = (fixed_ns, fixed_ns);

@@ -15,7 +15,7 @@ pub fn collect(launches: &mut Launches, step: &Step, ranks: &[usize]) {
         launches.seen.extend(seen);
         let read = CallReader { program: &step.program, rank, recorded };
         for (place, thread) in rank.threads.iter().enumerate() {
-            read.thread((place, thread), launches);
+            read.thread(place, thread, launches);
         }
     }
 }
@@ -32,12 +32,12 @@ struct OpenOperator {
     name: String,
     sizes: String,
     calls: Vec<ApiCall>,
-    /// By the operator inside that called: its row, name and sizes.
+    /// By nested caller: its row, its name and sizes, and its calls.
     inside: Vec<(u32, (String, String), Vec<ApiCall>)>,
 }
 
 impl CallReader<'_> {
-    fn thread(&self, (place, thread): (usize, &Thread), launches: &mut Launches) {
+    fn thread(&self, place: usize, thread: &Thread, launches: &mut Launches) {
         let text = |name| self.program.text(name).to_owned();
         let mut open: Option<OpenOperator> = None;
         let mut depth = 0;
@@ -51,10 +51,9 @@ impl CallReader<'_> {
                 (Action::End, Some(_)) => {
                     let Some(done) = open.take() else { continue };
                     let variant = |calls| Variant { count: 1, calls };
-                    let outer = (done.name.as_str(), done.sizes.as_str());
-                    add(&mut launches.outer, outer, variant(done.calls));
+                    add(&mut launches.outer, &done.name, &done.sizes, variant(done.calls));
                     for (_, (name, sizes), calls) in done.inside {
-                        add(&mut launches.inner, (&name, &sizes), variant(calls));
+                        add(&mut launches.inner, &name, &sizes, variant(calls));
                     }
                 }
                 (Action::Host(segment), Some(open)) => open.sizes = text(segment.detail),

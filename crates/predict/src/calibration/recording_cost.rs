@@ -1,5 +1,5 @@
-//! The profiler's own cost per recorded event, found from the time of steps without it. It is
-//! subtracted from host samples, and so from predictions.
+//! Finds the profiler's overhead per recorded event from the time of steps without the profiler. It
+//! is subtracted from host samples, and so from predictions.
 
 use super::Calibration;
 use super::price::{Method, Prices};

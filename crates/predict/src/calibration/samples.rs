@@ -1,5 +1,4 @@
-//! Samples of device work, each with the recorded step it was taken in, and their centre. Knows
-//! neither names nor sizes.
+//! Samples of device work, each with the recorded step it was taken in, and their central time.
 
 use analyze::distribution;
 

@@ -1,4 +1,5 @@
-//! A collective that ranks no longer need, such as the exchange of lengths before that of ids.
+//! Drops a collective that ranks no longer need, such as the exchange of lengths before that of
+//! ids.
 
 use std::collections::{BTreeMap, BTreeSet};
 

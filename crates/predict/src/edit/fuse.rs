@@ -1,4 +1,4 @@
-//! Runs of operators that become one: one set of overheads, and kernels that do the work of all.
+//! Fuses runs of operators into one: one set of overheads, and one kernel that does all the work.
 
 use std::collections::{BTreeMap, BTreeSet};
 

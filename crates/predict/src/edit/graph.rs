@@ -1,4 +1,4 @@
-//! A region of operators whose launches become one launch of a graph.
+//! Replaces the launches of a region of operators by the launch of one graph.
 
 use super::position::EditPosition;
 use super::select::{find_operators, name};

@@ -1,4 +1,4 @@
-//! An operator that is called once more.
+//! Calls an operator once more.
 
 use std::collections::BTreeMap;
 

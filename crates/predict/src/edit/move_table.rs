@@ -1,4 +1,4 @@
-//! Embedding tables that another rank looks up.
+//! Moves embedding tables to another rank.
 
 use schema::pattern;
 

@@ -1,4 +1,4 @@
-//! Operators whose kernels run on a stream of their own, beside what follows them.
+//! Moves the kernels of operators to a stream of their own, in parallel to what follows them.
 
 use std::collections::BTreeSet;
 

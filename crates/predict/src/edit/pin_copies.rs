@@ -1,5 +1,5 @@
-//! Copies to devices from pinned memory: they no longer go through a staging buffer, and the host
-//! need not wait for them.
+//! Pins the host memory of copies to devices: they skip the staging buffer, and the host need not
+//! wait for them.
 
 use std::collections::BTreeSet;
 

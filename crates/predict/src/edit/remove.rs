@@ -1,4 +1,4 @@
-//! Operators that are no longer called.
+//! Removes operators.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! Operators that are called at another place of their thread.
+//! Moves operators to another place on their thread.
 
 use std::collections::BTreeMap;
 

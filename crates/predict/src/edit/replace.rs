@@ -1,4 +1,4 @@
-//! Operators that become another one, such as a slow optimizer that becomes a fused one.
+//! Replaces operators by another one, such as a slow optimizer by a fused one.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,7 +1,8 @@
-//! A step at another size, such as another batch size, from steps recorded at two.
+//! Predicts a step at another size, such as another batch size, from steps recorded at two sizes.
 //!
-//! One recording cannot say which sizes are the batch's: a batch of 512 in a network with layers of
-//! 512 looks the same. Two can: what differs between them grows with the batch, along a line.
+//! One recording cannot tell which sizes belong to the batch: a batch of 512 in a network with
+//! layers of 512 looks the same. Two recordings can, because the sizes that differ between them
+//! grow linearly with the batch.
 
 use super::position::EditPosition;
 use crate::Error;

@@ -1,4 +1,4 @@
-//! Kernels that take longer or shorter.
+//! Scales the time of kernels.
 
 use schema::pattern;
 

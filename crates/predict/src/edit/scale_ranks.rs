@@ -1,4 +1,4 @@
-//! More ranks, or fewer, each with the work that one has.
+//! Changes the number of ranks at constant work per rank.
 
 use super::position::EditPosition;
 use crate::Error;

@@ -1,4 +1,4 @@
-//! What a pattern selects: outermost operators of threads, by name. Changes nothing.
+//! Selects outermost operators of threads by name patterns.
 
 use std::collections::BTreeSet;
 

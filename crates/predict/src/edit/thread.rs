@@ -1,4 +1,4 @@
-//! Operators that a thread of their own calls, such as the input distribution of the next batch.
+//! Moves operators to a thread of their own, such as the input distribution of the next batch.
 
 use std::collections::BTreeMap;
 

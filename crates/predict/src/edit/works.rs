@@ -1,4 +1,4 @@
-//! Removes device work and rewires what waited for it. Knows no operator.
+//! Removes device work and rewires everything that waited for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 

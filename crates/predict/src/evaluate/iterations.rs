@@ -1,4 +1,4 @@
-//! Many steps of one recording: the first ones predict the mean of the rest.
+//! Predicts the later steps of a recording from its first ones.
 
 use serde::Serialize;
 

@@ -1,4 +1,4 @@
-//! One rank left out: its step predicted from what the other ranks cost.
+//! Predicts the step of each rank from the samples of the other ranks.
 
 use serde::Serialize;
 
@@ -81,10 +81,12 @@ fn row(step: &Step, rank: usize) -> Result<LeftOutRow, Error> {
     });
     let mean_end = ends.sum::<i64>() / others.len() as i64;
     let published =
-        algorithm1::predict_step_times((&step.program, &setting), &calibration, &constants);
+        algorithm1::predict_step_times(&step.program, &setting, &calibration, &constants);
     let played = mode::predict_step_times(
-        (&step.program, &setting),
-        (&calibration, &constants),
+        &step.program,
+        &setting,
+        &calibration,
+        &constants,
         Mode::Published,
     )?;
     let error = |method| Ok::<f64, Error>(error_pct(run(&price(method))?, measured_ns));

@@ -1,5 +1,5 @@
-//! Replays a recorded step: its own host segments and kernels, but starts, waits and transfers
-//! between ranks from a few constants of some ranks.
+//! Replays a recorded step: its own host segments and kernels, but starts, waits and transfers from
+//! constants of some ranks.
 
 use std::collections::BTreeMap;
 

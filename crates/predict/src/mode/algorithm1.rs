@@ -1,5 +1,5 @@
-//! The published algorithm, for comparison: one host clock, one device clock, and the only wait is
-//! that of a kernel for its launch.
+//! Algorithm 1 of arXiv:2201.07821, for comparison: one host clock and one device clock; kernels
+//! wait for their launch, and nothing else waits.
 //!
 //! # Source
 //! arXiv:2201.07821, Algorithm 1, with its constants: 1 µs between kernels, 10 µs for every call,
@@ -19,13 +19,14 @@ const CALL_NS: i64 = 10_000;
 /// The algorithm has one thread: the threads of the program run one after the other, each up to
 /// where it waits for another.
 pub fn predict_step_times(
-    (program, setting): (&Program, &Setting),
+    program: &Program,
+    setting: &Setting,
     calibration: &Calibration,
     constants: &Constants,
 ) -> Vec<i64> {
     let costs = Prices::new(calibration, Method::Trimmed).price(program, setting);
     let ranks = program.ranks.iter().zip(&costs.ranks);
-    ranks.map(|(rank, costs)| step(program, rank, (costs, constants))).collect()
+    ranks.map(|(rank, costs)| step(program, rank, costs, constants)).collect()
 }
 
 /// The host clock and the device clock of the algorithm.
@@ -35,7 +36,7 @@ struct Clocks {
     device: i64,
 }
 
-fn step(program: &Program, rank: &Rank, (costs, constants): (&RankCosts, &Constants)) -> i64 {
+fn step(program: &Program, rank: &Rank, costs: &RankCosts, constants: &Constants) -> i64 {
     let kernel = |work: WorkId| {
         let of = &rank.works[work as usize];
         let met = of.collective.map(|at| &program.collectives[at as usize]);

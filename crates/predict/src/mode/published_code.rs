@@ -1,9 +1,9 @@
-//! The published code, for comparison: a clock of the host and one each for the compute and the
-//! communication stream of a rank; ranks meet where an operator has a collective.
+//! The published code, for comparison: each rank has a host clock and a clock for its compute and
+//! communication streams, and ranks meet at operators with a collective.
 //!
-//! It differs from Algorithm 1: a kernel begins when its launch is over, streams wait for each
-//! other around collectives, all ranks for the slowest, and the host for the device in every
-//! `aten::to`. Nothing else waits, and no queue is ever full.
+//! In contrast to Algorithm 1, a kernel starts when its launch is over, streams wait for each other
+//! around collectives, all ranks wait for the slowest one, and the host waits for the device in
+//! every `aten::to`. Queues are never full.
 //!
 //! # Source
 //! facebookresearch/param and its performance model: a call takes 4 µs, 1 µs passes between
@@ -24,7 +24,7 @@ pub fn predict_step_times(program: &Program, costs: &Costs, constants: &Constant
         .ranks
         .iter()
         .zip(&costs.ranks)
-        .map(|(rank, costs)| RankClock::new(program, (rank, costs), constants))
+        .map(|(rank, costs)| RankClock::new(program, rank, costs, constants))
         .collect();
     loop {
         // Each up to the end of its next operator with a collective.
@@ -77,7 +77,8 @@ struct RankClock<'a> {
 impl<'a> RankClock<'a> {
     fn new(
         program: &'a Program,
-        (rank, costs): (&'a Rank, &'a RankCosts),
+        rank: &'a Rank,
+        costs: &'a RankCosts,
         constants: &'a Constants,
     ) -> Self {
         Self {

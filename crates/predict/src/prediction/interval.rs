@@ -1,4 +1,4 @@
-//! Intervals of predictions, by simulating the step with other samples.
+//! Computes intervals of predictions by simulating the step with randomly drawn samples.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use trace::store::StringId;
 use super::draws::Draws;
 use crate::calibration::price::Prices;
 use crate::calibration::{Calibration, Key, runs};
-use crate::program::{Action, Part, Program, Rank, Returns, Segment, WorkKind};
+use crate::program::{Action, Part, Program, Returns, Segment, WorkKind};
 use crate::simulate::Simulation;
 
 /// An action or work whose cost is drawn from samples.
@@ -46,15 +46,17 @@ pub(super) struct StepInterval {
 /// rank's step.
 pub(super) fn compute_intervals(
     program: &Program,
-    (calibration, prices): (&Calibration, &Prices),
-    (simulation, draws): (&Simulation, Draws),
+    calibration: &Calibration,
+    prices: &Prices,
+    simulation: &Simulation,
+    draws: Draws,
 ) -> Vec<StepInterval> {
     let mut elements = Vec::new();
     let mut found = Found::default();
-    for (at, rank) in program.ranks.iter().enumerate() {
-        add(&mut elements, program, (at, rank), (simulation, calibration, &mut found));
+    for at in 0..program.ranks.len() {
+        add(&mut elements, program, at, simulation, calibration, &mut found);
     }
-    let scaling = scaling(&mut elements, (program, simulation), prices);
+    let scaling = scaling(&mut elements, program, simulation, prices);
     let mut drawn: Vec<Vec<i64>> = vec![Vec::new(); program.ranks.len()];
     let mut again = simulation.clone();
     let runs = run_factors(calibration);
@@ -107,7 +109,8 @@ const SCALING: u64 = RUN + 1;
 /// names. Names with too few errors use those of all names.
 fn scaling(
     elements: &mut [Element<'_>],
-    (program, simulation): (&Program, &Simulation),
+    program: &Program,
+    simulation: &Simulation,
     prices: &Prices,
 ) -> Scaling {
     const FEWEST: usize = 3;
@@ -219,9 +222,12 @@ struct Found<'a> {
 fn add<'a>(
     elements: &mut Vec<Element<'a>>,
     program: &Program,
-    (at, rank): (usize, &Rank),
-    (simulation, calibration, found): (&Simulation, &'a Calibration, &mut Found<'a>),
+    at: usize,
+    simulation: &Simulation,
+    calibration: &'a Calibration,
+    found: &mut Found<'a>,
 ) {
+    let rank = &program.ranks[at];
     for (place, thread) in rank.threads.iter().enumerate() {
         for (number, action) in thread.actions.iter().enumerate() {
             let segment = match action {

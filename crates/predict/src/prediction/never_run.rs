@@ -1,4 +1,4 @@
-//! A step that was never recorded: a program from elsewhere, by a calibration.
+//! Predicts a step that was never recorded: a program from another source, priced by a calibration.
 
 use serde::Serialize;
 
@@ -56,8 +56,7 @@ pub fn predict_program(
     let prices = Prices::new(calibration, Method::Full);
     let costs = prices.price(program, &setting);
     let simulation = simulate::run(program, &costs)?;
-    let intervals =
-        interval::compute_intervals(program, (calibration, &prices), (&simulation, draws));
+    let intervals = interval::compute_intervals(program, calibration, &prices, &simulation, draws);
     let row = |at: usize| {
         let (busy_ns, idle_pct) = evaluate::idle(evaluate::works(program, &simulation, at));
         let EvidenceShares { measured_pct, modelled_pct, unknown_pct } =

@@ -1,4 +1,4 @@
-//! Ranks what to speed up next: the gain of the step if a part gets faster.
+//! Ranks the parts of a step by how much the step gains if they get faster.
 
 use std::collections::BTreeMap;
 
@@ -38,7 +38,7 @@ pub struct NextRow {
     pub saving_pct: f64,
 }
 
-/// By how much something is shortened to see how fast the step follows.
+/// Share by which parts are shortened to find how fast the step follows.
 const SHARE: f64 = 0.1;
 
 /// Ranks the parts of a step by the gain if they took no time.

@@ -1,4 +1,4 @@
-//! An edited step beside the recorded one, both priced by one calibration.
+//! Predicts an edited step beside the recorded one, both priced by one calibration.
 
 use serde::Serialize;
 
@@ -59,12 +59,14 @@ pub struct Unedited<'a> {
 /// # Errors
 /// Those of [`Unedited::new`] and [`Unedited::with`].
 pub fn predict_edited(
-    recorded: (&Program, &Setting),
+    program: &Program,
+    setting: &Setting,
     calibration: &Calibration,
-    (name, edits): (&str, &[Edit]),
+    name: &str,
+    edits: &[Edit],
     draws: Draws,
 ) -> Result<WhatIf, Error> {
-    Unedited::new(recorded, calibration)?.with((name, edits), draws)
+    Unedited::new(program, setting, calibration)?.with(name, edits, draws)
 }
 
 /// Predicts an edited program beside the recorded one.
@@ -72,12 +74,14 @@ pub fn predict_edited(
 /// # Errors
 /// [`Error::Cycle`].
 pub fn compare_programs(
-    recorded: (&Program, &Setting),
+    program: &Program,
+    setting: &Setting,
     edited: Program,
     calibration: &Calibration,
-    (name, draws): (&str, Draws),
+    name: &str,
+    draws: Draws,
 ) -> Result<WhatIf, Error> {
-    Unedited::new(recorded, calibration)?.beside(edited, (name, draws))
+    Unedited::new(program, setting, calibration)?.beside(edited, name, draws)
 }
 
 impl<'a> Unedited<'a> {
@@ -86,7 +90,8 @@ impl<'a> Unedited<'a> {
     /// # Errors
     /// [`Error::Cycle`].
     pub fn new(
-        (program, setting): (&'a Program, &'a Setting),
+        program: &'a Program,
+        setting: &'a Setting,
         calibration: &'a Calibration,
     ) -> Result<Self, Error> {
         let prices = Prices::new(calibration, Method::Full);
@@ -98,16 +103,21 @@ impl<'a> Unedited<'a> {
     ///
     /// # Errors
     /// Those of [`edit::apply`]; [`Error::Cycle`] where edits make the program wait for itself.
-    pub fn with(&self, (name, edits): (&str, &[Edit]), draws: Draws) -> Result<WhatIf, Error> {
-        self.beside(edit::apply(self.program, edits)?, (name, draws))
+    pub fn with(&self, name: &str, edits: &[Edit], draws: Draws) -> Result<WhatIf, Error> {
+        self.beside(edit::apply(self.program, edits)?, name, draws)
     }
 
     /// Predicts an edited program.
-    fn beside(&self, edited: Program, (name, draws): (&str, Draws)) -> Result<WhatIf, Error> {
+    fn beside(&self, edited: Program, name: &str, draws: Draws) -> Result<WhatIf, Error> {
         let costs = self.prices.price(&edited, self.setting);
         let simulation = simulate::run(&edited, &costs)?;
-        let known = (self.calibration, &self.prices);
-        let intervals = interval::compute_intervals(&edited, known, (&simulation, draws));
+        let intervals = interval::compute_intervals(
+            &edited,
+            self.calibration,
+            &self.prices,
+            &simulation,
+            draws,
+        );
         let row = |at: usize| {
             let recorded = edited.ranks[at].copy_of.unwrap_or(at);
             let (base_ns, step_ns) = (self.simulation.step_ns(recorded), simulation.step_ns(at));

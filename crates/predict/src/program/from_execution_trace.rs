@@ -1,5 +1,5 @@
-//! A step from an execution trace alone, which has operators and tensors but no times. Calls and
-//! kernels come from a calibration's operators, dependencies from tensors.
+//! Builds the program of a step from execution traces, which contain operators and tensors but no
+//! times. Calls and kernels come from operators of a calibration, dependencies from tensors.
 
 pub mod kernels;
 mod operator;
@@ -85,7 +85,7 @@ fn program(
         }
         let known = LaunchPredictor::new(trace, &tree, calibration);
         let names = &mut execution.program.names;
-        let mut written = writer::write(&known, names, (&threads, &items), usual);
+        let mut written = writer::write(&known, names, &threads, &items, usual);
         written.rank.rank = trace.rank;
         execution.program.ranks.push(written.rank);
         joined.push(written.collectives);

@@ -1,5 +1,5 @@
-//! Operations of the trainer as a program, in the same rows and by the same names as a recording of
-//! them is read: so its samples price them.
+//! Builds the program of a step of rowmill's own trainer. Rows and names match those of recordings,
+//! so that recorded samples price them.
 
 mod dense;
 pub(crate) mod exchange;
@@ -85,7 +85,7 @@ impl TrainerWriter<'_> {
         let mut actions = vec![between(step, start), begin];
         let mut left = step;
         for op in ops {
-            left = self.operator(op, left, (&mut rank, &mut actions));
+            left = self.operator(op, left, &mut rank, &mut actions);
         }
         let end = name(self, "end");
         actions.push(between(step, left));
@@ -99,7 +99,8 @@ impl TrainerWriter<'_> {
         &mut self,
         op: &Op,
         left: StringId,
-        (rank, actions): (&mut Rank, &mut Vec<Action>),
+        rank: &mut Rank,
+        actions: &mut Vec<Action>,
     ) -> StringId {
         let names = &mut self.program.names;
         let name = names.intern(&format!("rowmill::{}", op.name()));

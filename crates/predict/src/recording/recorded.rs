@@ -6,6 +6,9 @@ use trace::store::StringId;
 
 use crate::program::{Action, Program};
 
+/// Begin and end of something, in nanoseconds.
+pub type TimeRange = (i64, i64);
+
 /// Recorded times of every part of a [`Program`], in nanoseconds since the start of its rank's
 /// step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,9 +24,9 @@ pub struct RankTimes {
     /// How long it took on the host.
     pub step_ns: i64,
     /// Begin and end, by thread and action.
-    pub actions: Vec<Vec<(i64, i64)>>,
+    pub actions: Vec<Vec<TimeRange>>,
     /// Begin and end, by work.
-    pub works: Vec<(i64, i64)>,
+    pub works: Vec<TimeRange>,
     /// Part of the program that each trace row became, if it is a single one.
     pub rows: BTreeMap<u32, Place>,
     /// Names of all operators that ran, nested ones included.
@@ -57,7 +60,7 @@ pub enum Place {
 impl RankTimes {
     /// Returns the own time of an action; for a launch into a full queue, from the moment the queue
     /// had room.
-    pub fn own_ns(&self, action: &Action, (from, to): (i64, i64)) -> i64 {
+    pub fn own_ns(&self, action: &Action, (from, to): TimeRange) -> i64 {
         to - self.begun_ns(action, (from, to))
     }
 
@@ -68,7 +71,7 @@ impl RankTimes {
     }
 
     /// Returns when a call began to launch: at its start, or when the queue had room.
-    pub fn begun_ns(&self, action: &Action, (from, to): (i64, i64)) -> i64 {
+    pub fn begun_ns(&self, action: &Action, (from, to): TimeRange) -> i64 {
         let room = match action {
             Action::Call(call) => call.room,
             _ => None,
@@ -89,7 +92,7 @@ pub struct RankSetting {
     /// Start on the common clock.
     pub start_ns: i64,
     /// Begin and end of each work that an earlier step launched, relative to the step's start.
-    pub left_running: Vec<(i64, i64)>,
+    pub left_running: Vec<TimeRange>,
 }
 
 impl Setting {

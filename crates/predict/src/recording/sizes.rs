@@ -1,4 +1,4 @@
-//! Sizes of tensors: which rows are asked for them, and what they amount to. Reads no file.
+//! Tensor sizes: which rows need them, their text form, and their bytes.
 
 use analyze::Scope;
 use analyze::job::{OperatorTensors, Tensors};
@@ -54,7 +54,9 @@ pub(crate) fn text_bytes(sizes: &str) -> u64 {
 /// Returns the message bytes of a collective from the rows around its kernel's call; `None` if none
 /// has sizes.
 pub(super) fn bytes(
-    (scope, tree, shapes): (&Scope<'_>, &OperatorTree, &OperatorTensors),
+    scope: &Scope<'_>,
+    tree: &OperatorTree,
+    shapes: &OperatorTensors,
     kernel: u32,
 ) -> Option<u64> {
     let trace = scope.trace;

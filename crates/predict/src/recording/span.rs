@@ -1,4 +1,4 @@
-//! Where steps begin and end. Knows nothing of what is inside.
+//! Finds where the steps of a rank begin and end.
 
 use analyze::Scope;
 use analyze::window::{self, TrainingStep};

@@ -1,4 +1,4 @@
-//! Dependencies, read off the graph of the recording: its nodes and edges, never a weight.
+//! Reads dependencies off the graph of the recording: its nodes and edges, but no weights.
 
 use analyze::collectives::{self, CollectiveOperation};
 use analyze::graph::EdgeKind;
@@ -73,7 +73,7 @@ impl Structure {
                 EdgeKind::StreamOrder if awaited != waiting => {
                     waits.behind.push((waiting, awaited));
                 }
-                EdgeKind::Data => waits.hand_offs.extend(hand_off(&measured, (from, to))),
+                EdgeKind::Data => waits.hand_offs.extend(hand_off(&measured, from, to)),
                 _ => {}
             }
         }
@@ -92,7 +92,7 @@ impl Structure {
     }
 }
 
-fn hand_off(measured: &MeasuredGraph, (from, to): (usize, usize)) -> Option<HandOff> {
+fn hand_off(measured: &MeasuredGraph, from: usize, to: usize) -> Option<HandOff> {
     let (source, target) = (measured.origins[from], measured.origins[to]);
     Some(HandOff {
         to: target.track?,

@@ -1,4 +1,4 @@
-//! The moments of a thread at which something begins or ends, in order. Knows no waits.
+//! Lists the begin and end events of a thread in order.
 
 use analyze::calls;
 use analyze::tree::{self, TreeThread};

@@ -1,5 +1,5 @@
-//! Which threads wait for each other in a step: as the graph of the recording has it, and what it
-//! leaves out. Writes no action.
+//! Finds which threads wait for each other in a step: from the graph of the recording, and from
+//! pauses that the graph does not explain.
 
 use trace::store::TrackId;
 
@@ -39,7 +39,7 @@ pub(super) fn find_hand_offs(
             .iter()
             .find(|back| (back.from, back.to) == (there.to, there.from) && back.done > there.done);
         if let Some(back) = back {
-            all.extend(between(events(there.from), events(there.to), (*there, *back)));
+            all.extend(between(events(there.from), events(there.to), *there, *back));
         }
     }
     all.sort_unstable_by_key(|one| (one.done, *one));
@@ -56,7 +56,8 @@ pub(super) fn find_hand_offs(
 fn between<'a>(
     waiting: &'a [ThreadEvent],
     working: &'a [ThreadEvent],
-    (there, back): (HandOff, HandOff),
+    there: HandOff,
+    back: HandOff,
 ) -> impl Iterator<Item = HandOff> + 'a {
     let pairs = waiting.windows(2).filter(move |pair| {
         let (from, to) = (pair[0].end, pair[1].start);

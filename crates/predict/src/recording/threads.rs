@@ -1,5 +1,5 @@
-//! ThreadEventKind each thread of a step did: its events with the time between them, calls with
-//! what they launch and await, and hand-offs to other threads.
+//! Writes the actions of each thread of a step: events with the time between them, calls with what
+//! they launch and await, and hand-offs to other threads.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use analyze::tree::TreeThread;
 use trace::store::{StringId, Strings, TrackId};
 
 use super::reader::RankReader;
-use super::recorded::{Caller, Place, RankTimes};
+use super::recorded::{Caller, Place, RankTimes, TimeRange};
 use super::sizes;
 use super::structure::{HandOff, find_partners};
 use super::thread_events::{self, ThreadEvent, ThreadEventKind};
@@ -22,7 +22,9 @@ use crate::program::{
 pub(super) fn read(
     read: &RankReader<'_>,
     names: &mut Strings,
-    (work_of, rank, recorded): (&BTreeMap<u32, u32>, &mut Rank, &mut RankTimes),
+    work_of: &BTreeMap<u32, u32>,
+    rank: &mut Rank,
+    recorded: &mut RankTimes,
 ) -> Result<(), Error> {
     let trace = read.scope.trace;
     rank.step = names.intern(read.span.row.map_or("step", |row| trace.name(row)));
@@ -212,7 +214,7 @@ impl ThreadWriter<'_, '_> {
     }
 
     /// Adds host time, or the wait for another thread if one is known.
-    fn host(&mut self, segment: Segment, (from, to): (i64, i64), name: StringId) {
+    fn host(&mut self, segment: Segment, (from, to): TimeRange, name: StringId) {
         let waits = |(_, hand_off): &(u32, &ThreadJoin)| {
             hand_off.of.to == self.track
                 && (from..=to).contains(&hand_off.of.done)
@@ -314,7 +316,7 @@ impl ThreadWriter<'_, '_> {
         self.names.intern(&name[..end])
     }
 
-    fn add(&mut self, action: Action, (from, to): (i64, i64)) {
+    fn add(&mut self, action: Action, (from, to): TimeRange) {
         self.actions.push(action);
         self.times.push((self.read.since(from), self.read.since(to)));
     }

@@ -1,4 +1,4 @@
-//! The device work of a step: what it launched, and what an earlier step left running.
+//! Reads the device work of a step: what it launched, and what an earlier step left running.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,8 @@ use crate::program::{Rank, Stream, Work, WorkKind};
 pub(super) fn read(
     read: &RankReader<'_>,
     names: &mut Strings,
-    (rank, recorded): (&mut Rank, &mut RankTimes),
+    rank: &mut Rank,
+    recorded: &mut RankTimes,
 ) -> BTreeMap<u32, u32> {
     let trace = read.scope.trace;
     let stream = |row: u32| Stream { device: trace.device(row), number: trace.stream(row) };
@@ -44,7 +45,7 @@ pub(super) fn read(
             rank.streams.push(stream(*row));
         }
         let number = rank.streams.len() as u32 - 1;
-        let work = work(read, names, (*row, number));
+        let work = work(read, names, *row, number);
         rank.works.push(work);
         let (start, end) = span(*row);
         recorded.works.push((read.since(start), read.since(end)));
@@ -63,7 +64,7 @@ pub(super) fn read(
     place
 }
 
-fn work(read: &RankReader<'_>, names: &mut Strings, (row, stream): (u32, u32)) -> Work {
+fn work(read: &RankReader<'_>, names: &mut Strings, row: u32, stream: u32) -> Work {
     let trace = read.scope.trace;
     let shape = trace.slices.launch_shape.get(row).copied();
     let bytes = trace.slices.bytes.get(row).copied();

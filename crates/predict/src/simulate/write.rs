@@ -1,4 +1,4 @@
-//! A simulated step as traces: what every analysis reads. Decides no time.
+//! Writes a simulated step as traces, which every analysis can read.
 
 use trace::store::{Collective, Distributed, NewSlice, StringId, Trace};
 

@@ -1,5 +1,5 @@
-//! A step of rowmill's own trainer on a CPU that was measured: its operations in their order, each
-//! by what was learnt of its kind. Ranks share threads and memory.
+//! Predicts a step of rowmill's own trainer on a measured CPU, operation by operation. Ranks share
+//! threads and memory.
 
 use schema::{Granularity, Op};
 
@@ -14,9 +14,9 @@ use kernel_model::cpu::{Context, CpuModel, CpuWork, Example, MeasuredStep};
 use kernel_model::rank_load::{RankLoad, TileTerms};
 use kernel_model::tile_use::TileUse;
 
-/// How far off times may be that follow from bytes alone.
+/// Lowest and highest factor on times that are derived from bytes alone.
 const BY_BYTES: (f64, f64) = (0.5, 2.0);
-/// Ranks meet: each waits for the last one to wake up.
+/// Time that ranks need to meet: each waits for the last one to wake up.
 const MEET_NS: f64 = 20_000.0;
 
 /// Pairs a measured step with the operations that its workload implies, to learn a [`CpuModel`]
@@ -156,7 +156,7 @@ fn whole(
         let load = RankLoad::from_tiles(held.map(|(_, terms)| terms), &model.machine.spec);
         let wait = |(all, own): (&Estimate, &Estimate)| all.mean_ns - own.mean_ns;
         // What a GPU's driver and collectives hold, nobody holds here.
-        let memory = sizes.memory(&load, workload.samples(number), (batch, batch));
+        let memory = sizes.memory(&load, workload.samples(number), batch, batch);
         RankPrice {
             rank: number as u32,
             stages: rank.stages,

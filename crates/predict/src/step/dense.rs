@@ -1,5 +1,5 @@
-//! The dense part of a step: each operation as the kernels that PyTorch runs for it, and sums of
-//! gradients beside the backward pass.
+//! Predicts the dense part of a step: each operation as the kernels that PyTorch runs for it, and
+//! gradient reductions beside the backward pass.
 
 use kernel_model::formula_kernels::{MOVE_NS, MOVE_SHARE, MOVED};
 use schema::{GemmProduct, HardwareSpec, Op, Pass, Precision};
@@ -100,7 +100,8 @@ pub struct DensePart {
 pub fn price(
     workload: Workload<'_>,
     samples: usize,
-    (conditions, peers): (Conditions<'_>, &Peers),
+    conditions: Conditions<'_>,
+    peers: &Peers,
 ) -> DensePart {
     let device = &conditions.topology.device;
     let mut part = DensePart { ops: Vec::new(), time: Estimate::default(), launches: 0 };
@@ -149,7 +150,7 @@ fn kernels(op: &Op, models: &Models, device: &HardwareSpec) -> OpPrice {
         Op::Gemm { m, n, k, precision: Precision::F32, .. } => {
             kernels.learnt(Work::new(Kind::Linear, &[m, n, k].map(|size| size as u64)));
         }
-        Op::Gemm { m, n, k, .. } => kernels.half(op, (m, n, k)),
+        Op::Gemm { m, n, k, .. } => kernels.half(op, [m, n, k]),
         Op::Interaction { batch_size, vectors, dim, pass } => {
             kernels.interaction([batch_size, vectors, dim].map(|size| size as u64), pass);
         }
@@ -205,8 +206,8 @@ impl Kernels<'_> {
     }
 
     /// Adds a product of 16-bit values.
-    fn half(&mut self, op: &Op, (m, n, k): (usize, usize, usize)) {
-        if m * n * k > 0 {
+    fn half(&mut self, op: &Op, sizes: [usize; 3]) {
+        if sizes.iter().product::<usize>() > 0 {
             let peak = self.device.peak.f16.unwrap_or(self.device.peak.f32);
             let work = op.work();
             let flops = work.flops as f64 / (HALF_SHARE * peak);

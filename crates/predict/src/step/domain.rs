@@ -1,4 +1,5 @@
-//! What a step's time rests on: measured kernels, kernels of other sizes or devices, formulas.
+//! The evidence behind a step's time: measured kernels, kernels of other sizes or devices,
+//! formulas.
 
 use serde::Serialize;
 

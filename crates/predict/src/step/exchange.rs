@@ -1,5 +1,5 @@
-//! Collectives on a topology: each takes as long as its busiest rank, on the links within a host
-//! and between hosts.
+//! Predicts collectives on a topology: each takes as long as its busiest rank, on the links within
+//! a host and between hosts.
 
 use schema::Topology;
 

@@ -120,9 +120,11 @@ pub fn by_models(
 /// # Errors
 /// [`Error::Execution`]; [`Error::TooFewRanks`] where a recorded rank has no execution trace.
 pub fn rows(
-    (traces, number): (&[ExecutionTrace], usize),
+    traces: &[ExecutionTrace],
+    number: usize,
     step: &Step,
-    (models, device): (&Models, &HardwareSpec),
+    models: &Models,
+    device: &HardwareSpec,
 ) -> Result<Vec<ExecutionTraceTimeRow>, Error> {
     let ranks = &step.program.ranks;
     let alone: Vec<Calibration> = (0..ranks.len())
@@ -138,11 +140,11 @@ pub fn rows(
             return Err(Error::TooFewRanks { expected: ranks.len(), got: traces.len() });
         };
         let (measured_ns, works) = recorded(rank, &step.recorded.ranks[at].works);
-        let models = by_models(trace, number, models, device)?;
-        let models_ns = models.device_ns.round() as i64;
+        let priced = by_models(trace, number, models, device)?;
+        let models_ns = priced.device_ns.round() as i64;
         let mut others: Vec<(u32, f64)> = Vec::new();
         for (other, calibration) in alone.iter().enumerate().filter(|(other, _)| *other != at) {
-            let ns = by_other((trace, number), calibration)?;
+            let ns = by_other(trace, number, calibration)?;
             others.push((ranks[other].rank, error_pct(ns, measured_ns)));
         }
         others.sort_by(|a, b| a.1.abs().total_cmp(&b.1.abs()));
@@ -152,7 +154,7 @@ pub fn rows(
             measured_ns,
             works,
             models_ns,
-            operators: models.kernels,
+            operators: priced.kernels,
             models_error_pct: error_pct(models_ns, measured_ns),
             other_error_pct: middle.map(|other| other.1),
             other_worst_pct: others.last().map(|other| other.1),
@@ -171,7 +173,8 @@ fn recorded(rank: &Rank, times: &[(i64, i64)]) -> (i64, usize) {
 
 /// Predicts device time from the kernels of a calibration.
 fn by_other(
-    (trace, number): (&ExecutionTrace, usize),
+    trace: &ExecutionTrace,
+    number: usize,
     calibration: &Calibration,
 ) -> Result<i64, Error> {
     let found = Program::from_execution(std::slice::from_ref(trace), number, calibration)?;

@@ -1,7 +1,7 @@
-//! Memory of each rank of a step on a GPU, by what it is for. Weights and optimizer states are
-//! exact; what PyTorch and the driver keep beside a model is assumed, and says so.
+//! Estimates the memory of each rank of a step on a GPU by purpose. Weights and optimizer states
+//! are exact; what PyTorch and the driver use is assumed.
 //!
-//! `train::memory` estimates rowmill's own trainer, from its constructors.
+//! `train::memory` estimates rowmill's own trainer from its constructors.
 
 use schema::{Interaction, JobConfig};
 use serde::Serialize;
@@ -129,7 +129,8 @@ impl MemoryTerms {
         &self,
         load: &RankLoad,
         samples: usize,
-        (batch, described): (usize, usize),
+        batch: usize,
+        described: usize,
     ) -> Memory {
         let (own, all) = (samples as f64, batch as f64);
         let scale = all / described.max(1) as f64;
@@ -191,12 +192,13 @@ fn dense(config: &JobConfig) -> (u64, u64) {
 #[must_use]
 pub fn max_batch_size(
     sizes: &MemoryTerms,
-    (loads, described): (&[RankLoad], usize),
+    loads: &[RankLoad],
+    described: usize,
     capacity: u64,
 ) -> Option<usize> {
     let fits = |batch: usize| {
         let own = batch.div_ceil(loads.len().max(1));
-        loads.iter().all(|load| sizes.memory(load, own, (batch, described)).total() <= capacity)
+        loads.iter().all(|load| sizes.memory(load, own, batch, described).total() <= capacity)
     };
     largest_batch(fits)
 }

@@ -1,5 +1,5 @@
-//! A priced step whose tiles move between ranks, for a search over plans. A move reprices only its
-//! two ranks, and equals pricing the whole step.
+//! Prices a step again after a tile moved between ranks, for searches over plans. A move reprices
+//! only its two ranks, with the same result as pricing the whole step.
 
 use schema::{HardwareSpec, Rank};
 use serde::Serialize;
@@ -88,7 +88,7 @@ impl StepPricer {
             loads: vec![RankLoad::default(); ranks],
             bytes: vec![0; ranks],
             sizes: MemoryTerms::from_workload(workload),
-            dense: dense::price(workload, most, (conditions, &peers)),
+            dense: dense::price(workload, most, conditions, &peers),
             peers,
             owner: Vec::new(),
             launch_ns: conditions.launch_ns,
@@ -156,7 +156,7 @@ impl StepPricer {
     /// Returns the largest batch that fits under this plan; `None` if no sample fits.
     #[must_use]
     pub fn max_batch_size(&self) -> Option<usize> {
-        max_batch_size(&self.sizes, (&self.loads, self.batch), self.device.memory_bytes)
+        max_batch_size(&self.sizes, &self.loads, self.batch, self.device.memory_bytes)
     }
 
     /// Adds a tile to the list of a rank, in order.
@@ -196,8 +196,7 @@ impl StepPricer {
     }
 
     fn memory(&self, rank: usize) -> Memory {
-        let batch = (self.batch, self.batch);
-        self.sizes.memory(&self.loads[rank], self.samples[rank], batch)
+        self.sizes.memory(&self.loads[rank], self.samples[rank], self.batch, self.batch)
     }
 
     fn stages(&self) -> [Estimate; 6] {

@@ -356,7 +356,7 @@ fn device_time_of_execution_traces_is_predicted_without_their_timelines() {
     let step = recording.step(0);
     let models = Models::shipped().expect("models of this version");
     let device = hardware("v100-sxm2").expect("a known device");
-    let rows = execution_trace_time::rows((&traces, 0), &step, (&models, device)).expect("rows");
+    let rows = execution_trace_time::rows(&traces, 0, &step, &models, device).expect("rows");
     for row in rows {
         // Measured: -0.6 to -8.3 %.
         assert!(row.models_error_pct.abs() <= 30.0, "{row:?}");

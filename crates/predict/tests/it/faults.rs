@@ -73,7 +73,8 @@ fn the_published_algorithm_has_two_clocks() {
     let setting = step.recorded.setting(&step.program);
     let calibration = calibrated(&step);
     let found = algorithm1::predict_step_times(
-        (&step.program, &setting),
+        &step.program,
+        &setting,
         &calibration,
         &Constants::default(),
     );

@@ -43,11 +43,7 @@ fn repriced(mut findings: Vec<Finding>) -> Vec<(String, i64, Severity, SavingSou
     let mut calibration = Calibration::default();
     collect::add(&mut calibration, &step, &[0]);
     let found = prediction::predict_step(&step, &calibration, DRAWS).expect("no cycle");
-    finding_savings::reprice_findings(
-        (&step, &found.simulation),
-        |_, row| row < 100,
-        &mut findings,
-    );
+    finding_savings::reprice_findings(&step, &found.simulation, |_, row| row < 100, &mut findings);
     let row = |finding: Finding| {
         let saving = finding.saving.expect("a saving");
         (finding.rule, saving.mid_ns / 1_000, finding.severity, saving.source)
@@ -127,7 +123,7 @@ fn findings_of_a_real_job_are_repriced() {
     };
     let before = findings.len();
     let count =
-        finding_savings::reprice_findings((&step, &found.simulation), is_inside, &mut findings);
+        finding_savings::reprice_findings(&step, &found.simulation, is_inside, &mut findings);
     let simulated =
         |one: &&Finding| one.saving.is_some_and(|saving| saving.source == SavingSource::Simulation);
     assert_eq!((findings.len(), findings.iter().filter(simulated).count()), (before, count));

@@ -49,8 +49,7 @@ fn view(edits: &[Edit]) -> Predicted {
     let setting = step.recorded.setting(&step.program);
     let draws = Draws { count: 4, seed: 0 };
     let found =
-        what_if::predict_edited((&step.program, &setting), &calibration, ("", edits), draws)
-            .unwrap();
+        what_if::predict_edited(&step.program, &setting, &calibration, "", edits, draws).unwrap();
     let text = format!("{:?}", Edits { edit: edits.to_vec() });
     predicted::of("a step <b>", &step, (&found, text))
 }

@@ -176,7 +176,8 @@ fn turn(args: &BenchPredict, session: &Session, taken: &mut PredictTimes) -> Res
     let spans = steps.one(0);
     let repriced = timed(&mut taken.reprice, || {
         finding_savings::reprice_findings(
-            (&step, &simulation),
+            &step,
+            &simulation,
             is_inside(&scopes, &spans),
             &mut findings,
         )

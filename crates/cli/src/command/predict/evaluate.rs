@@ -99,7 +99,7 @@ fn launched_rows(
     let device = hardware(args.hardware.as_deref().unwrap_or(recorded));
     let device = device.map_err(kernel_model::Error::from)?;
     let models = Models::shipped()?;
-    let rows = execution_trace_time::rows((&executions, 0), step, (&models, device));
+    let rows = execution_trace_time::rows(&executions, 0, step, &models, device);
     rows.map_err(|source| execution::named(&executions, source))
 }
 

@@ -42,7 +42,8 @@ pub fn run(args: &PredictNext, session: &Session) -> Result<(), Error> {
         .filter_map(|finding| Some((finding.key.clone(), finding.saving?.mid_ns)))
         .collect();
     let repriced = finding_savings::reprice_findings(
-        (&step, &predicted.simulation),
+        &step,
+        &predicted.simulation,
         is_inside(&all, &spans),
         &mut findings,
     );

@@ -81,7 +81,7 @@ pub fn between_recordings(
     let program = between(first, second, to)?;
     let setting = small.step.recorded.setting(&small.step.program);
     let base = (&small.step.program, &setting);
-    Ok(what_if::compare_programs(base, program, &known, ("", draws))?)
+    Ok(what_if::compare_programs(base.0, base.1, program, &known, "", draws)?)
 }
 
 /// Reads a recording at one size.

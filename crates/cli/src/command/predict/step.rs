@@ -86,7 +86,7 @@ pub fn played(
 ) -> Result<(), Error> {
     let mode = args.mode.into();
     let constants = constants::derive_constants(calibration);
-    let steps = mode::predict_step_times((program, setting), (calibration, &constants), mode)?;
+    let steps = mode::predict_step_times(program, setting, calibration, &constants, mode)?;
     let row = |(at, step_ns): (usize, i64)| {
         let measured_ns = measured.map(|measured| measured[at]);
         let error_pct = measured_ns.map(|measured| error_pct(step_ns, measured));

@@ -1,5 +1,5 @@
-//! The kernels of an execution trace by names of operators and tensors alone, without anything
-//! recorded: what each computes, never how long. Knows no calibration and no device.
+//! Lists the kernels of an execution trace from names of operators and tensors alone: what each
+//! computes, without a calibration or device.
 
 use std::collections::BTreeSet;
 

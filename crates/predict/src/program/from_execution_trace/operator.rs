@@ -1,4 +1,4 @@
-//! What an operator of an execution trace calls: as operators of the calibration did.
+//! Predicts the calls of an execution trace's operators from operators of a calibration.
 
 use std::collections::BTreeMap;
 
@@ -103,7 +103,7 @@ impl<'a> LaunchPredictor<'a> {
         }
         // Of one that nobody knows inside, what it did with other sizes says more.
         let near = by_sizes.filter(|_| !composed.unknown.is_empty());
-        match near.and_then(|by_sizes| self.nearest((at, &own), by_sizes)) {
+        match near.and_then(|by_sizes| self.nearest(at, &own, by_sizes)) {
             Some(near) => done(own, near),
             None => OperatorCalls { sizes: own, ..composed },
         }
@@ -121,7 +121,7 @@ impl<'a> LaunchPredictor<'a> {
             if let Some(by_sizes) = self.launches.inner.get(name) {
                 let own = sizes(self.trace, node);
                 let exact = matching(by_sizes, &own).map(|(_, all)| self.usual(at, all));
-                let found = exact.map(as_recorded).or_else(|| self.nearest((at, &own), by_sizes));
+                let found = exact.map(as_recorded).or_else(|| self.nearest(at, &own, by_sizes));
                 let calls = found.filter(|_| self.is_on_device(at) != Some(false));
                 done.calls.extend(calls.into_iter().flatten());
             } else if !self.launches.seen.contains(name) {
@@ -136,7 +136,8 @@ impl<'a> LaunchPredictor<'a> {
     /// Returns the calls recorded at the nearest sizes, scaled to these sizes.
     fn nearest(
         &self,
-        (at, own): (u32, &str),
+        at: u32,
+        own: &str,
         by_sizes: &BTreeMap<String, Vec<Variant>>,
     ) -> Option<ScaledCalls> {
         let known: Vec<(&str, f64)> = by_sizes.keys().map(|sizes| (sizes.as_str(), 1.0)).collect();
@@ -148,7 +149,7 @@ impl<'a> LaunchPredictor<'a> {
         let bytes = if moved.contains(&0) { 1.0 } else { moved[0] as f64 / moved[1] as f64 };
         let scaled = |call: ApiCall| {
             let ns = call.launches.iter().map(|work| self.recorded_ns(work)).sum();
-            let time = self.opaque.growth((sizes, ns), own);
+            let time = self.opaque.growth(sizes, ns, own);
             (call, Scale { time, bytes })
         };
         Some(self.usual(at, by_sizes.get(sizes)?).calls.into_iter().map(scaled).collect())

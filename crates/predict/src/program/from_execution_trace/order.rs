@@ -1,4 +1,4 @@
-//! The actions of each thread of a rank, in order of their start.
+//! Orders the actions of each thread of a rank by start.
 
 use std::collections::BTreeMap;
 

@@ -1,9 +1,8 @@
-//! Sorts of the ids of a lookup before its rows are updated. How many kernels they take depends on
-//! how many ids there are, which the operator that sorts does not say: its lookup does. Knows no
-//! durations.
+//! Adapts the sort of a lookup's ids before the row update. Its number of kernels depends on the
+//! number of ids, which only the lookup knows.
 //!
-//! CUB sorts keys in one kernel of one block where they fit it, else by passes of eight bits over
-//! the keys of all blocks, after a histogram of all digits.
+//! CUB sorts keys in one kernel of one block if they fit, and otherwise in passes of eight bits
+//! over the keys of all blocks, after a histogram of all digits.
 
 use std::collections::BTreeMap;
 

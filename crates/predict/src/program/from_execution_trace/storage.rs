@@ -1,5 +1,4 @@
-//! Finds the last writer of memory: data dependencies between operators, by overlap within
-//! storages.
+//! Finds the last writer of memory, which gives the data dependencies between operators.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! A rank's step from what its threads do: actions, works, and who waits for whom.
+//! Writes a rank's part of a program: actions, works, and who waits for whom.
 
 use std::collections::BTreeMap;
 
@@ -44,7 +44,8 @@ pub struct Usual<'a> {
 pub fn write(
     predictor: &LaunchPredictor<'_>,
     names: &mut Strings,
-    (threads, items): (&[order::Thread], &[Item]),
+    threads: &[order::Thread],
+    items: &[Item],
     usual: Usual<'_>,
 ) -> Written {
     let mut writer = StepWriter {
@@ -90,18 +91,18 @@ fn device(predictor: &LaunchPredictor<'_>) -> i32 {
 /// A thread while its actions are written.
 struct State {
     thread: order::Thread,
-    /// ItemKind began or ended last.
+    /// Name of the latest begin or end.
     left: StringId,
     actions: Vec<Action>,
-    /// Per thread: how many of its operators are over for sure when this one goes on.
+    /// For each thread: number of its operators that are known to have ended when this thread
+    /// continues.
     seen: Vec<usize>,
     done: usize,
-    /// ItemKind it waits for in its next pause, if anything: the signal, and whether it begins with
-    /// it.
+    /// Signal to wait for in the next gap, and whether the thread begins with it.
     gap: Option<(u32, bool)>,
     /// The stream that its kernels run on.
     stream: i32,
-    /// Signals that it gives: after how many actions, and which.
+    /// Signals of the thread, with the number of actions before each.
     signals: Vec<(usize, u32)>,
 }
 
@@ -110,7 +111,7 @@ struct WrittenOperator {
     thread: usize,
     /// Position among the operators of its thread.
     number: usize,
-    /// Actions of its thread when it was over.
+    /// Number of actions of its thread at its end.
     actions: usize,
     /// Last work on each stream.
     works: BTreeMap<u32, WorkId>,
@@ -264,7 +265,7 @@ impl StepWriter<'_, '_> {
                 _ => Overhead::BetweenLaunches,
             };
             self.threads[thread].actions.push(own(overhead));
-            self.call(&on, (&called, scale), &mut works);
+            self.call(&on, &called, scale, &mut works);
             calls += 1;
         }
         self.opaque_host(thread, &done);
@@ -313,14 +314,15 @@ impl StepWriter<'_, '_> {
     fn call(
         &mut self,
         on: &LaunchSite<'_>,
-        (called, scale): (&ApiCall, Scale),
+        called: &ApiCall,
+        scale: Scale,
         works: &mut BTreeMap<u32, WorkId>,
     ) {
         let launches: Vec<WorkId> = called
             .launches
             .iter()
             .map(|work| {
-                let id = self.launch(on, (work, scale));
+                let id = self.launch(on, work, scale);
                 works.insert(self.written.rank.works[id as usize].stream, id);
                 id
             })
@@ -333,7 +335,7 @@ impl StepWriter<'_, '_> {
         self.threads[on.thread].actions.push(Action::Call(call));
     }
 
-    fn launch(&mut self, on: &LaunchSite<'_>, (launched, scale): (&LaunchedWork, Scale)) -> WorkId {
+    fn launch(&mut self, on: &LaunchSite<'_>, launched: &LaunchedWork, scale: Scale) -> WorkId {
         let id = self.written.rank.works.len() as WorkId;
         let stream = self.stream(launched.stream);
         let mut after = Vec::new();

@@ -1,5 +1,5 @@
-//! The dense part of a step: layers forward and backward, and the updates of their parameters, in
-//! the order in which gradients become complete.
+//! The dense operations of a step: layers forward and backward, and parameter updates in the order
+//! in which gradients become complete.
 
 use schema::{GemmProduct, Granularity, Interaction, Op, Optimizer, Pass, Precision};
 
@@ -48,11 +48,11 @@ pub fn list_ops(workload: Workload<'_>, batch: usize, updates: DenseUpdates) -> 
     let top = layers(model.interaction_width(), hidden);
     let last = hidden.last().copied().unwrap_or(model.interaction_width());
     if batch > 0 {
-        writer.forward((&bottom, &top), last);
+        writer.forward(&bottom, &top, last);
     }
     writer.ops.push(Op::Loss { batch_size: batch });
     if batch > 0 {
-        writer.backward((&bottom, &top), last);
+        writer.backward(&bottom, &top, last);
     }
     writer.update_all_but(0);
     writer.close_bucket();
@@ -114,11 +114,11 @@ impl DenseWriter<'_> {
         self.batch * columns.next_multiple_of(PANEL)
     }
 
-    fn gemm(&mut self, product: GemmProduct, (m, n, k): (usize, usize, usize)) {
+    fn gemm(&mut self, product: GemmProduct, m: usize, n: usize, k: usize) {
         self.ops.push(Op::Gemm { product, precision: self.precision(), m, n, k });
     }
 
-    fn logit(&mut self, product: GemmProduct, (m, n, k): (usize, usize, usize)) {
+    fn logit(&mut self, product: GemmProduct, m: usize, n: usize, k: usize) {
         self.ops.push(Op::Gemm { product, precision: Precision::F32, m, n, k });
     }
 
@@ -129,13 +129,13 @@ impl DenseWriter<'_> {
         }
     }
 
-    fn forward(&mut self, (bottom, top): (Layers<'_>, Layers<'_>), last: usize) {
+    fn forward(&mut self, bottom: Layers<'_>, top: Layers<'_>, last: usize) {
         let features = self.workload.config.model.dense_features;
         self.ops.push(Op::Pack { elements: self.batch * features });
         self.mlp_forward(bottom);
         self.interaction_forward();
         self.mlp_forward(top);
-        self.logit(GemmProduct::Forward, (self.batch, 1, last));
+        self.logit(GemmProduct::Forward, self.batch, 1, last);
     }
 
     fn mlp_forward(&mut self, layers: Layers<'_>) {
@@ -143,7 +143,7 @@ impl DenseWriter<'_> {
             self.round(*input);
         }
         for (k, n) in layers {
-            self.gemm(GemmProduct::Forward, (self.batch, *n, *k));
+            self.gemm(GemmProduct::Forward, self.batch, *n, *k);
         }
     }
 
@@ -158,8 +158,8 @@ impl DenseWriter<'_> {
         if let Interaction::DcnV2 { layers, rank } = model.interaction {
             for _ in 0..layers {
                 self.round(width);
-                self.gemm(GemmProduct::Forward, (self.batch, rank, width));
-                self.gemm(GemmProduct::Forward, (self.batch, width, rank));
+                self.gemm(GemmProduct::Forward, self.batch, rank, width);
+                self.gemm(GemmProduct::Forward, self.batch, width, rank);
                 self.ops.push(Op::Cross { elements, pass: Pass::Forward });
             }
         }
@@ -171,9 +171,9 @@ impl DenseWriter<'_> {
         self.ops.push(Op::Interaction { batch_size: self.batch, vectors, dim, pass });
     }
 
-    fn backward(&mut self, (bottom, top): (Layers<'_>, Layers<'_>), last: usize) {
-        self.logit(GemmProduct::BackwardWeight, (1, last, self.batch));
-        self.logit(GemmProduct::BackwardInput, (self.batch, last, 1));
+    fn backward(&mut self, bottom: Layers<'_>, top: Layers<'_>, last: usize) {
+        self.logit(GemmProduct::BackwardWeight, 1, last, self.batch);
+        self.logit(GemmProduct::BackwardInput, self.batch, last, 1);
         self.mlp_backward(top, true);
         self.interaction_backward();
         if !bottom.is_empty() {
@@ -187,8 +187,8 @@ impl DenseWriter<'_> {
         if let Some((_, output)) = layers.last() {
             self.round(*output);
         }
-        for (at, layer) in layers.iter().enumerate().rev() {
-            self.linear_backward(*layer, of_input || at > 0);
+        for (at, (inputs, outputs)) in layers.iter().enumerate().rev() {
+            self.linear_backward(*inputs, *outputs, of_input || at > 0);
         }
     }
 
@@ -203,8 +203,8 @@ impl DenseWriter<'_> {
             for _ in 0..layers {
                 self.ops.push(Op::Cross { elements, pass: Pass::Backward });
                 self.round(width);
-                self.linear_backward((rank, width), true);
-                self.linear_backward((width, rank), true);
+                self.linear_backward(rank, width, true);
+                self.linear_backward(width, rank, true);
             }
         }
         self.ops.push(Op::Concat { elements, pass: Pass::Backward });
@@ -212,11 +212,11 @@ impl DenseWriter<'_> {
 
     /// Adds the gradients of a layer and the updates that become possible: its weight and all later
     /// parameters.
-    fn linear_backward(&mut self, (inputs, outputs): (usize, usize), of_input: bool) {
+    fn linear_backward(&mut self, inputs: usize, outputs: usize, of_input: bool) {
         if of_input {
-            self.gemm(GemmProduct::BackwardInput, (self.batch, inputs, outputs));
+            self.gemm(GemmProduct::BackwardInput, self.batch, inputs, outputs);
         }
-        self.gemm(GemmProduct::BackwardWeight, (outputs, inputs, self.batch));
+        self.gemm(GemmProduct::BackwardWeight, outputs, inputs, self.batch);
         let weight = Parameter::Weight { n: outputs, k: inputs };
         let is_it = |one: &Parameter| match (one, weight) {
             (Parameter::Weight { n, k }, Parameter::Weight { n: other, k: inner }) => {

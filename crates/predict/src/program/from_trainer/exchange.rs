@@ -1,5 +1,5 @@
-//! Memory traffic of exchanges between ranks that share memory: the ranks themselves copy, assemble
-//! and split messages. Knows no time, and nothing of networks.
+//! Memory traffic of exchanges between ranks that share memory, where the ranks themselves copy,
+//! assemble and split messages.
 
 use schema::{Op, OpWork};
 

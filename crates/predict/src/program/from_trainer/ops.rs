@@ -1,5 +1,5 @@
-//! The operations of a step of rowmill's own trainer, from a configuration and a plan alone. Knows
-//! what the trainer does in which order, no time; `cli` holds the list against recorded steps.
+//! Lists the operations of a step of rowmill's own trainer, from a configuration and a plan alone.
+//! Tests in `cli` compare the list with recorded steps.
 
 use schema::Op;
 
