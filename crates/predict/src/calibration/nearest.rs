@@ -132,9 +132,9 @@ pub fn is_lined(a: &str, b: &str) -> bool {
 ///
 /// Two known sizes are used if all dimensions that differ, differ by one factor. Between them, time
 /// follows the power law through both. Beyond them it does too, with the exponent clamped to the
-/// range from 0 to 1. From the nearest size alone, the exponent is `alone`, which is one for work that moves or
-/// computes data and zero for work independent of size. Returns `None` if no known sizes have the
-/// same form.
+/// range from 0 to 1. From the nearest size alone, the exponent is `alone`, which is one for work
+/// that moves or computes data and zero for work independent of size. Returns `None` if no known
+/// sizes have the same form.
 pub fn find(known: &[(&str, f64)], detail: &str, alone: f64) -> Option<Near> {
     let wanted = sizes(detail);
     if wanted.numbers.is_empty() {
