@@ -62,8 +62,8 @@ impl Baseline {
     /// Takes the median of the starts and the median of the slopes; the roofline if there are no
     /// baselines.
     pub fn median(lines: impl Iterator<Item = Self> + Clone) -> Self {
-        let middle = |of: fn(Self) -> f64| {
-            let mut values: Vec<f64> = lines.clone().map(of).collect();
+        let middle = |value: fn(Self) -> f64| {
+            let mut values: Vec<f64> = lines.clone().map(value).collect();
             schema::median::float_median(&mut values)
         };
         let (start, slope) = (middle(|line| line.start), middle(|line| line.slope));
@@ -89,10 +89,10 @@ impl Baseline {
     fn best(points: &[BaselinePoint], penalty: impl Fn(Self) -> f64) -> Self {
         let step = points.len().div_ceil(POINTS).max(1);
         let error = |line: Self| {
-            let of = |point: &BaselinePoint| {
+            let point_error = |point: &BaselinePoint| {
                 (point.latency_ns / line.ns(point.roofline_ns, point.floor_ns)).ln().abs()
             };
-            points.iter().step_by(step).map(of).sum::<f64>() + penalty(line)
+            points.iter().step_by(step).map(point_error).sum::<f64>() + penalty(line)
         };
         let mut best = (Self::ROOFLINE, f64::INFINITY);
         for start in 0..STARTS {

@@ -162,11 +162,11 @@ const FORWARD: f64 = 1.0;
 const BACKWARD: f64 = 2.0;
 
 fn plain_ns(tables: &[TableLookup], device: &HardwareSpec, times: f64) -> f64 {
-    let of = |table: &TableLookup| {
+    let moved_bytes = |table: &TableLookup| {
         let bags = table.batch as f64 * BAG_BYTES;
         table.passing_bytes() + bags + times * table.uses() * table.row_bytes()
     };
-    1e9 * tables.iter().map(of).sum::<f64>() / device.dram_sustained.unwrap_or(device.dram)
+    1e9 * tables.iter().map(moved_bytes).sum::<f64>() / device.dram_sustained.unwrap_or(device.dram)
 }
 
 /// Computes the paper's lookup formula with a hit rate: the probability that all rows of a bag are

@@ -11,7 +11,7 @@ pub enum Error {
     Column { column: &'static str, got: Vec<String> },
     /// Rows of a table that are no measurements.
     #[error(
-        "{count} of {rows} rows are no measurements; line {line}: expected {expected}, got {got:?}"
+        "{count} of {rows} rows are not measurements; line {line}: expected {expected}, got {got:?}"
     )]
     Rows {
         count: usize,

@@ -60,8 +60,8 @@ pub struct MlpRow {
 #[must_use]
 pub fn evaluate_model(model: &KernelModel, rows: &[Measured], part: Part) -> Vec<KernelRow> {
     let peaks = peaks::peaks_by_device(rows);
-    let of = |device: &DeviceRows| row(model, device, part, peaks[&*device.device.key]);
-    by_device(model.kind, rows).iter().map(of).collect()
+    let device_row = |device: &DeviceRows| row(model, device, part, peaks[&*device.device.key]);
+    by_device(model.kind, rows).iter().map(device_row).collect()
 }
 
 fn row(model: &KernelModel, device: &DeviceRows, part: Part, peaks: MeasuredPeaks) -> KernelRow {

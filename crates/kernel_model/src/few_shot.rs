@@ -242,20 +242,20 @@ impl DeviceModel {
 /// Scales the launch overheads of other devices by the rows that are at their overhead: rows of the
 /// operation if there are any, else of all operations.
 fn floors(known: &LaunchOverheads, rows: &[Measured]) -> LaunchOverheads {
-    let of = |row: &Measured| row.latency_ns / known.ns(row.work.name());
+    let ratio = |row: &Measured| row.latency_ns / known.ns(row.work.name());
     let is_at_floor = |row: &&Measured| {
-        roofline_ns(&row.work, row.device) < 0.3 * known.ns(row.work.name()) && of(row) < 3.0
+        roofline_ns(&row.work, row.device) < 0.3 * known.ns(row.work.name()) && ratio(row) < 3.0
     };
     let factors = |name: Option<&str>| {
         let own = rows.iter().filter(|row| name.is_none_or(|name| row.work.name() == name));
-        let mut factors: Vec<f64> = own.filter(is_at_floor).map(|row| of(row).ln()).collect();
+        let mut factors: Vec<f64> = own.filter(is_at_floor).map(|row| ratio(row).ln()).collect();
         factors.sort_by(f64::total_cmp);
         let at = |at: usize| factors.get(at).copied();
         let middle = at(factors.len().saturating_sub(1) / 2).zip(at(factors.len() / 2));
         middle.map(|(low, high)| (f64::midpoint(low, high), factors.len() as f64))
     };
     let all = factors(None).map(|found| found.0);
-    let all = all.unwrap_or_else(|| rows.iter().map(of).fold(1.0, f64::min).ln());
+    let all = all.unwrap_or_else(|| rows.iter().map(ratio).fold(1.0, f64::min).ln());
     known.with_each(|name, ns| {
         let (own, count) = factors(Some(name)).unwrap_or((all, 0.0));
         ns * ((count * own + ALL * all) / (count + ALL)).exp()

@@ -77,8 +77,8 @@ impl KernelModel {
             unseen: self.unseen.interval.clone(),
             devices: self.devices.iter().map(device).collect(),
         };
-        let json =
-            serde_json::to_string(&head).map_err(|error| wrong("figures with JSON", &error))?;
+        let json = serde_json::to_string(&head)
+            .map_err(|error| wrong("numbers that JSON can hold", &error))?;
         let mut bytes = format!("{NAME}{VERSION}\n{json}\n").into_bytes();
         let mut out = BitWriter::default();
         out.bits(self.bins.ends().len() as u32, 8);

@@ -58,12 +58,12 @@ impl LaunchOverheads {
             all.clone().flat_map(|one| &one.0).map(|one| &one.0).collect();
         names.sort();
         names.dedup();
-        let of = |name: &String| {
+        let usual = |name: &String| {
             let mut floors: Vec<f64> = all.clone().map(|floors| floors.ns(name)).collect();
             floors.sort_by(f64::total_cmp);
             (name.clone(), floors[(floors.len() - 1) / 2])
         };
-        Self(names.into_iter().map(of).collect())
+        Self(names.into_iter().map(usual).collect())
     }
 
     /// Applies `change` to the name and overhead of each operation.

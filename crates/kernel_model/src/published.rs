@@ -217,9 +217,10 @@ pub fn add(table: &mut [KernelRow], rows: &[Measured], chosen: &[ChosenMlp]) {
     for of_kind in chosen.chunk_by(|one, next| one.kind == next.kind) {
         let devices = by_device(of_kind[0].kind, rows);
         for mlp in of_kind {
-            let of = |row: &&mut KernelRow| row.kind == mlp.kind.name() && row.device == mlp.device;
+            let is_same =
+                |row: &&mut KernelRow| row.kind == mlp.kind.name() && row.device == mlp.device;
             let device = devices.iter().find(|device| *device.device.key == *mlp.device);
-            if let (Some(row), Some(device)) = (table.iter_mut().find(of), device) {
+            if let (Some(row), Some(device)) = (table.iter_mut().find(is_same), device) {
                 row.mlp = Some(errors(mlp, device));
             }
         }

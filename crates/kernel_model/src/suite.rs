@@ -305,7 +305,7 @@ impl TableLine {
         // Lookups by the rate that was reached here, as published.
         let here = HardwareSpec { dram_sustained: Some(1e9 * rates.bytes), ..device.clone() };
         let own = learnt.iter().map(|row| moved(&row.work) / row.ns).fold(0.0, f64::max);
-        let of = |work: &SuiteWork| -> Option<f64> {
+        let formula_ns = |work: &SuiteWork| -> Option<f64> {
             Some(match (self.published, work) {
                 (Published::Bytes, _) if own > 0.0 => moved(work) / own,
                 (Published::Roofline, SuiteWork::Learnt(work)) => {
@@ -319,7 +319,7 @@ impl TableLine {
                 _ => return None,
             })
         };
-        tested.iter().filter_map(|row| Some((of(&row.work)?, row.ns))).collect()
+        tested.iter().filter_map(|row| Some((formula_ns(&row.work)?, row.ns))).collect()
     }
 }
 

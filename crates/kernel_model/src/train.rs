@@ -61,8 +61,9 @@ pub fn train(
     let pooled = grown.next().unwrap_or_default();
     let unseen_forest = grown.next().unwrap_or_default();
     let unseen = leave_out::interval(&all, threads);
-    let of = |device| build_device_model(device, &bins, grown.by_ref().take(1 + folds).collect());
-    let devices: Vec<DeviceModel> = devices.iter().map(of).collect();
+    let build =
+        |device| build_device_model(device, &bins, grown.by_ref().take(1 + folds).collect());
+    let devices: Vec<DeviceModel> = devices.iter().map(build).collect();
     let (least, most) = ranges(kind, rows);
     let unseen = Unseen { forest: unseen_forest, interval: unseen };
     Ok(KernelModel { kind, sources, least, most, bins, pooled, unseen, devices })

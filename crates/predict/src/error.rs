@@ -13,7 +13,7 @@ pub enum Error {
     #[error("expected the traces of at least {}, got {got}", counted(*expected as u64, "rank"))]
     TooFewRanks { expected: usize, got: usize },
     /// A program whose parts wait for each other in a cycle.
-    #[error("program: {what} waits for itself: {source}")]
+    #[error("program: {what} is part of a cycle of waits: {source}")]
     Cycle {
         /// First member of the cycle.
         what: String,
@@ -54,5 +54,5 @@ pub enum Error {
 }
 
 fn nearest(names: &[String]) -> String {
-    if names.is_empty() { String::new() } else { format!("; like it: {}", names.join(", ")) }
+    if names.is_empty() { String::new() } else { format!("; similar: {}", names.join(", ")) }
 }

@@ -55,7 +55,7 @@ impl Workload<'_> {
         let wrong = |expected: String, got: String| Err(Error::Workload { expected, got });
         if let Some(table) = model.tables.iter().find(|table| table.is_auto()) {
             let got = format!("rows = \"auto\" of {:?}", table.name);
-            return wrong("tables of known rows".to_owned(), got);
+            return wrong("tables with a known number of rows".to_owned(), got);
         }
         let expected = model.tables.iter().map(|table| table.features.len()).sum::<usize>();
         if self.features.len() != expected {

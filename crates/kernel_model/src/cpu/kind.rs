@@ -192,11 +192,11 @@ fn kept(works: &[(&CpuWork, f64)], left: &[f64]) -> ResidualModel {
 
 fn domain(works: &[(&CpuWork, f64)]) -> Vec<(f32, f32)> {
     let count = works.first().map_or(0, |(work, _)| work.sizes.len());
-    let of = |at: usize| {
+    let range = |at: usize| {
         let sizes = works.iter().map(|(work, _)| work.sizes[at]);
         sizes.fold((f32::INFINITY, f32::NEG_INFINITY), |(least, most), size| {
             (least.min(size), most.max(size))
         })
     };
-    (0..count).map(of).collect()
+    (0..count).map(range).collect()
 }

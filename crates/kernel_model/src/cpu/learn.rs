@@ -215,14 +215,14 @@ fn alone(tables: &[MeasuredTables], stream_gb_per_s: f64, cores: Cores) -> Works
         }
         let tiles = measured.tables.tiles();
         let context = Context { tiles: tiles.iter().collect(), cores, updates: None };
-        let of = |time: fn(&TablesRound) -> f64| -> Vec<f64> {
+        let times = |time: fn(&TablesRound) -> f64| -> Vec<f64> {
             rounds.iter().map(|round| time(round)).collect()
         };
         let works = [
-            (CpuWork::lookups(&context), of(|round| round.forward_ns)),
+            (CpuWork::lookups(&context), times(|round| round.forward_ns)),
             (
                 CpuWork::row_updates(measured.tables.optimizer, &context),
-                of(|round| round.backward_ns),
+                times(|round| round.backward_ns),
             ),
         ];
         for (work, ns) in works {

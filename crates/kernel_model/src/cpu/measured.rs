@@ -174,7 +174,7 @@ impl MeasuredSteps {
 
 fn json(value: &impl Serialize) -> Result<String, Error> {
     serde_json::to_string(value).map_err(|error| Error::Model {
-        expected: "numbers that JSON holds".to_owned(),
+        expected: "numbers that JSON can hold".to_owned(),
         got: error.to_string(),
     })
 }

@@ -80,7 +80,7 @@ impl CpuModel {
     /// [`Error::Model`] for numbers that JSON cannot hold.
     pub fn to_text(&self) -> Result<String, Error> {
         serde_json::to_string(self).map_err(|error| Error::Model {
-            expected: "numbers that JSON holds".to_owned(),
+            expected: "numbers that JSON can hold".to_owned(),
             got: error.to_string(),
         })
     }
@@ -107,7 +107,7 @@ impl CpuModel {
         let model: Self =
             serde_json::from_value(value).map_err(|error| wrong(error.to_string()))?;
         match model.kinds.iter().find(|(_, kind)| !kind.is_valid()) {
-            Some((name, _)) => Err(wrong(format!("units of {name} that are no times"))),
+            Some((name, _)) => Err(wrong(format!("invalid unit times of {name}"))),
             None => Ok(model),
         }
     }

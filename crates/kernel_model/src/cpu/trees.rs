@@ -108,12 +108,12 @@ impl TryFrom<TreesText> for Trees {
             ends.len() <= BINS && ends.is_sorted() && ends.iter().all(|end| end.is_finite())
         };
         if !text.ends.iter().all(is_rising) {
-            return Err("ends of bins that do not rise".to_owned());
+            return Err("ends of bins that fall".to_owned());
         }
         let features = text.ends.len();
         let forests: Option<Vec<Forest>> =
             text.trees.iter().map(|trees| forest(trees, features)).collect();
-        let forests = forests.filter(|forests| !forests.is_empty()).ok_or("trees that are none")?;
+        let forests = forests.filter(|forests| !forests.is_empty()).ok_or("no trees")?;
         Ok(Self { bins: Bins::from_ends(text.ends), forests })
     }
 }

@@ -112,9 +112,9 @@ fn product_of(
     ];
     if product == GemmProduct::BackwardWeight {
         let states = context.updates.map(|rule| rule.state_names().len());
-        let of = |count| if states == Some(count) { m * n } else { 0.0 };
-        amounts.push(("updated_adagrad", of(1)));
-        amounts.push(("updated_adam", of(2)));
+        let updated = |count| if states == Some(count) { m * n } else { 0.0 };
+        amounts.push(("updated_adagrad", updated(1)));
+        amounts.push(("updated_adam", updated(2)));
     }
     CpuWork { kind, amounts, sizes: logs(&[m, n, k]) }
 }

@@ -25,11 +25,11 @@ fn push(tree: &mut Tree, leaves: usize, random: CounterRng) {
 
 fn forest(trees: u64) -> Forest {
     let random = CounterRng::new(4, 0);
-    let of = |number| {
+    let tree = |number| {
         let leaves = 1 + random.below(number, LEAVES as u64) as usize;
         tree(leaves, random.child(number))
     };
-    Forest::new(1.5, -1e9..=1e9, (0..trees).map(of).collect())
+    Forest::new(1.5, -1e9..=1e9, (0..trees).map(tree).collect())
 }
 
 #[test]

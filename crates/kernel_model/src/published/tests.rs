@@ -7,13 +7,13 @@ use crate::{Kind, Measured, MeasuredPeaks, Part, Timed, Work, roofline_ns, shipp
 /// Layer norms that take twice the roofline over 40 µs.
 fn rows() -> Vec<Measured> {
     let device = hardware("v100").expect("a device");
-    let of = |place: u32| {
+    let measured = |place: u32| {
         let sizes = [64 * (1 + u64::from(place)), 32 * (1 + u64::from(place * 7 % 60))];
         let work = Work::new(Kind::LayerNorm, &sizes).expect("a work");
         let latency_ns = (2.0 * roofline_ns(&work, device)).max(40_000.0);
         Measured { work, device, latency_ns, timed: Timed::Call, place }
     };
-    (0..600).map(of).collect()
+    (0..600).map(measured).collect()
 }
 
 /// Predicts one number for all rows, nearer to 100 µs with each epoch, until it is past it.
@@ -84,7 +84,7 @@ fn many_problems_are_solved_in_their_order() {
         let off = if problem.device == "a100" { 0.2 } else { 0.1 };
         Ok::<_, String>(Constant { ln_us: 100f32.ln() - off, step: setting.learning_rate as f32 })
     };
-    let of = |threads| {
+    let search_with = |threads| {
         let heard = std::sync::atomic::AtomicUsize::new(0);
         let hear = |_: &super::ChosenMlp| {
             heard.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -93,9 +93,9 @@ fn many_problems_are_solved_in_their_order() {
         assert_eq!(heard.into_inner(), 2);
         chosen
     };
-    let one = of(1);
+    let one = search_with(1);
     assert_eq!(one.iter().map(|one| &*one.device).collect::<Vec<_>>(), ["a100", "v100"]);
-    assert_eq!(of(2), one);
+    assert_eq!(search_with(2), one);
 }
 
 #[test]

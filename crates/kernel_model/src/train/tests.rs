@@ -6,13 +6,13 @@ use crate::{Kind, Measured, Timed, Work, roofline_ns};
 /// Works that take twice the roofline over 40 µs; every third took 3 % more, every third 3 % less.
 fn rows(kind: Kind, sizes: impl Fn(u64) -> Vec<u64>) -> Vec<Measured> {
     let device = hardware("v100").expect("a device");
-    let of = |place: u32| {
+    let measured = |place: u32| {
         let work = Work::new(kind, &sizes(u64::from(place))).expect("a work");
         let noise = 0.97 + 0.03 * f64::from(place % 3);
         let latency_ns = (2.0 * roofline_ns(&work, device)).max(40_000.0) * noise;
         Measured { work, device, latency_ns, timed: Timed::Call, place }
     };
-    (0..600).map(of).collect()
+    (0..600).map(measured).collect()
 }
 
 #[test]

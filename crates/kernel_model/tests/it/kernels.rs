@@ -207,7 +207,7 @@ fn rows_that_are_no_measurements_are_counted() {
         table.add(line, &row.split(',').collect::<Vec<_>>()).expect("a known operation");
     }
     let error = table.finish().expect_err("six rows are none").to_string();
-    assert!(error.starts_with("6 of 7 rows are no measurements; line 3:"), "{error}");
+    assert!(error.starts_with("6 of 7 rows are not measurements; line 3:"), "{error}");
     let mut table = Table::new(header("OPName,Latency,Device,B,H")).expect("all columns");
     let unknown = table.add(2, &["add", "1", "Tesla V99", "8", "8"]).expect_err("unknown");
     assert!(unknown.to_string().contains("like it: "), "{unknown}");

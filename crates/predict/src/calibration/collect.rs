@@ -142,8 +142,8 @@ fn works(
     let mut samples: BTreeMap<(WorkKind, StringId, StringId), Vec<i64>> = BTreeMap::new();
     for (work, (from, to)) in rank.works.iter().zip(&recorded.works) {
         if work.collective.is_none() {
-            let of = (work.kind, work.name, work.detail);
-            samples.entry(of).or_default().push(to - from);
+            let kind_of_work = (work.kind, work.name, work.detail);
+            samples.entry(kind_of_work).or_default().push(to - from);
         }
     }
     for ((class, name, detail), all) in samples {

@@ -115,7 +115,7 @@ impl Calibration {
             launches: self.launches.clone(),
             event_ns: self.event_ns,
         };
-        serde_json::to_string(&content).map_err(|error| wrong("figures with JSON", &error))
+        serde_json::to_string(&content).map_err(|error| wrong("numbers that JSON can hold", &error))
     }
 
     /// Parses the JSON that [`Calibration::to_json`] writes.
@@ -144,7 +144,7 @@ impl Calibration {
         }
         if !(0.0..=1e9).contains(&content.event_ns) {
             let got = format!("{} ns", content.event_ns);
-            return Err(wrong("an event that is recorded in 0 to 1e9 ns", &got));
+            return Err(wrong("a profiler overhead of 0 to 1e9 ns per event", &got));
         }
         let transfers = content.transfers.into_iter();
         Ok(Self {
@@ -195,7 +195,7 @@ fn works(
     recordings: &[u32],
 ) -> Result<BTreeMap<Key<WorkKind>, WorkSamples>, Error> {
     let sum = recordings.iter().try_fold(0u32, |sum, steps| sum.checked_add(*steps));
-    let count = sum.ok_or_else(|| wrong("steps that can be counted", &"more"))?;
+    let count = sum.ok_or_else(|| wrong("fewer than 2^32 steps", &"more"))?;
     let mut all = BTreeMap::new();
     for row in rows {
         check(&row.name, &row.samples)?;

@@ -210,14 +210,16 @@ impl Prices {
         let ranks = program.ranks.iter().enumerate().map(|(at, rank)| {
             let setting = setting.rank(rank.copy_of.unwrap_or(at));
             let actions = rank.threads.iter().map(|thread| {
-                let mut of = |segment: Segment| {
+                let mut price_segment = |segment: Segment| {
                     *known
                         .entry(segment)
                         .or_insert_with(|| self.overhead(Key::from_segment(program, segment)))
                 };
                 let cost = |action: &Action| match action {
-                    Action::Host(segment) => of(*segment),
-                    Action::Call(call) if call.returns == Returns::AtOnce => of(call.cost),
+                    Action::Host(segment) => price_segment(*segment),
+                    Action::Call(call) if call.returns == Returns::AtOnce => {
+                        price_segment(call.cost)
+                    }
                     _ => Cost::default(),
                 };
                 thread.actions.iter().map(cost).collect()
@@ -247,8 +249,8 @@ impl Prices {
         known: &mut BTreeMap<(WorkKind, StringId, StringId), Cost>,
     ) -> Cost {
         let mut one = |part: Part| {
-            let of = || self.kernel(Key::from_part(program, part));
-            *known.entry((part.kind, part.name, part.detail)).or_insert_with(of)
+            let price_kernel = || self.kernel(Key::from_part(program, part));
+            *known.entry((part.kind, part.name, part.detail)).or_insert_with(price_kernel)
         };
         let parts = work.cost_parts();
         let costs: Vec<Cost> = parts.iter().map(|part| one(*part)).collect();

@@ -35,7 +35,8 @@ pub(super) fn apply(
         let Some(operator) = collective.get(occurrence) else {
             let rank = program.ranks[rank].rank;
             let got = format!("{} on rank {rank}", collective.len());
-            let expected = format!("at least {} of them that other ranks join", occurrence + 1);
+            let expected =
+                format!("at least {} of them that all ranks take part in", occurrence + 1);
             return Err(position.error(&expected, got));
         };
         doomed.push(launched(program, rank, *operator).into_iter().collect());

@@ -40,7 +40,7 @@ pub(super) fn apply(
         made += 1;
     }
     if made == 0 {
-        return Err(position.error("the last operator behind the first", "it is before"));
+        return Err(position.error("the last operator after the first", "the last one first"));
     }
     Ok(())
 }
@@ -59,11 +59,11 @@ fn capture(
             Action::Call(call) if call.returns == Returns::AtOnce => launches.extend(call.launches),
             Action::Call(call) => {
                 let name = program.text(call.cost.op);
-                return Err(position.error("a region in which the host waits for nothing", name));
+                return Err(position.error("a region without waits of the host", name));
             }
             Action::Wait(_) | Action::Await { .. } => {
-                let got = "one in which it does";
-                return Err(position.error("a region in which the host waits for nothing", got));
+                let got = "a wait";
+                return Err(position.error("a region without waits of the host", got));
             }
             Action::Begin(mark) if mark.kind == MarkKind::Operator => in_operator = true,
             Action::End if in_operator => in_operator = false,

@@ -48,7 +48,7 @@ pub(super) fn check(
         _ => true,
     });
     let expected = "an operator that neither other ranks nor other threads wait for";
-    if is_alone { Ok(()) } else { Err(position.error(expected, "one that they do")) }
+    if is_alone { Ok(()) } else { Err(position.error(expected, "one that is waited for")) }
 }
 
 /// Pastes actions behind an operator and returns the new works in order. `stream` chooses the

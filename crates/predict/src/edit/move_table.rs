@@ -41,7 +41,7 @@ pub(super) fn apply(
     }
     if given.len() != taken.len() {
         let got = format!("{} and {}", given.len(), taken.len());
-        return Err(position.error("as many of these kernels on both ranks", got));
+        return Err(position.error("equally many matching kernels on both ranks", got));
     }
     for (given, taken) in given.into_iter().zip(taken) {
         let work = &mut program.ranks[from].works[given as usize];

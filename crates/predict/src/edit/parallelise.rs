@@ -37,7 +37,7 @@ pub(super) fn apply(
     if joined == 0 {
         let got = "none";
         return Err(
-            position.error("kernels of an operator before one with kernels that joins", got)
+            position.error("an operator with kernels before a joining operator with kernels", got)
         );
     }
     Ok(())

@@ -37,7 +37,7 @@ pub(super) fn apply(
             };
             if moved.iter().any(meets) {
                 let expected = "operators that no other thread waits for";
-                return Err(position.error(expected, "one that it does"));
+                return Err(position.error(expected, "an operator that another thread waits for"));
             }
             if !moved.is_empty() && !anchors.is_empty() {
                 let order = order(actions, &moved, &anchors);
@@ -47,7 +47,7 @@ pub(super) fn apply(
         }
     }
     if made == 0 {
-        return Err(position.error("both operators on one thread", "each on another"));
+        return Err(position.error("both operators on one thread", "different threads"));
     }
     Ok(())
 }
@@ -127,10 +127,11 @@ fn rearrange(rank: &mut Rank, thread: usize, order: &[Placed]) {
     for (at, (placed, _)) in order.iter().enumerate() {
         let Some(from) = *placed else { continue };
         let mut action = std::mem::replace(&mut rank.threads[thread].actions[at], Action::End);
-        let of = |work: WorkId, works: &[crate::program::Work]| works[work as usize].stream;
+        let stream_of_work =
+            |work: WorkId, works: &[crate::program::Work]| works[work as usize].stream;
         let follow = |rank: &Rank, last: &BTreeMap<u32, WorkId>, later: &[WorkId], work: WorkId| {
             if waits.contains(&(from, work)) {
-                return last.get(&of(work, &rank.works)).copied();
+                return last.get(&stream_of_work(work, &rank.works)).copied();
             }
             // Nobody waits for what is called afterwards.
             let mut known = Some(work);
@@ -144,7 +145,7 @@ fn rearrange(rank: &mut Rank, thread: usize, order: &[Placed]) {
                 let after = std::mem::take(&mut rank.works[*work as usize].after);
                 let after = after.into_iter().filter_map(|one| follow(rank, &last, &later, one));
                 rank.works[*work as usize].after = after.collect();
-                last.insert(of(*work, &rank.works), *work);
+                last.insert(stream_of_work(*work, &rank.works), *work);
                 later.retain(|one| one != work);
             }
             let room = call.room.filter(|room| !later.contains(room));
@@ -190,12 +191,12 @@ fn waits_for_last(rank: &Rank, actions: &[Action]) -> Vec<(usize, WorkId)> {
 
 /// Puts each work of the new order at the stream position of the work that had this turn before.
 fn exchange(rank: &mut Rank, old: &[WorkId], new: &[WorkId]) {
-    let of = |works: &[WorkId], stream: u32, rank: &Rank| -> Vec<WorkId> {
+    let on_stream = |works: &[WorkId], stream: u32, rank: &Rank| -> Vec<WorkId> {
         works.iter().filter(|work| rank.works[**work as usize].stream == stream).copied().collect()
     };
     let mut turn: BTreeMap<WorkId, WorkId> = BTreeMap::new();
     for stream in 0..rank.streams.len() as u32 {
-        turn.extend(of(old, stream, rank).into_iter().zip(of(new, stream, rank)));
+        turn.extend(on_stream(old, stream, rank).into_iter().zip(on_stream(new, stream, rank)));
     }
     let now = |work: WorkId| turn.get(&work).copied().unwrap_or(work);
     let behind: Vec<(WorkId, Option<WorkId>)> =

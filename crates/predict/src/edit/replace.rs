@@ -36,8 +36,9 @@ pub(super) fn apply(
         let mut doomed = BTreeSet::new();
         for operator in replaced.into_iter().rev() {
             let old = launched(program, rank, operator);
-            let of = &program.ranks[rank].works;
-            let streams: Vec<u32> = old.iter().map(|work| of[*work as usize].stream).collect();
+            let rank_works = &program.ranks[rank].works;
+            let streams: Vec<u32> =
+                old.iter().map(|work| rank_works[*work as usize].stream).collect();
             let stream =
                 |at: usize, own| streams.get(at).or(streams.last()).copied().unwrap_or(own);
             let new = paste(program, rank, op, operator, &copied, stream);

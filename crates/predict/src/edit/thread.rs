@@ -29,7 +29,7 @@ pub(super) fn apply(
         joined += split(program, at, &moved, &joins);
     }
     if join.is_some() && joined == 0 {
-        return Err(position.error("an operator that joins behind one that moves", "none"));
+        return Err(position.error("a joining operator after a moved one", "none"));
     }
     Ok(())
 }

@@ -38,8 +38,8 @@ struct Clocks {
 
 fn step(program: &Program, rank: &Rank, costs: &RankCosts, constants: &Constants) -> i64 {
     let kernel = |work: WorkId| {
-        let of = &rank.works[work as usize];
-        let met = of.collective.map(|at| &program.collectives[at as usize]);
+        let launched = &rank.works[work as usize];
+        let met = launched.collective.map(|at| &program.collectives[at as usize]);
         let transfer = met.and_then(|met| constants.transfer_ns(met.operation, met.bytes));
         transfer.unwrap_or(costs.works[work as usize].ns)
     };

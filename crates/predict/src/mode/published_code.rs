@@ -122,8 +122,8 @@ impl<'a> RankClock<'a> {
     }
 
     fn launch(&mut self, work: WorkId) {
-        let of = &self.rank.works[work as usize];
-        let met = of.collective.map(|at| &self.program.collectives[at as usize]);
+        let launched_work = &self.rank.works[work as usize];
+        let met = launched_work.collective.map(|at| &self.program.collectives[at as usize]);
         let launched = self.clocks.host + CALL_NS;
         let clocks = &mut self.clocks;
         let Some(met) = met else {

@@ -167,8 +167,8 @@ fn whole(
     let priced: Vec<RankPrice> = ranks.iter().enumerate().map(one).collect();
     let peak_bytes = priced.iter().map(|rank| rank.memory.total()).sum();
     let fits = peak_bytes <= model.machine.spec.memory_bytes;
-    let of = |rank: &RankStep| rank.stages.iter().map(|stage| stage.mean_ns).sum::<f64>();
-    let slow = ranks.iter().max_by(|a, b| of(a).total_cmp(&of(b)));
+    let step_ns = |rank: &RankStep| rank.stages.iter().map(|stage| stage.mean_ns).sum::<f64>();
+    let slow = ranks.iter().max_by(|a, b| step_ns(a).total_cmp(&step_ns(b)));
     let rests_on = slow.into_iter().flat_map(|rank| rank.rests_on.iter().copied());
     let domain = StepDomain::from_ops(rests_on, step.mean_ns);
     StepPrice {

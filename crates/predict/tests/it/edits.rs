@@ -135,7 +135,7 @@ fn kernels_on_a_stream_of_their_own_do_not_queue() {
     check(Edit::Parallelise { operators: text("bag"), join: text("c") }, 348);
     refused(
         Edit::Parallelise { operators: text("c"), join: text("item") },
-        "edit 1 (parallelise): expected kernels of an operator before one with kernels that joins, \
+        "edit 1 (parallelise): expected an operator with kernels before a joining operator with kernels, \
          got none",
     );
 }
@@ -146,11 +146,11 @@ fn a_graph_launches_its_kernels_at_once() {
     check(Edit::Graph { from: text("bag"), to: text("c") }, 395);
     refused(
         Edit::Graph { from: text("bag"), to: text("item") },
-        "edit 1 (graph): expected a region in which the host waits for nothing, got cudaStreamSynchronize",
+        "edit 1 (graph): expected a region without waits of the host, got cudaStreamSynchronize",
     );
     refused(
         Edit::Graph { from: text("c"), to: text("bag") },
-        "edit 1 (graph): expected the last operator behind the first, got it is before",
+        "edit 1 (graph): expected the last operator after the first, got it is before",
     );
 }
 
@@ -190,7 +190,7 @@ fn operators_on_a_thread_of_their_own_take_no_time_of_the_first() {
     check(Edit::Thread { operators: text("bag"), join: None }, 390);
     refused(
         Edit::Thread { operators: text("c"), join: Some(text("bag")) },
-        "edit 1 (thread): expected an operator that joins behind one that moves, got none",
+        "edit 1 (thread): expected a joining operator after a moved one, got none",
     );
 }
 
@@ -212,7 +212,7 @@ fn pinned_copies_are_not_awaited() {
 fn a_pattern_that_fits_nothing_names_what_is_like_it() {
     refused(
         Edit::Remove { operators: text("bagg") },
-        "edit 1 (remove): operators: expected a name in the program, got \"bagg\"; like it: bag, c, item",
+        "edit 1 (remove): operators: expected a name in the program, got \"bagg\"; similar: bag, c, item",
     );
 }
 
