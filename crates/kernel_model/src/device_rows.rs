@@ -46,7 +46,7 @@ impl DeviceRows {
                 size: size(row),
                 log_residual: (floor.latency_ns(row, line) / line.ns(roofline(row), floor.ns)).ln(),
             };
-            // Of one size, rows that are alike can be told from others by it alone.
+            // Only kinds with a single size: roofline time alone identifies similar rows.
             let is_seen = |row: &&Measured| floor.shows(row) && row.work.sizes().len() == 1;
             (*name, StateDrift::fit(rows.iter().filter(is_seen).map(seen).collect()))
         };

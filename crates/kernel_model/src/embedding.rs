@@ -117,7 +117,7 @@ pub fn forward_ns(tables: &[TableLookup], device: &HardwareSpec, constants: Cons
     let (dram, l2) = traffic(tables, device);
     let longest = tables.iter().map(|table| table.longest_bag).max().unwrap_or(0) as f64;
     let bandwidth = device.dram_sustained.unwrap_or(device.dram);
-    // What nobody measured is taken for three times the memory's.
+    // Unmeasured cache bandwidth is assumed to be three times that of memory.
     let l2_bandwidth = device.l2.unwrap_or(3.0 * bandwidth);
     let moved = (1e9 * dram / bandwidth).max(1e9 * l2 / l2_bandwidth);
     constants.start_ns + moved.max(longest * constants.row_ns)

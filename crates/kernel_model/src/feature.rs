@@ -124,7 +124,7 @@ impl Features {
             return;
         };
         let out = work.conv_output();
-        // As a product: output positions by channels, over windows.
+        // The convolution as a matrix product: output positions × channels, over windows.
         let positions = batch as f64 * (out as f64).powi(2);
         self.product(1, [positions as u64, channels_out, channels_in * kernel * kernel], units);
         for value in [batch, channels_in, size] {

@@ -204,7 +204,7 @@ impl DeviceModel {
             Residual::None => {}
             Residual::Own => self.learnt = DeviceResidual::Own(self.own_trees(trees.bins, rows)),
             Residual::Pooled => {
-                // As they are, before any correction.
+                // Predict without correction first, then fit the correction to the errors.
                 let none = Correction { middle: 0.0, shift: 0.0, slope: 0.0 };
                 self.learnt = DeviceResidual::Adapted(none);
                 let found = |row: &Measured| {

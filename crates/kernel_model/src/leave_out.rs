@@ -120,7 +120,7 @@ fn row(kind: Kind, devices: &[&DeviceRows], at: usize) -> LeftOutRow {
         )
     });
     let shots_mape_pct = shots.sum::<f64>() / DRAWS as f64;
-    // By the devices that are left, as a user of the model would have it.
+    // From the remaining devices, as for a user with an unmeasured device.
     let interval = interval(&all_but(devices, at), 1);
     let covered = device.part(Part::Test).filter(|row| {
         let (low, high) = interval.at(0.0);

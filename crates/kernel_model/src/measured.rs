@@ -186,7 +186,7 @@ fn columns(operation: Operation) -> &'static [&'static str] {
             "B",
             "Input_Channel",
             "Output_Channel",
-            // As NeuSight spells it.
+            // Spelled like this in the tables of NeuSight.
             "Kernel_Szie",
             "Input_Size",
             "Stride",

@@ -132,7 +132,7 @@ impl<R: Regressor> MlpLearner<R> {
             let found = self.regressor.predict(&problem.calibrate.inputs)?;
             let pairs = found.iter().zip(&problem.calibrate.targets);
             let error = gmae(pairs.map(|(found, target)| (nanos(*found), nanos(*target))));
-            // Not a number is no improvement.
+            // A comparison with NaN is false, so diverged MLPs are skipped.
             if error < self.best.calibrate_gmae_pct {
                 let predicted = self.regressor.predict(&problem.test.inputs)?;
                 self.best = BestEpoch { epoch: self.epochs, calibrate_gmae_pct: error, predicted };

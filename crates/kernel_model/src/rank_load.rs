@@ -172,7 +172,7 @@ impl Sums {
 /// Returns the bandwidths of memory and last-level cache in bytes per second.
 fn bandwidths(device: &HardwareSpec) -> (f64, f64) {
     let dram = device.dram_sustained.unwrap_or(device.dram);
-    // What nobody measured is taken for three times the memory's.
+    // Unmeasured cache bandwidth is assumed to be three times that of memory.
     (dram, device.l2.unwrap_or(3.0 * dram))
 }
 

@@ -9,7 +9,7 @@ pub fn slack<'a>(rows: impl Iterator<Item = (&'a Measured, f64)>) -> f64 {
     let mut ratios: Vec<(f64, f64)> = rows
         .map(|(row, latency)| (latency, latency / roofline_ns(&row.work, row.device)))
         .collect();
-    // Of the longer half, where floors count for least.
+    // Launch overhead matters least in the longer half.
     ratios.sort_by(|a, b| b.0.total_cmp(&a.0));
     ratios.truncate(ratios.len().div_ceil(2));
     let mut ratios: Vec<f64> = ratios.into_iter().map(|(_, ratio)| ratio).collect();

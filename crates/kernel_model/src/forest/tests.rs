@@ -33,7 +33,7 @@ fn forest(trees: u64) -> Forest {
 }
 
 #[test]
-fn all_trees_together_give_what_each_gives_by_itself() {
+fn joint_evaluation_of_trees_equals_separate_evaluation() {
     for trees in [0, 1, 30, 700] {
         let forest = forest(trees);
         for row in 0..200 {

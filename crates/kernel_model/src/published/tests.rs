@@ -99,7 +99,7 @@ fn many_problems_are_solved_in_their_order() {
 }
 
 #[test]
-fn errors_of_the_mlp_stand_beside_those_of_the_model() {
+fn mlp_errors_are_added_to_the_rows_of_the_model() {
     let rows = rows();
     let model = shipped::model(Kind::LayerNorm).expect("a model");
     let mut table = evaluate::evaluate_model(&model, &rows, Part::Test);

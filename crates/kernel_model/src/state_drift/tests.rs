@@ -12,27 +12,27 @@ fn rows(log_residual: impl Fn(u32) -> f64) -> Vec<DriftSample> {
 }
 
 #[test]
-fn a_device_that_becomes_faster_is_noticed() {
+fn a_device_that_speeds_up_has_state_drift() {
     let pace = StateDrift::fit(rows(|place| if place < 300 { 0.0 } else { -0.2 }));
     assert!(pace.at(100, 2.0).abs() < 0.02, "{}", pace.at(100, 2.0));
     assert!((pace.at(350, 2.0) + 0.2).abs() < 0.02, "{}", pace.at(350, 2.0));
 }
 
 #[test]
-fn a_device_that_stays_the_same_has_no_pace() {
+fn a_constant_device_has_no_state_drift() {
     assert_eq!(StateDrift::fit(rows(|_| 0.0)), StateDrift::default());
     assert_eq!(StateDrift::default().at(7, 1.0), 0.0);
 }
 
 #[test]
-fn few_rows_say_nothing_of_a_state() {
+fn few_rows_give_no_state_drift() {
     let mut few = rows(|place| if place < 300 { 0.0 } else { -0.2 });
     few.truncate(150);
     assert_eq!(StateDrift::fit(few), StateDrift::default());
 }
 
 #[test]
-fn a_row_says_nothing_of_itself() {
+fn a_row_does_not_affect_its_own_drift() {
     let mut rows = rows(|place| if place < 300 { 0.0 } else { -0.2 });
     let before = StateDrift::fit(rows.clone()).at(100, rows[100].size);
     rows[100].log_residual = 5.0;

@@ -16,7 +16,7 @@ fn rows(kind: Kind, sizes: impl Fn(u64) -> Vec<u64>) -> Vec<Measured> {
 }
 
 #[test]
-fn kernels_that_wait_for_memory_and_cannot_show_are_at_the_floor_however_long_they_took() {
+fn hidden_memory_bound_kernels_count_as_launch_overhead() {
     let norms = rows(Kind::LayerNorm, |at| vec![8 * (1 + at), 32 * (1 + at * 7 % 60)]);
     let devices = by_device(Kind::LayerNorm, &norms);
     let device = &devices[0];
@@ -30,7 +30,7 @@ fn kernels_that_wait_for_memory_and_cannot_show_are_at_the_floor_however_long_th
 }
 
 #[test]
-fn small_products_are_above_the_floor_if_they_took_longer() {
+fn small_products_longer_than_the_overhead_count_in_errors() {
     let products = rows(Kind::Linear, |at| vec![8 * (1 + at), 64, 32 * (1 + at * 7 % 60)]);
     let devices = by_device(Kind::Linear, &products);
     let device = &devices[0];

@@ -37,7 +37,7 @@ fn check(what: &str, popularity: &Popularity, ids: &[u64]) {
 }
 
 #[test]
-fn hit_rates_of_laws_are_those_of_a_simulated_cache() {
+fn hit_rates_of_uniform_and_zipf_ids_match_a_simulated_cache() {
     const LOOKUPS: u64 = 30_000;
     let random = CounterRng::new(5, 0);
     for rows in [1_000, 20_000, 1_000_000] {
@@ -71,7 +71,7 @@ const PRODUCTION: [[f64; 17]; 2] = [
 ];
 
 #[test]
-fn hit_rates_of_measured_reuse_are_those_of_a_simulated_cache() {
+fn hit_rates_of_reuse_histograms_match_a_simulated_cache() {
     // Ten tables of each year: of other sizes, and the more reused the higher their number.
     for number in 0..20u64 {
         let (published, lookups) = (PRODUCTION[(number / 10) as usize], 10_000 + 2_000 * number);

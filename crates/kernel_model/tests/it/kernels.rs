@@ -53,7 +53,7 @@ fn no_price_is_below_physics_or_outside_its_own_interval() {
 }
 
 #[test]
-fn what_a_price_does_not_rest_on_is_said_and_widens_it() {
+fn extrapolation_is_reported_and_widens_the_interval() {
     let model = shipped::model(Kind::Linear).expect("a model");
     let work = |m: u64| Work::new(Kind::Linear, &[m, 1024, 1024]).expect("a work");
     let width = |price: Price| price.high_ns / price.low_ns;
@@ -71,7 +71,7 @@ fn what_a_price_does_not_rest_on_is_said_and_widens_it() {
 }
 
 #[test]
-fn sizes_that_are_no_work_are_refused() {
+fn invalid_sizes_are_rejected() {
     let refused = |kind, sizes: &[u64], expected: &str| {
         let error = Work::new(kind, sizes).expect_err("no work").to_string();
         assert!(error.contains(expected), "{error}");
@@ -160,7 +160,7 @@ fn a_device_is_predicted_from_others_and_better_by_a_few_of_its_rows() {
 }
 
 #[test]
-fn kernels_that_were_measured_by_themselves_have_no_floor() {
+fn kernels_timed_alone_have_no_launch_overhead() {
     let h200 = device("h200");
     for (kind, factor) in [(Kind::Linear, 1.5), (Kind::Bmm, 3.0), (Kind::LayerNorm, 1.7)] {
         let row = |number: u64| {
@@ -196,7 +196,7 @@ fn kernels_that_were_measured_by_themselves_have_no_floor() {
 }
 
 #[test]
-fn rows_that_are_no_measurements_are_counted() {
+fn rows_that_are_not_measurements_are_counted() {
     let header = |names: &str| names.split(',').map(str::to_owned).collect::<Vec<_>>();
     let without = Table::new(header("OPName,Device,B,H"));
     assert!(matches!(without.err(), Some(Error::Column { column: "Latency", .. })));

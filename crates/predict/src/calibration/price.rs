@@ -204,7 +204,7 @@ impl Prices {
     /// Prices all actions and works of a program. Start times and work left running come from
     /// `setting`.
     pub fn price(&self, program: &Program, setting: &Setting) -> Costs {
-        // The same is asked for a thousand times.
+        // The same segment is priced a thousand times per step.
         let mut known: BTreeMap<Segment, Cost> = BTreeMap::new();
         let mut kernels = BTreeMap::new();
         let ranks = program.ranks.iter().enumerate().map(|(at, rank)| {
@@ -257,7 +257,7 @@ impl Prices {
         let weighted = costs.iter().zip(&parts).map(|(cost, part)| cost.ns as f64 * part.weight);
         let sum = weighted.sum::<f64>() * work.scale;
         let source = costs.iter().filter_map(|cost| cost.source).max();
-        // What nobody has measured is a model.
+        // A scaled or composed work was not measured as such.
         let source = match source {
             Some(Source::Measured) if work.scale != 1.0 || costs.len() > 1 => {
                 Some(Source::Modelled)

@@ -32,7 +32,7 @@ pub fn event_ns(
         return Ok(0.0);
     }
     let predicted = |event_ns: f64| predicted_ns(steps, &calibrated(event_ns));
-    // What a prediction of recorded steps is off by is not charged to the profiler.
+    // The error of predicted recorded steps is not charged to the profiler.
     let wanted = predicted(0.0)? * unrecorded_ns as f64 / recorded_ns.max(1.0);
     let (mut low, mut high) = (0.0, recorded_ns);
     let least = predicted(high)?;

@@ -40,7 +40,7 @@ pub(super) fn cut(thread: &mut Thread, operator: OperatorRange) -> Vec<WorkId> {
     }
     let count = kept.len();
     thread.actions.splice(operator.begin..operator.begin, kept);
-    // Of the two gaps around it one is left, from what came before it to what comes after.
+    // The two gaps around it merge into one, from the preceding to the following operator.
     let before = operator.begin.checked_sub(1);
     if let (Some(before), next) = (before, operator.begin + count) {
         let left = match thread.actions.get(before) {

@@ -69,12 +69,12 @@ fn order(actions: &[Action], moved: &[OperatorRange], anchors: &[OperatorRange])
         _ => StringId::default(),
     };
     let mut placed: Vec<Placed> = Vec::new();
-    // What came before the next gap, where that is not what was recorded.
+    // The operator before the next gap, if it is no longer the recorded one.
     let mut left: Option<StringId> = None;
     let mut at = 0;
     while at < actions.len() {
         if let Some(one) = moved.iter().find(|one| one.begin == at) {
-            // Of the two gaps around it one is left, from what came before it.
+            // The two gaps around it merge into one, which starts at the preceding operator.
             let before = placed.last().and_then(|(_, action)| gap(action));
             if let (Some(before), Some(_)) = (before, actions.get(one.end + 1).and_then(gap)) {
                 left = Some(before.detail);

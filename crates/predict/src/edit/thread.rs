@@ -43,7 +43,7 @@ fn split(
 ) -> usize {
     let mut signals = (next_signal(program, at)..).step_by(2);
     let mut own: Vec<Action> = Vec::new();
-    // By thread and place: what is called instead, and what is waited for before.
+    // By thread and position: the signal that replaces an operator, and the signals to await.
     let mut begins: BTreeMap<(usize, usize), u32> = BTreeMap::new();
     let mut waits: BTreeMap<(usize, usize), Vec<u32>> = BTreeMap::new();
     let mut joined = 0;
@@ -84,7 +84,7 @@ fn split(
             let before = of.actions.pop_if(|action| action.is_gap());
             of.actions.extend(begins.get(&(thread, place)).map(|signal| Action::Signal(*signal)));
             place = end + 1;
-            // Of the two gaps around it one is left, from what came before to what comes after.
+            // The two gaps around it merge into one, from the preceding to the following operator.
             match (before, old.get(place)) {
                 (Some(Action::Host(before)), Some(Action::Host(next)))
                     if next.overhead == Overhead::BetweenOps =>

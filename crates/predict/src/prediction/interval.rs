@@ -71,7 +71,7 @@ pub(super) fn compute_intervals(
             .map(|(name, all)| all[random.child(SCALING).below(name, all.len() as u64) as usize])
             .collect();
         for (counter, element) in (0u64..).zip(&elements) {
-            // What slows a kernel of a step down slows the others too; a factor says by how much.
+            // Whatever slows one kernel of a step slows the others too, so one factor applies to all.
             if let (false, Some(factor)) = (element.is_host, works[element.rank]) {
                 let off = element.scaled_as.map_or(1.0, |name| off[name]);
                 let ns = (element.usual * factor * run * off).round() as i64;

@@ -21,7 +21,7 @@ pub(super) fn read(
 ) -> BTreeMap<u32, u32> {
     let trace = read.scope.trace;
     let stream = |row: u32| Stream { device: trace.device(row), number: trace.stream(row) };
-    // By the host's clock.
+    // On the host's clock.
     let span = |row: u32| {
         let shift = skew::shift_ns(&read.waits.skews, trace.device(row));
         (trace.slices.start(row) - shift, trace.slices.end(row) - shift)
@@ -36,7 +36,7 @@ pub(super) fn read(
         None => is_inside(*row),
     };
     let mut rows: Vec<u32> = read.scope.device_rows.iter().copied().filter(taken).collect();
-    // By stream, then start, then row: as the scope has them.
+    // Stable: within a stream, rows keep the order of the scope, by start.
     rows.sort_by_key(|row| stream(*row));
     let mut place = BTreeMap::new();
     for (at, row) in rows.iter().enumerate() {

@@ -155,7 +155,7 @@ fn whole(
         let held = tiles.iter().zip(&terms).filter(|(tile, _)| tile.rank == number);
         let load = RankLoad::from_tiles(held.map(|(_, terms)| terms), &model.machine.spec);
         let wait = |(all, own): (&Estimate, &Estimate)| all.mean_ns - own.mean_ns;
-        // What a GPU's driver and collectives hold, nobody holds here.
+        // A CPU has no driver context or collective buffers.
         let memory = sizes.memory(&load, workload.samples(number), batch, batch);
         RankPrice {
             rank: number as u32,

@@ -174,7 +174,7 @@ fn kernels(op: &Op, models: &Models, device: &HardwareSpec) -> OpPrice {
 
 impl Kernels<'_> {
     fn learnt(&mut self, work: Result<Work, kernel_model::Error>) {
-        // Of no size, nothing is launched.
+        // An operation of size zero launches nothing.
         let Ok(work) = work else { return };
         let model = self.models.model(work.kind());
         let Price { mean_ns, low_ns, high_ns, domain } = model.price(&work, self.device);

@@ -114,7 +114,7 @@ fn learnt(made: &[Made], measured: &[MeasuredStep]) -> CpuModel {
 }
 
 #[test]
-fn planted_times_are_found_again_in_steps_that_nothing_was_learnt_from() {
+fn planted_unit_times_are_recovered_on_held_out_steps() {
     let made: Vec<Made> = (0..120).map(Made::numbered).collect();
     let measured: Vec<MeasuredStep> = made.iter().map(|made| made.measured(planted)).collect();
     let model = learnt(&made, &measured);
@@ -196,7 +196,7 @@ fn steps_of_other_operations_and_too_few_of_them_are_refused() {
 }
 
 #[test]
-fn steps_that_ran_where_memory_is_slower_are_left_out() {
+fn steps_measured_at_another_memory_bandwidth_are_left_out() {
     let made: Vec<Made> = (0..60).map(Made::numbered).collect();
     let measured = |made: &Made, at: usize| {
         let mut step =
@@ -240,7 +240,7 @@ fn measured_tables(tables: EqualTables, unit: impl Fn(&str) -> f64) -> MeasuredT
 }
 
 #[test]
-fn lookups_measured_alone_are_found_again_and_steps_start_from_them() {
+fn standalone_lookups_are_the_base_of_lookups_in_steps() {
     let made: Vec<Made> = (0..60).map(Made::numbered).collect();
     // Within steps all takes a quarter longer than alone.
     let within = |name: &str| 1.25 * planted(name);
@@ -311,7 +311,7 @@ fn simulated(tables: &[(u64, IndexDistribution)], uses: u64, cached: usize, step
 }
 
 #[test]
-fn rows_past_a_cache_are_those_of_a_simulated_one_that_lives_through_steps() {
+fn cache_misses_match_a_simulated_cache_across_steps() {
     const DIM: usize = 64;
     let zipf = |exponent| IndexDistribution::Zipf { exponent };
     for (tables, cached) in [

@@ -117,7 +117,7 @@ fn one_operator_of_several_is_named_by_its_number() {
 }
 
 #[test]
-fn an_inserted_operator_is_awaited_like_what_it_follows() {
+fn an_inserted_operator_is_awaited_like_its_predecessor() {
     // Its kernel runs 185..285, the wait returns at 289.
     check(Edit::Insert { operator: text("bag"), after: text("c") }, 501);
 }
@@ -165,7 +165,7 @@ fn scaled_kernels_move_what_waits_for_them() {
 }
 
 #[test]
-fn a_replaced_operator_leaves_nothing_of_itself() {
+fn a_replaced_operator_leaves_no_work_behind() {
     // Kernels of 10 µs run 22..32, 52..62 and 82..92: the wait at 105 returns at 109.
     check(Edit::Replace { operators: text("bag"), with: text("c") }, 321);
     refused(
@@ -182,7 +182,7 @@ fn a_reordered_operator_takes_its_kernel_along() {
 }
 
 #[test]
-fn operators_on_a_thread_of_their_own_take_no_time_of_the_first() {
+fn operators_on_another_thread_free_the_first_one() {
     // The new thread calls at 5 and 25 µs: k1 12..112, k2 113..163. c waits until 40, k3 runs
     // 164..174, the wait returns at 178.
     check(Edit::Thread { operators: text("bag"), join: Some(text("c")) }, 390);
@@ -209,7 +209,7 @@ fn pinned_copies_are_not_awaited() {
 }
 
 #[test]
-fn a_pattern_that_fits_nothing_names_what_is_like_it() {
+fn a_pattern_without_matches_suggests_similar_names() {
     refused(
         Edit::Remove { operators: text("bagg") },
         "edit 1 (remove): operators: expected a name in the program, got \"bagg\"; similar: bag, c, item",
@@ -250,7 +250,7 @@ fn edits_of_a_real_step_move_it_the_right_way() {
 }
 
 #[test]
-fn fused_on_a_host_that_is_the_device_the_work_stays_and_the_starts_go() {
+fn fusing_on_a_cpu_keeps_the_work_and_removes_the_overheads() {
     let mut step = step_of(&[by_hand(&[
         ("user_annotation", "ProfilerStep#1", HOST, 0, 100, 0),
         ("cpu_op", "add", HOST, 10, 20, 0),

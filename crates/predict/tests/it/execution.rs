@@ -213,7 +213,7 @@ fn known(operators: &[(&str, &str, i32)]) -> Calibration {
 const GPU: &str = "cuda:0";
 
 #[test]
-fn work_waits_for_who_wrote_its_tensors_last() {
+fn work_waits_for_the_last_writers_of_its_tensors() {
     let calibration = known(&[("a", "8 float", 7), ("b", "8 float", 20)]);
     let trace = by_hand(&[
         (3, 2, 1, "a", &[(1, 8, GPU)], &[(2, 8, GPU)], "a(Tensor x) -> Tensor"),
@@ -231,7 +231,7 @@ fn work_waits_for_who_wrote_its_tensors_last() {
 }
 
 #[test]
-fn operators_nobody_recorded_are_priced_by_bytes_and_said() {
+fn unrecorded_operators_are_priced_by_bytes_and_reported() {
     let calibration = known(&[("a", "8 float", 7), ("c", "8000 float", 7)]);
     let row = |elements: u64| {
         let own = [(1, elements, GPU)];
@@ -290,7 +290,7 @@ fn other_sizes_are_scaled_and_count_as_modelled() {
 }
 
 #[test]
-fn execution_traces_that_say_too_little_are_refused() {
+fn incomplete_execution_traces_are_rejected() {
     let calibration = known(&[("a", "8 float", 7)]);
     let schema = "a(Tensor x) -> Tensor";
     let whole = || by_hand(&[(3, 2, 1, "a", &[(1, 8, GPU)], &[(2, 8, GPU)], schema)]);

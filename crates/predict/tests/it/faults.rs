@@ -138,7 +138,7 @@ fn fault_5_and_9_every_way_to_launch_is_a_call_with_a_price_of_its_own() {
 }
 
 #[test]
-fn fault_6_an_operator_without_a_second_launch_says_nothing_of_gaps() {
+fn fault_6_operators_with_one_launch_have_no_launch_gaps() {
     let calibration = calibrated(&step_of(&[by_hand(&[
         ("user_annotation", "ProfilerStep#1", HOST, 0, 100, 0),
         ("cpu_op", "aten::one", HOST, 10, 40, 0),
@@ -194,7 +194,7 @@ fn overheads_that_depend_on_sizes_or_ranks_are_named() {
 }
 
 #[test]
-fn fault_8_long_pauses_of_a_thread_count_and_threads_are_told_apart() {
+fn fault_8_long_pauses_count_and_threads_are_distinguished() {
     let other = (9, 10);
     let mut trace = three_kernels();
     trace.push(&trace::store::NewSlice::new("cpu_op", "aten::c", other, (200_000, 210_000)));
@@ -228,7 +228,7 @@ fn fault_10_a_thread_waits_for_the_other_pass() {
 }
 
 #[test]
-fn fault_11_only_what_waits_waits() {
+fn fault_11_only_dependent_work_waits() {
     let step = step_of(&[by_hand(&[
         ("user_annotation", "ProfilerStep#1", HOST, 0, 300, 0),
         ("cpu_op", "aten::mm", HOST, 10, 30, 0),
@@ -251,7 +251,7 @@ fn fault_11_only_what_waits_waits() {
 }
 
 #[test]
-fn fault_12_and_13_what_nobody_measured_is_said_and_never_free_in_silence() {
+fn fault_12_and_13_unmeasured_parts_are_reported_as_unknown() {
     let step = step_of(&[three_kernels()]);
     let nothing = Prices::new(&Calibration::default(), Method::Full);
     let costs = nothing.price(&step.program, &step.recorded.setting(&step.program));
@@ -299,7 +299,7 @@ fn collective() -> Vec<Trace> {
 }
 
 #[test]
-fn fault_16_and_18_waiting_for_a_rank_is_no_transfer() {
+fn fault_16_and_18_waiting_for_a_rank_is_not_transfer_time() {
     let step = step_of(&collective());
     assert_eq!(step.program.collectives.len(), 1);
     let calibration = calibrated(&step);
@@ -369,7 +369,7 @@ fn fault_2_a_lookup_reads_every_row_of_a_bag() {
 }
 
 #[test]
-fn fault_14_what_no_table_has_is_said_and_never_a_missing_key() {
+fn fault_14_unknown_kernels_are_reported_instead_of_failing() {
     let config = config(&[]);
     let ops = ops(&config, 1);
     let program = from_trainer::build_program(&ops, 1.0);
@@ -385,7 +385,7 @@ fn fault_14_what_no_table_has_is_said_and_never_a_missing_key() {
 
 /// The published model trained and tested on the same shapes, and was free beyond them.
 #[test]
-fn fault_17_beyond_what_was_recorded_a_kernel_keeps_to_the_roofline_and_is_no_measurement() {
+fn fault_17_extrapolated_kernels_follow_the_roofline_and_count_as_modelled() {
     let known = [
         ("512x64 float, 64x64 float; 4190000 FLOP, 279000 B", 60_000.0),
         ("512x512 float, 512x512 float; 268000000 FLOP, 3150000 B", 2_680_000.0),

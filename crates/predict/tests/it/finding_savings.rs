@@ -57,7 +57,7 @@ fn check(rows: Vec<u32>, action: Action, expected: i64) {
 }
 
 #[test]
-fn a_remedy_is_played_on_the_simulated_step() {
+fn a_remedy_is_applied_to_the_simulated_step() {
     // Rows: the step, bag, launch, k1, bag, launch, k2, c, launch, k3, item, wait.
     // Without k1, k2 runs 52..102 and k3 103..113: the wait returns at 117, not 188.
     check(vec![3], Action::Scale(0.0), 71);
@@ -81,7 +81,7 @@ fn a_remedy_is_played_on_the_simulated_step() {
 }
 
 #[test]
-fn what_no_program_knows_keeps_its_price_and_its_place() {
+fn findings_without_a_counterpart_keep_their_saving() {
     let kept = [
         finding("A", vec![3], Action::ArriveEarlier(10)),
         finding("B", vec![3], Action::CloseGap),

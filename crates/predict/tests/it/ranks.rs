@@ -162,7 +162,7 @@ fn by_hand() {
 }
 
 #[test]
-fn what_cannot_be_done_is_said() {
+fn impossible_edits_are_rejected_with_a_reason() {
     let two = program(2, 2, (&STEPS, BYTES));
     let refused = |edit: Edit, expected: &str| {
         assert_eq!(edited(&two, edit).expect_err("no edit").to_string(), expected);

@@ -32,7 +32,7 @@ fn an_update_of_a_few_rows_keeps_the_time_to_start_it() {
 }
 
 #[test]
-fn other_batches_of_the_same_layer_decide_alone() {
+fn other_batch_sizes_of_a_layer_take_precedence() {
     // The layer takes 4 ns a byte, one of other widths 8.
     let known = [
         ("512x64, 64x32; 1 FLOP, 1000 B", 4_000.0),
@@ -43,7 +43,7 @@ fn other_batches_of_the_same_layer_decide_alone() {
 }
 
 #[test]
-fn the_same_sizes_with_other_rows_come_before_another_batch() {
+fn equal_sizes_take_precedence_over_another_batch() {
     // Batches of one size differ in their distinct rows, and so in bytes. Two of a quarter of the
     // size take twice as long a byte.
     let known = [
@@ -73,7 +73,7 @@ fn of_two_ranks(op: &str, known: (&str, i64)) -> i64 {
 }
 
 #[test]
-fn an_exchange_within_a_process_takes_what_passes_over_memory_take() {
+fn in_process_exchanges_cost_memory_passes() {
     // 12 bytes a nanosecond on both cores, 6 on the one of each rank.
     let lookup = ("16384 long int, 16385 long int; 2100000 FLOP, 12000000 B", 1_000_000);
     // Half of the 4.2 MB of a rank's pooled values are copied, 4.2 MB are read, 4.2 MB written.

@@ -63,7 +63,7 @@ pub fn list_kernels(trace: &ExecutionTrace, step: usize) -> Result<Vec<LaunchedK
     let (_, items) = order::order_items(trace, &tree, wanted);
     let mut found = Vec::new();
     for item in items.iter().filter(|item| item.kind == ItemKind::Operator) {
-        // Per node that is not yet over: the storages that were written inside.
+        // For each unfinished node: the storages that nested operators wrote.
         let mut written: Vec<(u32, BTreeSet<u64>)> = Vec::new();
         for at in super::operator::inside_out(&tree, item.node) {
             let mut inside = BTreeSet::new();

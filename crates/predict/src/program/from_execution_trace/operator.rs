@@ -101,7 +101,7 @@ impl<'a> LaunchPredictor<'a> {
                 None => done(spelt.clone(), as_recorded(self.usual(at, variants))),
             };
         }
-        // Of one that nobody knows inside, what it did with other sizes says more.
+        // If nested operators are unknown, its own calls at other sizes predict more.
         let near = by_sizes.filter(|_| !composed.unknown.is_empty());
         match near.and_then(|by_sizes| self.nearest(at, &own, by_sizes)) {
             Some(near) => done(own, near),

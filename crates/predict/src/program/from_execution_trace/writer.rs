@@ -341,7 +341,7 @@ impl StepWriter<'_, '_> {
         let mut after = Vec::new();
         let mut needs: Vec<WorkId> = on.after.clone();
         if launched.collective.is_some() || launched.name.starts_with("nccl") {
-            // A collective begins after what its thread had put on its stream by then.
+            // A collective begins after the work that its thread has put on its current stream.
             let current = self.stream(self.threads[on.thread].stream);
             needs.extend(self.streams.get(&current).and_then(|queue| queue.last));
         } else {
@@ -443,7 +443,7 @@ impl StepWriter<'_, '_> {
             let WrittenOperator { number, actions, .. } = self.operators[writer as usize];
             let signal = self.signal(thread, actions);
             let own = &mut self.threads[item.thread];
-            // Of several waits the last is paid for.
+            // Only the last of several waits costs time.
             if let Some((signal, _)) = own.gap.replace((signal, false)) {
                 own.actions.push(Action::Await { signal, wakes: None });
             }

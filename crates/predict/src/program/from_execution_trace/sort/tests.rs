@@ -59,7 +59,7 @@ fn few_keys_are_sorted_in_one_block_where_passes_were_recorded() {
 }
 
 #[test]
-fn whole_numbers_of_four_bytes_are_sorted_in_one_block_for_longer() {
+fn four_byte_keys_fit_one_block_longer_than_eight_byte_keys() {
     let short = ONE_BLOCK.replace("<long", "<int");
     assert_eq!(kernels(Sort { keys: 4_864, bits: 26 }, &[&short]), std::slice::from_ref(&short));
     assert_eq!(kernels(Sort { keys: 4_865, bits: 26 }, &[&short]).len(), 12);
