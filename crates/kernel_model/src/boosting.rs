@@ -56,6 +56,7 @@ struct Leaf {
     node: usize,
 }
 
+/// The best split of a leaf: feature, bin, and gain in score.
 #[derive(Clone, Copy)]
 struct Split {
     gain: f64,

@@ -140,13 +140,13 @@ fn fit_kernel_times(
         .map(|one| (one, over_line(&without(one).copied().collect::<Vec<_>>(), rows[0].device)))
         .collect();
     let offs = |residual: Residual| -> Vec<f64> {
-        let of_fold = |(one, base): &(u64, DeviceModel)| {
+        let fold_residuals = |(one, base): &(u64, DeviceModel)| {
             let others: Vec<Measured> = without(*one).copied().collect();
             let model = base.clone().with_residual(residual, trees, &others);
             let tested = rows.iter().filter(|row| fold(row) == *one);
             tested.map(|row| off(&model, row, trees)).collect::<Vec<_>>()
         };
-        left_out.iter().flat_map(of_fold).collect()
+        left_out.iter().flat_map(fold_residuals).collect()
     };
     let error = |offs: &[f64]| offs.iter().map(|off| off.abs()).sum::<f64>();
     let mut best = (Residual::None, offs(Residual::None));

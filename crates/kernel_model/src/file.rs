@@ -35,6 +35,7 @@ struct Head {
     devices: Vec<DeviceHead>,
 }
 
+/// The JSON header of one device: everything but its trees.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct DeviceHead {
@@ -102,7 +103,7 @@ impl KernelModel {
     /// Parses the bytes that [`KernelModel::to_bytes`] writes.
     ///
     /// # Errors
-    /// [`Error::Model`] for another version, damaged bytes, or what is no model.
+    /// [`Error::Model`] for another version, damaged bytes, or bytes that are not a model.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, Error> {
         let (head, rest) = lines(bytes)?;
         let json = std::str::from_utf8(head).map_err(|error| wrong("JSON", &error))?;

@@ -181,7 +181,7 @@ pub struct Price {
     pub domain: Domain,
 }
 
-/// Predicts unmeasured devices.
+/// The parts of a model that price devices without any measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Unseen {
     /// Forest of all devices over the roofline.

@@ -115,6 +115,7 @@ struct MlpLearner<R> {
     best: BestEpoch,
 }
 
+/// The epoch of an MLP with the least calibration error, with its predictions.
 #[derive(Clone)]
 struct BestEpoch {
     epoch: usize,

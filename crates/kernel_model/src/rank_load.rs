@@ -101,7 +101,6 @@ pub struct RankLoad {
     pub bags: f64,
     pub forward: Estimate,
     pub backward: Estimate,
-    /// Bytes of weights.
     pub weights: u64,
     /// Bytes of optimizer states.
     pub states: u64,

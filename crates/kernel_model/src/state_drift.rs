@@ -25,7 +25,7 @@ pub struct DriftSample {
     pub place: u32,
     /// Logarithm of the roofline time.
     pub size: f64,
-    /// `ln(measured ÷ baseline)`.
+    /// Natural logarithm of measured over baseline latency.
     pub log_residual: f64,
 }
 

@@ -117,6 +117,7 @@ struct TableLine {
     published: Published,
 }
 
+/// The kernels that one row of the table is about.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum TableKernel {
     Learnt(Kind),

@@ -16,7 +16,6 @@ pub struct TileUse {
     pub weight_bytes: usize,
     /// Bags; each position of a sequence is one bag.
     pub bags: usize,
-    /// Vectors per sample.
     pub vectors: usize,
     /// Ids that select one of its rows.
     pub uses: f64,

@@ -108,10 +108,10 @@ fn examples(
     target: ResidualTarget,
     learning: TrainingRows,
 ) -> impl Iterator<Item = (Features, f32)> {
-    let of_device = move |device: &&DeviceRows| {
+    let device_examples = move |device: &&DeviceRows| {
         let line = target.line(device.line);
         let rows = device.part(Part::Train).filter(|row| learning.takes(row));
         rows.map(|row| device.example(row, line)).collect::<Vec<_>>()
     };
-    devices.iter().flat_map(of_device)
+    devices.iter().flat_map(device_examples)
 }

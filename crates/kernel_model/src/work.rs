@@ -12,7 +12,6 @@ const F32: u128 = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Element {
     Add,
-    /// `a · b`
     Mul,
     /// Gaussian error linear unit.
     Gelu,

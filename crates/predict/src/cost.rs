@@ -16,7 +16,6 @@ pub enum Source {
     Measured,
     /// Samples of other sizes or of the class.
     Modelled,
-    /// No samples.
     Unknown,
 }
 
@@ -24,7 +23,7 @@ pub enum Source {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
     pub ns: i64,
-    /// `None` for parts without a time of their own, such as waits.
+    /// Evidence; `None` for parts without a time of their own, such as waits.
     pub source: Option<Source>,
 }
 

@@ -25,7 +25,6 @@ pub enum Error {
         nearest(names)
     )]
     NothingSelected {
-        /// Counted from 1.
         number: usize,
         kind: &'static str,
         what: &'static str,
@@ -34,13 +33,7 @@ pub enum Error {
         names: Vec<String>,
     },
     #[error("edit {number} ({kind}): expected {expected}, got {got}")]
-    Edit {
-        /// Counted from 1.
-        number: usize,
-        kind: &'static str,
-        expected: String,
-        got: String,
-    },
+    Edit { number: usize, kind: &'static str, expected: String, got: String },
     /// A workload that the trainer cannot run.
     #[error("workload: expected {expected}, got {got}")]
     Workload { expected: String, got: String },

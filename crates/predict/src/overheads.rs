@@ -15,7 +15,7 @@ pub struct OverheadRow {
     pub source: String,
     /// One of T1 to T5, or `host_only` for operators without calls.
     pub overhead: Overhead,
-    /// `None` for all operators together.
+    /// The operator; `None` for all operators together.
     pub operator: Option<String>,
     pub count: u64,
     pub total_ns: i64,
@@ -115,7 +115,8 @@ type SizedMean<'a> = (&'a str, f64, f64);
 /// at least 5 samples count, and only differences above `limit` standard errors.
 pub fn by_size(calibration: &Calibration, limit: f64) -> Vec<SizeRow> {
     const SAMPLES_MIN: usize = 5;
-    let of_sizes = |overhead| !matches!(overhead, Overhead::BetweenOps | Overhead::RuntimeCall);
+    let depends_on_sizes =
+        |overhead| !matches!(overhead, Overhead::BetweenOps | Overhead::RuntimeCall);
     let mut by_operator: BTreeMap<(Overhead, &str), Vec<SizedMean<'_>>> = BTreeMap::new();
     for (key, samples) in &calibration.overheads {
         let Some(mean_ns) = mean(samples).filter(|_| samples.len() >= SAMPLES_MIN) else {
@@ -123,7 +124,7 @@ pub fn by_size(calibration: &Calibration, limit: f64) -> Vec<SizeRow> {
         };
         let count = samples.len() as f64;
         let square: f64 = samples.iter().map(|ns| (*ns as f64 - mean_ns).powi(2)).sum();
-        if of_sizes(key.class) {
+        if depends_on_sizes(key.class) {
             let of_operator = by_operator.entry((key.class, key.name.as_str())).or_default();
             of_operator.push((key.detail.as_str(), mean_ns, square / count / count));
         }

@@ -63,6 +63,7 @@ struct MeasuredWork {
     apart: Option<f64>,
 }
 
+/// Measured works, grouped by kind of operation.
 type WorksByKind = BTreeMap<String, Vec<MeasuredWork>>;
 
 /// Decides by a hash of its configuration whether a step is held out for evaluation.

@@ -85,10 +85,11 @@ impl CpuModel {
         })
     }
 
-    /// Parses the JSON that [`CpuModel::to_text`] writes.
+    /// Parses the JSON that [`CpuModel::to_text`] writes. Other versions and invalid models give
+    /// [`Error::Model`].
     ///
     /// # Errors
-    /// [`Error::Model`] for what is no model of this version.
+    /// [`Error::Model`] for another version or an invalid model.
     pub fn parse(text: &str) -> Result<Self, Error> {
         let expected = format!("a CPU's model of rowmill predict learn, version {MODEL_VERSION}");
         let wrong = |got: String| Error::Model { expected: expected.clone(), got };

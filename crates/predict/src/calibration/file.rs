@@ -40,6 +40,7 @@ fn is_zero(value: &f64) -> bool {
     *value == 0.0
 }
 
+/// Samples of one key of host overheads, as stored.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SampleRow<C> {
@@ -50,6 +51,7 @@ struct SampleRow<C> {
     samples: Vec<i64>,
 }
 
+/// Samples of one key of device work with their steps, as stored.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WorkRow {
@@ -62,6 +64,7 @@ struct WorkRow {
     steps: Vec<u32>,
 }
 
+/// Samples of one kind of latency or wait, as stored.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WaitRow {
@@ -71,6 +74,7 @@ struct WaitRow {
     samples: Vec<i64>,
 }
 
+/// Transfer times of collectives of one size, as stored.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct TransferRow {
@@ -121,7 +125,7 @@ impl Calibration {
     /// Parses the JSON that [`Calibration::to_json`] writes.
     ///
     /// # Errors
-    /// [`Error::Calibration`] for another version, or text that is no calibration.
+    /// [`Error::Calibration`] for another version, or text that is not a calibration.
     pub fn from_json(text: &str) -> Result<Self, Error> {
         let version: Versioned =
             serde_json::from_str(text).map_err(|error| wrong("a calibration in JSON", &error))?;

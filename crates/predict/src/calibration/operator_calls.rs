@@ -20,6 +20,7 @@ pub fn collect(launches: &mut Launches, step: &Step, ranks: &[usize]) {
     }
 }
 
+/// Reads the calls of one rank's operators from a recorded step.
 struct CallReader<'a> {
     program: &'a Program,
     rank: &'a Rank,

@@ -14,10 +14,10 @@ const PINNED: &str = "Pinned -> Device";
 pub(super) fn apply(program: &mut Program, position: EditPosition) -> Result<(), Error> {
     let mut pinned = 0;
     for at in 0..program.ranks.len() {
-        let of_copy = |work: &&crate::program::Work| program.text(work.name).contains(PAGEABLE);
+        let is_copy = |work: &&crate::program::Work| program.text(work.name).contains(PAGEABLE);
         let works = (0u32..).zip(&program.ranks[at].works);
         let copies: Vec<WorkId> =
-            works.filter(|(_, work)| of_copy(work)).map(|(id, _)| id).collect();
+            works.filter(|(_, work)| is_copy(work)).map(|(id, _)| id).collect();
         for copy in &copies {
             let name = program.ranks[at].works[*copy as usize].name;
             let name = program.text(name).replace(PAGEABLE, PINNED);

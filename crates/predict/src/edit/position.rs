@@ -5,7 +5,6 @@ use crate::Error;
 /// Number and kind of an edit, for messages.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EditPosition {
-    /// Counted from 1.
     pub number: usize,
     pub kind: &'static str,
 }

@@ -25,10 +25,10 @@ pub(super) fn apply(
     for (at, (moved, anchors)) in moved.into_iter().zip(anchors).enumerate() {
         let rank = &mut program.ranks[at];
         for thread in 0..rank.threads.len() {
-            let of_thread = |all: &[OperatorRange]| -> Vec<OperatorRange> {
+            let on_thread = |all: &[OperatorRange]| -> Vec<OperatorRange> {
                 all.iter().filter(|one| one.thread == thread).copied().collect()
             };
-            let (moved, mut anchors) = (of_thread(&moved), of_thread(&anchors));
+            let (moved, mut anchors) = (on_thread(&moved), on_thread(&anchors));
             anchors.retain(|anchor| !moved.contains(anchor));
             let actions = &rank.threads[thread].actions;
             let meets = |one: &OperatorRange| {
@@ -61,7 +61,7 @@ fn order(actions: &[Action], moved: &[OperatorRange], anchors: &[OperatorRange])
         let before = anchors.iter().rev().find(|anchor| anchor.begin < one.begin);
         before.or(anchors.iter().find(|anchor| anchor.begin > one.begin)).copied()
     };
-    let of_anchor = |end: usize| {
+    let followers = |end: usize| {
         moved.iter().filter(move |one| target(one).is_some_and(|anchor| anchor.end == end))
     };
     let name = |at: usize| match &actions[at] {
@@ -93,7 +93,7 @@ fn order(actions: &[Action], moved: &[OperatorRange], anchors: &[OperatorRange])
         placed.push((Some(at), action));
         if let Some(anchor) = anchors.iter().find(|anchor| anchor.end == at) {
             let mut came = name(anchor.begin);
-            for one in of_anchor(at) {
+            for one in followers(at) {
                 let op = name(one.begin);
                 let overhead = Overhead::BetweenOps;
                 let gap = Action::Host(Segment { overhead, op, detail: came });

@@ -55,17 +55,17 @@ pub fn between(small: Sized<'_>, large: Sized<'_>, to: u64) -> Result<Program, E
 
 /// Lists the tensor sizes of everything a program does, in order.
 fn sizes(program: &Program) -> Vec<&str> {
-    let of_action = |action: &Action| match action {
+    let action_detail = |action: &Action| match action {
         Action::Host(segment) => Some(segment.detail),
         Action::Call(call) => Some(call.cost.detail),
         _ => None,
     };
-    let of_rank = |rank: &Rank| {
+    let rank_details = |rank: &Rank| {
         let actions = rank.threads.iter().flat_map(|thread| &thread.actions);
         let works = rank.works.iter().map(|work| work.detail);
-        actions.filter_map(of_action).chain(works).collect::<Vec<_>>()
+        actions.filter_map(action_detail).chain(works).collect::<Vec<_>>()
     };
-    program.ranks.iter().flat_map(of_rank).map(|detail| program.text(detail)).collect()
+    program.ranks.iter().flat_map(rank_details).map(|detail| program.text(detail)).collect()
 }
 
 fn differ(

@@ -61,7 +61,7 @@ pub(super) fn find_operators(
     pattern: &str,
 ) -> Result<Vec<Vec<OperatorRange>>, Error> {
     let (names, number) = split(pattern);
-    let of_rank = |rank: usize| -> Vec<OperatorRange> {
+    let select_on_rank = |rank: usize| -> Vec<OperatorRange> {
         let all = operators(&program.ranks[rank]).into_iter();
         let find_operators =
             all.filter(|operator| pattern::matches(names, name(program, rank, *operator)));
@@ -70,7 +70,7 @@ pub(super) fn find_operators(
             None => find_operators.collect(),
         }
     };
-    let found: Vec<Vec<OperatorRange>> = (0..program.ranks.len()).map(of_rank).collect();
+    let found: Vec<Vec<OperatorRange>> = (0..program.ranks.len()).map(select_on_rank).collect();
     if found.iter().all(Vec::is_empty) {
         if number.is_some()
             && let Ok(all) = find_operators(program, position, what, names)

@@ -62,6 +62,7 @@ impl Clocks {
     }
 }
 
+/// One rank while the published code is simulated: its clocks and its next action.
 struct RankClock<'a> {
     program: &'a Program,
     rank: &'a Rank,

@@ -35,10 +35,10 @@ type Scaling = Vec<Vec<f64>>;
 /// Percentiles of the drawn step times of one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StepInterval {
-    /// 5th percentile.
+    /// Fifth percentile of the draws.
     pub low_ns: i64,
     pub median_ns: i64,
-    /// 95th percentile.
+    /// 95th percentile of the draws.
     pub high_ns: i64,
 }
 
@@ -71,7 +71,7 @@ pub(super) fn compute_intervals(
             .map(|(name, all)| all[random.child(SCALING).below(name, all.len() as u64) as usize])
             .collect();
         for (counter, element) in (0u64..).zip(&elements) {
-            // Whatever slows one kernel of a step slows the others too, so one factor applies to all.
+            // Whatever slows one kernel of a step slows the others too: one factor for all.
             if let (false, Some(factor)) = (element.is_host, works[element.rank]) {
                 let off = element.scaled_as.map_or(1.0, |name| off[name]);
                 let ns = (element.usual * factor * run * off).round() as i64;
@@ -256,12 +256,12 @@ fn add<'a>(
         if work.collective.is_some() || !work.is_launched {
             continue;
         }
-        let of_part = |part: Part| {
+        let part_samples = |part: Part| {
             let samples = || Prices::samples(&calibration.works, &Key::from_part(program, part));
             let own = (part.kind, part.name, part.detail);
             found.works.entry(own).or_insert_with(samples).clone()
         };
-        let parts = work.cost_parts().into_iter().map(of_part).collect::<Vec<_>>();
+        let parts = work.cost_parts().into_iter().map(part_samples).collect::<Vec<_>>();
         let node = simulation.work_node(at, number);
         let scale = scale(simulation, node, &parts);
         let usual = simulation.graph.node(node).weight as f64;

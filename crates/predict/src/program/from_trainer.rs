@@ -68,6 +68,7 @@ fn operation(op: &Op) -> Option<CollectiveOperation> {
     }
 }
 
+/// Writes the operations of one rank into a program.
 struct TrainerWriter<'a> {
     program: &'a mut Program,
     slowdown: f64,

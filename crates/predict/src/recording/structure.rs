@@ -34,11 +34,9 @@ pub(super) struct RankWaits {
 /// A thread that continued after another thread had finished something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct HandOff {
-    /// The waiting thread.
     pub to: TrackId,
     /// Latest time at which it ran again, absolute nanoseconds.
     pub resumed: i64,
-    /// The awaited thread.
     pub from: TrackId,
     /// When the awaited thread was done, absolute nanoseconds.
     pub done: i64,

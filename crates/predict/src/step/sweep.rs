@@ -10,7 +10,6 @@ use super::StepPrice;
 pub struct SweepRow {
     pub model: String,
     pub hardware: String,
-    /// Samples per step.
     pub batch_size: usize,
     pub ranks: u32,
     pub step_ns: f64,

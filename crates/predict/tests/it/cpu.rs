@@ -40,7 +40,7 @@ fn example<'a>(made: &Made, measured: &'a MeasuredStep) -> Example<'a> {
 }
 
 impl Made {
-    fn of(set: Vec<(String, String)>, (pooling, ranks): (u32, u32)) -> Self {
+    fn new(set: Vec<(String, String)>, (pooling, ranks): (u32, u32)) -> Self {
         let config = JobConfig::parse(BASE, &set).expect("a configuration");
         let plan = ShardingPlan::table_wise(&config.model.tables, ranks);
         let features = FeatureStats::uniform(&config.model, pooling);
@@ -60,7 +60,7 @@ impl Made {
             ("training.batch_size", (64 + random.below(4, 2000)).to_string()),
         ];
         let set = set.map(|(key, value)| (key.to_owned(), value)).to_vec();
-        Self::of(set, (pick(5, &[1, 4, 20]) as u32, 1))
+        Self::new(set, (pick(5, &[1, 4, 20]) as u32, 1))
     }
 
     fn workload(&self) -> Workload<'_> {
@@ -136,7 +136,7 @@ fn two_ranks_share_the_threads_and_pay_for_what_they_exchange() {
     let measured: Vec<MeasuredStep> = made.iter().map(|made| made.measured(planted)).collect();
     let model = learnt(&made, &measured);
     let price = |ranks: u32| {
-        let made = Made::of(made[0].set.clone(), (1, ranks));
+        let made = Made::new(made[0].set.clone(), (1, ranks));
         step::cpu::price(made.workload(), &model)
     };
     let (one, two) = (price(1).expect("a price"), price(2).expect("a price"));

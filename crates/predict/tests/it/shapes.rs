@@ -56,7 +56,7 @@ fn equal_sizes_take_precedence_over_another_batch() {
 }
 
 /// What an operation of the first of two ranks of `dlrm-ddp` takes by one recorded kernel.
-fn of_two_ranks(op: &str, known: (&str, i64)) -> i64 {
+fn predict_on_two_ranks(op: &str, known: (&str, i64)) -> i64 {
     let text = include_str!("../../../../configs/dlrm-ddp.toml");
     let config = schema::JobConfig::parse(text, &[]).expect("a configuration");
     let plan = ShardingPlan::table_wise(&config.model.tables, 2);
@@ -77,10 +77,10 @@ fn in_process_exchanges_cost_memory_passes() {
     // 12 bytes a nanosecond on both cores, 6 on the one of each rank.
     let lookup = ("16384 long int, 16385 long int; 2100000 FLOP, 12000000 B", 1_000_000);
     // Half of the 4.2 MB of a rank's pooled values are copied, 4.2 MB are read, 4.2 MB written.
-    assert_eq!(of_two_ranks("rowmill::output_dist", lookup), 2_100_000);
+    assert_eq!(predict_on_two_ranks("rowmill::output_dist", lookup), 2_100_000);
     // 4.2 MB are gathered into messages, 4.2 MB put side by side: each is read and written.
-    assert_eq!(of_two_ranks("rowmill::gradient_dist", lookup), 2_800_000);
+    assert_eq!(predict_on_two_ranks("rowmill::gradient_dist", lookup), 2_800_000);
     // What computes is no pass: nothing else is known, so the roofline says what it takes.
     let product = ("512x512 float; 268000000 FLOP, 12600000 B", 2_000_000);
-    assert_eq!(of_two_ranks("rowmill::output_dist", product), 4_000_000);
+    assert_eq!(predict_on_two_ranks("rowmill::output_dist", product), 4_000_000);
 }

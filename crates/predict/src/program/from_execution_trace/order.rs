@@ -134,6 +134,7 @@ fn ends_of_backward(trace: &ExecutionTrace) -> BTreeMap<u64, u64> {
     ends
 }
 
+/// Visits a node and its descendants, and lists them as items of a thread.
 struct Walk<'a> {
     trace: &'a ExecutionTrace,
     tree: &'a NodeForest,

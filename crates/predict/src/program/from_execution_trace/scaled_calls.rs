@@ -11,7 +11,7 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// The recorded amount.
+    /// Scale of calls that do exactly the recorded work.
     pub const ONE: Self = Self { time: 1.0, bytes: 1.0 };
 }
 

@@ -125,6 +125,7 @@ struct Queue {
     awaited: BTreeMap<u32, WorkId>,
 }
 
+/// Writes the actions and works of one rank while its items are visited in order.
 struct StepWriter<'a, 'b> {
     predictor: &'a LaunchPredictor<'b>,
     names: &'a mut Strings,
