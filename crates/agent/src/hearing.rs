@@ -72,7 +72,7 @@ fn take(state: &AgentState, users: &mut Quotas<u32>, message: Option<Datagram>) 
         return true;
     }
     if let Ok(step) = StepMessage::parse(&message.bytes) {
-        lock(&state.steps).hear(now, peer, &step);
+        lock(&state.steps).receive(now, peer, &step);
     }
     true
 }

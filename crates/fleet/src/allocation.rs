@@ -1,5 +1,5 @@
-//! Sources that name runs and the GPUs they hold: mapping folders of schedulers, control groups and
-//! environments of processes. [`crate::ownership`] decides which of them counts.
+//! Reads which runs hold which GPUs, from mapping folders of schedulers, control groups and
+//! environments of processes. [`crate::ownership`] decides which of these sources counts.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,46 +8,44 @@ use std::path::Path;
 
 use crate::process::Process;
 
-/// Files of a mapping folder that are read: a host has fewer GPUs and instances.
+/// Limit of the files read from a mapping folder. A host has fewer GPUs and instances.
 const FILES_MAX: usize = 4096;
-/// A line for each job, and a name is short.
+/// Limit of a file's size, which is enough for many jobs.
 const FILE_MAX: u64 = 64 << 10;
-/// Letters of a value from a job's own environment that are kept.
+/// Characters kept of a value from a job's environment.
 const VALUE_MAX: usize = 256;
-/// Letters of a wrong line that a message shows.
+/// Characters of an invalid line shown in a message.
 const SHOWN_MAX: usize = 60;
-/// Letters of a workflow type's name.
+/// Characters kept of a workflow type's name.
 const WORKFLOW_MAX: usize = 64;
 
-/// A run of a user's job, as its scheduler or launcher names it.
+/// A run of a user's job, as named by its scheduler or launcher.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SchedulerRun {
-    /// `slurm`, `kubernetes`, `torchrun`, or `prolog` if a file of a mapping folder names it.
+    /// `slurm`, `kubernetes`, `torchrun`, or `prolog` for runs from a mapping folder.
     pub scheduler: &'static str,
-    /// Its job: Slurm's number, which every task of an array has of its own; the name of a pod.
+    /// Slurm's job number, which is unique even for tasks of an array, or the name of a pod.
     pub job: String,
     /// Another name of the same run: `123_4` for a task of an array, the UID of a pod.
     pub alias: Option<String>,
-    /// Name that its user gave it.
+    /// Name chosen by the user.
     pub name: Option<String>,
-    /// Name of its user, or the number if the name is unknown.
+    /// Name of the user, or the user id if the name is unknown.
     pub user: Option<String>,
-    /// Number of its user.
     pub uid: Option<u32>,
-    /// Account that is charged.
     pub account: Option<String>,
-    /// Partition of Slurm, or namespace of a pod.
+    /// Slurm's partition, or the namespace of a pod.
     pub partition: Option<String>,
 }
 
-/// Which runs hold which GPU, by its index (`0`, `0-1` for an instance) or UUID.
+/// The runs that hold each GPU. The key is the index (`0`, or `0-1` for an instance) or the UUID.
 pub type Holders = BTreeMap<String, Vec<SchedulerRun>>;
 
 impl SchedulerRun {
-    /// Whether both name the same run.
+    /// Whether both records describe the same run.
     ///
-    /// Slurm and mapping folders number jobs alike. Runs of launchers have no scheduler that keeps
-    /// their names apart, so they are the same only if their users are.
+    /// Slurm and mapping folders use the same job numbers. Launchers have no central scheduler that
+    /// keeps names unique, so their runs are the same only if the user is the same as well.
     pub fn is_same(&self, other: &Self) -> bool {
         let family = |run: &Self| if run.scheduler == "prolog" { "slurm" } else { run.scheduler };
         if family(self) != family(other) {
@@ -66,7 +64,7 @@ impl SchedulerRun {
         }
     }
 
-    /// Everything that names this run: its job, its alias, and `namespace/name` of a pod.
+    /// Returns all names of this run: job, alias, and `namespace/name` of a pod.
     pub fn names(&self) -> Vec<String> {
         let is_pod = self.scheduler == "kubernetes";
         let namespace = self.partition.as_ref().filter(|_| is_pod);
@@ -74,12 +72,12 @@ impl SchedulerRun {
         [Some(self.job.clone()), self.alias.clone(), in_namespace].into_iter().flatten().collect()
     }
 
-    /// Whether a caller means this run.
+    /// Whether `word` is one of the run's names.
     pub fn is_named(&self, word: &str) -> bool {
         self.names().iter().any(|name| name == word)
     }
 
-    /// Takes over what this one lacks from another record of the same run.
+    /// Fills missing fields from another record of the same run.
     pub fn fill(&mut self, other: &Self) {
         let fill = |own: &mut Option<String>, other: &Option<String>| {
             if own.is_none() {
@@ -101,7 +99,8 @@ impl SchedulerRun {
     }
 }
 
-/// The run that the environment of a process names; the process itself may have chosen any.
+/// Returns the run named in a process's environment. It is not reliable, as a process chooses its
+/// environment.
 pub fn environment_run(process: &Process) -> Option<SchedulerRun> {
     let variable = |name: &str| {
         let value = process.variable(name).filter(|value| !value.is_empty())?;
@@ -132,8 +131,8 @@ pub fn environment_run(process: &Process) -> Option<SchedulerRun> {
     Some(SchedulerRun { scheduler: "torchrun", job, ..SchedulerRun::default() })
 }
 
-/// The workflow type of a process, whose runs are much alike: what it says itself, else its job's
-/// name, else its script.
+/// Returns the workflow type of a process, which groups similar runs. It is the type set in the
+/// environment, else the job's name, else the script's name.
 pub fn workflow_of(process: &Process, run: Option<&SchedulerRun>) -> String {
     let own = ["ROWMILL_WORKFLOW", "PT_PROFILER_JOB_NAME"].iter();
     let own = own.filter_map(|name| process.variable(name)).find(|name| !name.is_empty());
@@ -146,22 +145,24 @@ pub fn workflow_of(process: &Process, run: Option<&SchedulerRun>) -> String {
     name.chars().filter(|c| !c.is_control()).take(WORKFLOW_MAX).collect()
 }
 
-/// The GPUs of Slurm that a process's job holds on this host.
+/// Returns the GPUs that Slurm assigned to the process's job on this host.
 pub fn gpus_of(process: &Process) -> Vec<String> {
     let given = process.variable("SLURM_JOB_GPUS").or_else(|| process.variable("SLURM_STEP_GPUS"));
     let list = given.unwrap_or_default().split(',').map(str::trim);
     list.filter(|gpu| !gpu.is_empty() && gpu.len() <= 64).map(str::to_owned).collect()
 }
 
-/// The run that a control group's path names: `…/job_7/step_0/…`, `…/kubepods…/pod<uid>…`.
+/// Returns the run named in the path of a control group: `…/job_7/step_0/…`,
+/// `…/kubepods…/pod<uid>…`.
 ///
-/// Groups below `user.slice` name nothing: systemd lets users make groups of any name there.
+/// Groups below `user.slice` are ignored, because systemd allows users to create groups of any name
+/// there.
 pub fn group_run(path: &str) -> Option<SchedulerRun> {
     let mut parts = path.split('/').filter(|part| !part.is_empty());
     if path.split('/').any(|part| part == "user.slice") {
         return None;
     }
-    // `/slurm/uid_N/job_N` of version 1, `/system.slice/slurmstepd.scope/job_N` of version 2.
+    // `/slurm/uid_N/job_N` in cgroup v1, `/system.slice/slurmstepd.scope/job_N` in v2.
     let first = parts.next()?;
     let second = || parts.clone().next().unwrap_or_default();
     let is_slurm = |part: &str| part.starts_with("slurm") || part.ends_with("slurmstepd.scope");
@@ -176,7 +177,7 @@ pub fn group_run(path: &str) -> Option<SchedulerRun> {
     }
     let mut parts = path.split('/').filter(|_| path.contains("kubepods"));
     let pod = parts.find_map(|part| {
-        // With systemd: `kubepods-burstable-pod<uid>.slice`, with `_` for `-`.
+        // With systemd: `kubepods-burstable-pod<uid>.slice`, with `_` instead of `-`.
         let at = part.find("pod").filter(|_| part != "kubepods.slice")?;
         let rest = part[at..].strip_prefix("pods").unwrap_or(&part[at..]);
         let rest = rest.rsplit("pod").next()?.trim_end_matches(".slice");
@@ -187,7 +188,7 @@ pub fn group_run(path: &str) -> Option<SchedulerRun> {
     Some(SchedulerRun { scheduler: "kubernetes", job: pod, ..SchedulerRun::default() })
 }
 
-/// Names of users by their numbers, from `/etc/passwd`; directories on the network are not asked.
+/// Reads the names of users from `/etc/passwd`. Network directories are not queried.
 pub fn user_names() -> BTreeMap<u32, String> {
     let text = fs::read_to_string("/etc/passwd").unwrap_or_default();
     let line = |line: &str| {
@@ -195,26 +196,29 @@ pub fn user_names() -> BTreeMap<u32, String> {
         let name = fields.next()?.to_owned();
         Some((fields.nth(1)?.parse().ok()?, name))
     };
-    // The first line of a number is the one that the C library returns.
+    // If a user id has several lines, the C library returns the first one.
     text.lines().rev().filter_map(line).collect()
 }
 
-/// The control group of a process.
+/// Returns the control group of a process.
 pub fn group_of(pid: u32) -> Option<String> {
     group_in(&fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?)
 }
 
-/// The group of `/proc/PID/cgroup` that names a run; else that of version 2, or of the memory
-/// controller of version 1.
+/// Selects the group in `/proc/PID/cgroup` that names a run. Otherwise selects the group of cgroup
+/// v2, or that of the memory controller in v1.
 fn group_in(text: &str) -> Option<String> {
     let path = |line: &str| line.splitn(3, ':').nth(2).map(str::to_owned);
     let named = text.lines().filter_map(path).find(|path| group_run(path).is_some());
-    let of = |start: &str| text.lines().find(|line| line.contains(start)).and_then(path);
-    named.or_else(|| of("0::").filter(|path| path != "/")).or_else(|| of(":memory:")).or(of("0::"))
+    let path_after = |start: &str| text.lines().find(|line| line.contains(start)).and_then(path);
+    named
+        .or_else(|| path_after("0::").filter(|path| path != "/"))
+        .or_else(|| path_after(":memory:"))
+        .or(path_after("0::"))
 }
 
-/// Names of pods by their UID, from the folders that the kubelet makes for their logs,
-/// `namespace_name_uid`: the kubelet's list of devices has names only, control groups UIDs only.
+/// Reads the names of pods by UID, from the kubelet's log folders `namespace_name_uid`. They are
+/// needed because the kubelet's list of devices has only names, and control groups have only UIDs.
 pub fn pod_names(logs: &Path) -> BTreeMap<String, SchedulerRun> {
     let entries = fs::read_dir(logs).into_iter().flatten().flatten();
     let pod = |entry: fs::DirEntry| {
@@ -233,21 +237,21 @@ pub fn pod_names(logs: &Path) -> BTreeMap<String, SchedulerRun> {
     entries.filter_map(pod).collect()
 }
 
-/// A folder with a file per GPU, named by its index (`0`, `0-1` for an instance) or UUID, as
-/// dcgm-exporter's job mapping and the prologs of jobstats write it: one line per job.
+/// The content of a folder with one file per GPU, which is named by index (`0`, or `0-1` for an
+/// instance) or UUID. dcgm-exporter's job mapping and the prologs of jobstats write such folders,
+/// with one line per job.
 ///
-/// A line is `job`, as dcgm-exporter has it, or `job user`, or what `deploy/slurm/prolog.sh`
-/// writes: `job user uid [array_task]`. A lone `0` means that no job holds the GPU.
+/// A line is `job` (dcgm-exporter), `job user`, or `job user uid [array_task]`
+/// (`deploy/slurm/prolog.sh`). A single `0` means that no job holds the GPU.
 #[derive(Debug, Default)]
 pub struct JobMapping {
-    /// Runs of the lines that could be read.
     pub holders: Holders,
-    /// The first problem: the folder cannot be read, or a file or a line of it.
+    /// The first problem with the folder, a file or a line.
     pub problem: Option<String>,
 }
 
 impl JobMapping {
-    /// Reads the folder. Lines that are wrong are left out.
+    /// Reads the folder. Invalid lines are skipped.
     pub fn read(folder: &Path) -> Self {
         let mut mapping = Self::default();
         let entries = match fs::read_dir(folder) {
@@ -271,7 +275,7 @@ impl JobMapping {
     /// Whether everything in the folder could be read.
     ///
     /// # Errors
-    /// A note with the problem, what it means and what to do.
+    /// A note with the problem, its effect and its fix.
     pub fn check(&self) -> Result<(), String> {
         let Some(problem) = &self.problem else { return Ok(()) };
         Err(format!(
@@ -309,7 +313,7 @@ impl JobMapping {
     }
 }
 
-/// The run that a line of a mapping folder names. With a user, the job is a scheduler's number.
+/// Parses a line of a mapping folder. If the line has a user, the job is the number of a scheduler.
 fn mapped_run(line: &str) -> Option<SchedulerRun> {
     let is_word = |word: &str, more: &str| {
         word.chars().all(|letter| letter.is_alphanumeric() || more.contains(letter))
@@ -382,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn one_run_has_one_identity_in_every_source() {
+    fn sources_agree_on_the_identity_of_a_run() {
         let run = |scheduler: &'static str, job: &str| SchedulerRun {
             scheduler,
             job: job.to_owned(),
@@ -400,8 +404,9 @@ mod tests {
         assert!(pod("train-0", "ads").is_same(&run("kubernetes", "uid-of-pod")));
         assert!(!pod("train-0", "ads").is_same(&pod("train-0", "ranking")));
         assert!(pod("train-0", "ads").is_named("ads/train-0"));
-        let of = |uid: u32| SchedulerRun { uid: Some(uid), ..run("torchrun", "a:1") };
-        assert!(of(1).is_same(&of(1)) && !of(1).is_same(&of(2)));
+        let run_of_user = |uid: u32| SchedulerRun { uid: Some(uid), ..run("torchrun", "a:1") };
+        let (one, other) = (run_of_user(1), run_of_user(2));
+        assert!(one.is_same(&one) && !one.is_same(&other));
     }
 
     #[test]
@@ -434,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn the_group_that_names_a_run_is_found_in_both_versions() {
+    fn cgroup_with_a_run_is_found_in_v1_and_v2() {
         let version_1 = "12:devices:/slurm/uid_1000/job_42\n4:memory:/slurm/uid_1000/job_42/step_0\n\
                          1:name=systemd:/system.slice/slurmd.service\n";
         assert_eq!(group_in(version_1).as_deref(), Some("/slurm/uid_1000/job_42"));
@@ -459,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mapping_folder_is_read_and_what_is_no_file_is_not() {
+    fn mapping_folder_is_read_and_subfolders_are_skipped() {
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
         write("0", "1234 1000\n");
@@ -488,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mapping_folder_that_is_missing_or_holds_garbage_is_named() {
+    fn problems_of_a_mapping_folder_are_reported() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         let problem = |path: &std::path::Path| JobMapping::read(path).check().unwrap_err();

@@ -1,5 +1,5 @@
-//! The processes that polled, those to trace, and the outcome of each request. No socket, no clock,
-//! no file.
+//! Tracks the processes that polled, chooses those to trace, and records the outcome of each
+//! request. Uses neither sockets nor clocks nor files.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,28 +9,27 @@ use crate::ipc::request::{CaptureRequest, POLL, Reason, Sight};
 use crate::ipc::socket::Peer;
 use crate::process::Process;
 
-/// Processes of one user, and of all, that are kept: a host has fewer that ask.
+/// Limits of the tracked processes, per user and in total. A host has fewer polling processes.
 const USER_MAX: usize = 1024;
 const ALL_MAX: usize = 4096;
 
-/// A process that asked.
+/// A process that polled for requests.
 #[derive(Clone, Debug)]
 pub struct Member {
-    /// Who it is, by the kernel.
+    /// Process and user as reported by the kernel.
     pub peer: Peer,
-    /// Its number as it sees it: names its file.
+    /// The process id in its own namespace, which appears in the name of its trace file.
     pub own_pid: i32,
-    /// Its Slurm job, 0 for none.
+    /// Slurm job id; 0 if unknown.
     pub job: i64,
-    /// When it asked last.
+    /// Time of the last poll.
     pub polled: Duration,
-    /// Whether its profiler was free then.
+    /// Whether its profiler was free at the last poll.
     pub is_free: bool,
-    /// The request sent to it.
     pub request: Option<CaptureRequest>,
 }
 
-/// The processes of this host that asked.
+/// All processes of this host that polled, and their requests.
 #[derive(Debug, Default)]
 pub struct Capture {
     members: BTreeMap<u32, Member>,
@@ -38,45 +37,46 @@ pub struct Capture {
     refused: u64,
 }
 
-/// Why a process that asked gets no request.
+/// The reason why a polling process gets no request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Skip {
-    /// It only starts others.
+    /// It only starts other processes.
     Launcher,
-    /// It loads data for another one.
+    /// It loads data for another process.
     Helper,
-    /// It is another user's.
+    /// It belongs to another user.
     OtherUser,
-    /// It was not requested.
+    /// It is not among the requested processes.
     NotWanted,
 }
 
 impl Skip {
-    /// Why, in a line about the process.
+    /// Describes the reason in a line about the process.
     pub fn words(self) -> &'static str {
         match self {
             Self::Launcher => "skipped: a launcher",
-            Self::Helper => "skipped: loads data for another",
-            Self::OtherUser => "skipped: another user's",
-            Self::NotWanted => "skipped: not asked for",
+            Self::Helper => "skipped: loads data for another process",
+            Self::OtherUser => "skipped: belongs to another user",
+            Self::NotWanted => "skipped: not requested",
         }
     }
 }
 
 impl Capture {
-    /// A capture by the user `uid`, who may trace their own processes; user 0 everyone's.
+    /// Creates a capture on behalf of user `uid`, who may trace only their own processes. User 0
+    /// may trace all.
     pub fn new(uid: u32) -> Self {
         Self { uid, ..Self::default() }
     }
 
-    /// Takes a message in; what is answered, if anything.
+    /// Processes a message and returns the answer, if any.
     pub fn answer(&mut self, now: Duration, peer: Peer, bytes: &[u8]) -> Option<Vec<u8>> {
         match ProcessMessage::parse(bytes) {
             Ok(ProcessMessage::Register { .. }) => {
                 Some(message::register_answer(i32::try_from(self.members.len()).unwrap_or(0)))
             }
             Ok(ProcessMessage::Poll { free, job, pids }) => {
-                let config = self.poll(now, peer, (free, job, pids.first().copied()?));
+                let config = self.poll(now, peer, free, job, pids.first().copied()?);
                 Some(message::poll_answer(config.unwrap_or_default()))
             }
             Err(_) => {
@@ -86,56 +86,62 @@ impl Capture {
         }
     }
 
-    /// Those who asked, by process number.
+    /// Returns the processes that polled, by process id.
     pub fn members(&self) -> &BTreeMap<u32, Member> {
         &self.members
     }
 
-    /// Messages that were none, so far.
+    /// Returns the number of invalid messages so far.
     pub fn refused(&self) -> u64 {
         self.refused
     }
 
-    /// Asks something of a process that has asked.
+    /// Queues a request for a process that has polled.
     pub fn request(&mut self, pid: u32, request: CaptureRequest) {
         if let Some(member) = self.members.get_mut(&pid) {
             member.request = Some(request);
         }
     }
 
-    /// What a process and its file look like.
+    /// Updates a request with the observed state of the process and its file.
     pub fn look(&mut self, now: Duration, pid: u32, sight: &Sight) {
         if let Some(request) = self.members.get_mut(&pid).and_then(|m| m.request.as_mut()) {
             request.look(now, sight);
         }
     }
 
-    /// Says that the trace of a process has been copied.
+    /// Notes that the trace of a process has been copied.
     pub fn collected(&mut self, pid: u32) {
         if let Some(request) = self.members.get_mut(&pid).and_then(|m| m.request.as_mut()) {
             request.collected();
         }
     }
 
-    /// Forgets a process that ended.
+    /// Removes a process that ended.
     pub fn forget(&mut self, pid: u32) {
         self.members.remove(&pid);
     }
 
-    /// Gives up what is not done.
+    /// Ends the request of a process as lost, unless it is already over.
     pub fn lose(&mut self, pid: u32, reason: Reason) {
         if let Some(request) = self.members.get_mut(&pid).and_then(|m| m.request.as_mut()) {
             request.lose(reason);
         }
     }
 
-    /// Whether every request is done or lost.
+    /// Whether all requests have ended.
     pub fn is_over(&self) -> bool {
         self.members.values().filter_map(|m| m.request.as_ref()).all(CaptureRequest::is_over)
     }
 
-    fn poll(&mut self, now: Duration, peer: Peer, poll: (i32, i64, i32)) -> Option<&str> {
-        let (free, job, own_pid) = poll;
+    fn poll(
+        &mut self,
+        now: Duration,
+        peer: Peer,
+        free: i32,
+        job: i64,
+        own_pid: i32,
+    ) -> Option<&str> {
         if peer.pid == 0 {
             return None;
         }
@@ -157,9 +163,10 @@ impl Capture {
     }
 }
 
-/// Whom to trace of those who asked; `wanted` empty for all, else processes or their ancestors.
+/// Decides for each polling process whether to trace it. `wanted` lists processes or their
+/// ancestors; empty selects all.
 ///
-/// Launchers ask too, and so do processes that load data: neither has anything to show.
+/// Launchers and data loaders poll as well, but have nothing to record.
 pub fn choose(asked: &[Process], wanted: &[u32], uid: u32) -> Vec<(u32, Option<Skip>)> {
     let places: BTreeMap<u32, usize> =
         asked.iter().enumerate().map(|(at, process)| (process.pid, at)).collect();
@@ -186,15 +193,16 @@ pub fn choose(asked: &[Process], wanted: &[u32], uid: u32) -> Vec<(u32, Option<S
     asked.iter().map(|process| process.pid).zip(skips).collect()
 }
 
-/// A process of the same rank as one above it, or below one that was named itself.
+/// Whether a process has the same rank as an ancestor, or is below a process that was requested
+/// itself.
 fn is_helper(process: &Process, upper: &Process, wanted: &[u32]) -> bool {
     wanted.contains(&upper.pid) || (process.rank().is_some() && process.rank() == upper.rank())
 }
 
-/// The processes above one, as far as they are there; `parents` keeps what was looked up.
+/// Returns the ancestors of a process that still exist. `parents` caches lookups.
 fn ancestors(process: &Process, parents: &mut BTreeMap<u32, u32>) -> Vec<u32> {
     let (mut above, mut at) = (Vec::new(), process.parent);
-    // No chain is longer, and one whose members end and begin meanwhile must not go on for ever.
+    // The limit ends the loop if processes end and start meanwhile. Real chains are shorter.
     while at > 0 && above.len() < 64 {
         above.push(at);
         let look = || Process::read(at).map_or(0, |process| process.parent);
@@ -203,8 +211,8 @@ fn ancestors(process: &Process, parents: &mut BTreeMap<u32, u32>) -> Vec<u32> {
     above
 }
 
-/// When to begin answering with requests, so that all processes get theirs as close together as
-/// their polls allow: behind the longest pause between polls.
+/// Returns the best time to start answering with requests, so that all processes get them as
+/// simultaneously as their polls allow. It is after the longest pause between polls.
 pub fn round_start(now: Duration, polled: &[Duration]) -> Duration {
     let period = POLL.as_millis();
     let mut phases: Vec<u128> = polled.iter().map(|at| at.as_millis() % period).collect();

@@ -1,4 +1,4 @@
-//! Finds out why a process does not poll, or could not write its trace. Only looks.
+//! Diagnoses why a process does not poll, or could not write its trace. Changes nothing.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -8,35 +8,35 @@ use crate::ipc::socket::{FOLDER_MAX, SocketPlace, VARIABLE};
 use crate::ipc::staging;
 use crate::process::{self, Process};
 
-/// The variable that makes PyTorch ask; its value does not matter.
+/// The environment variable that makes PyTorch poll. Its value is ignored.
 const SWITCH: &str = "KINETO_USE_DAEMON";
 
-/// What a check says.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CheckVerdict {
-    /// As it has to be.
+    /// The condition is met.
     Right,
-    /// We may not look.
+    /// The information is not accessible.
     Unknown,
     Wrong,
 }
 
-/// One thing looked at.
+/// One checked condition, with its result and a hint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Check {
     pub name: &'static str,
     pub verdict: CheckVerdict,
     pub found: String,
-    /// What to change, where something is wrong.
-    pub cure: Option<String>,
+    /// The fix, if the check failed.
+    pub fix: Option<String>,
 }
 
-/// Whether PyTorch's libraries are loaded, as far as we may look.
+/// Whether PyTorch's libraries are loaded, as far as that is accessible.
 pub fn has_torch(process: &Process) -> bool {
     process.libraries("libtorch_cpu").is_some_and(|found| !found.is_empty())
 }
 
-/// Looks at a process whose requests would come to `place`.
+/// Checks everything that must hold for a process to poll at `place`.
 pub fn diagnose(process: &Process, place: &SocketPlace) -> Vec<Check> {
     let mut checks = vec![
         running(process),
@@ -55,12 +55,12 @@ pub fn diagnose(process: &Process, place: &SocketPlace) -> Vec<Check> {
 }
 
 fn check(name: &'static str, verdict: CheckVerdict, found: impl Into<String>) -> Check {
-    Check { name, verdict, found: found.into(), cure: None }
+    Check { name, verdict, found: found.into(), fix: None }
 }
 
 impl Check {
-    fn cure(self, words: impl Into<String>) -> Self {
-        Self { cure: Some(words.into()), ..self }
+    fn fix(self, words: impl Into<String>) -> Self {
+        Self { fix: Some(words.into()), ..self }
     }
 }
 
@@ -68,8 +68,8 @@ fn running(process: &Process) -> Check {
     let name = "runs";
     match process.state {
         'T' | 't' => check(name, CheckVerdict::Wrong, "stopped")
-            .cure(format!("let it go on: kill -CONT {}, or leave the debugger", process.pid)),
-        'Z' | 'X' => check(name, CheckVerdict::Wrong, "ended, not yet collected by its parent"),
+            .fix(format!("continue it: kill -CONT {}, or detach the debugger", process.pid)),
+        'Z' | 'X' => check(name, CheckVerdict::Wrong, "ended, not yet reaped by its parent"),
         _ => check(name, CheckVerdict::Right, "yes"),
     }
 }
@@ -80,25 +80,25 @@ fn user(process: &Process, own: u32) -> Check {
         return check(name, CheckVerdict::Right, format!("{}, ours is {own}", process.uid));
     }
     check(name, CheckVerdict::Wrong, format!("{}, ours is {own}", process.uid))
-        .cure("run rowmill capture as the job's user, or as root")
+        .fix("run rowmill capture as the job's user, or as root")
 }
 
 fn switch(process: &Process) -> Check {
     if process.environment.is_none() {
-        return check(SWITCH, CheckVerdict::Unknown, "its environment is hidden from us");
+        return check(SWITCH, CheckVerdict::Unknown, "its environment is not readable");
     }
     match process.variable(SWITCH) {
         Some(value) => {
             check(SWITCH, CheckVerdict::Right, format!("{value:?}, set when it started"))
         }
         None => check(SWITCH, CheckVerdict::Wrong, "not set when the process started")
-            .cure(format!("start the job with {SWITCH}=1; a running process cannot be given it")),
+            .fix(format!("start the job with {SWITCH}=1; it cannot be set in a running process")),
     }
 }
 
 fn same_place(process: &Process, place: &SocketPlace) -> Check {
     if process.environment.is_none() {
-        return check(VARIABLE, CheckVerdict::Unknown, "its environment is hidden from us");
+        return check(VARIABLE, CheckVerdict::Unknown, "its environment is not readable");
     }
     let theirs = process.variable(VARIABLE).filter(|folder| !folder.is_empty());
     let (ours, found) = match place {
@@ -109,12 +109,12 @@ fn same_place(process: &Process, place: &SocketPlace) -> Check {
     };
     let is_long = theirs.is_some_and(|folder| folder.len() > FOLDER_MAX);
     if is_long {
-        return check(VARIABLE, CheckVerdict::Wrong, found).cure(format!(
-            "choose a folder of at most {FOLDER_MAX} bytes: sockets' names are short"
+        return check(VARIABLE, CheckVerdict::Wrong, found).fix(format!(
+            "choose a folder of at most {FOLDER_MAX} bytes, as socket names are limited"
         ));
     }
     let same = match (theirs, ours) {
-        // PyTorch compares the names as they are written, and ends at an answer from another one.
+        // PyTorch compares the paths as text, and exits if an answer comes from another path.
         (Some(theirs), Some(ours)) => {
             ours.as_os_str() == theirs && reached(process, theirs) == canonical(ours)
         }
@@ -123,20 +123,20 @@ fn same_place(process: &Process, place: &SocketPlace) -> Check {
     if same {
         return check(VARIABLE, CheckVerdict::Right, found);
     }
-    let cure = match theirs {
-        Some(folder) => format!("listen where it asks: rowmill capture --socket-dir {folder}"),
-        None => format!("listen where it asks: leave --socket-dir and {VARIABLE} out here"),
+    let fix = match theirs {
+        Some(folder) => format!("listen where it polls: rowmill capture --socket-dir {folder}"),
+        None => format!("listen where it polls: omit --socket-dir and unset {VARIABLE}"),
     };
-    check(VARIABLE, CheckVerdict::Wrong, found).cure(cure)
+    check(VARIABLE, CheckVerdict::Wrong, found).fix(fix)
 }
 
 fn library(process: &Process) -> Check {
     let name = "PyTorch";
     let Some(found) = process.libraries("libtorch_cpu") else {
-        return check(name, CheckVerdict::Unknown, "its libraries are hidden from us");
+        return check(name, CheckVerdict::Unknown, "its libraries are not readable");
     };
     let Some(path) = found.first() else {
-        return check(name, CheckVerdict::Wrong, "libtorch_cpu is not loaded").cure(
+        return check(name, CheckVerdict::Wrong, "libtorch_cpu is not loaded").fix(
             "wait until it has imported torch; a launcher's child may be the one that trains",
         );
     };
@@ -144,7 +144,7 @@ fn library(process: &Process) -> Check {
     match process::contains(process, path, SWITCH.as_bytes()) {
         Some(true) => check(name, CheckVerdict::Right, shown),
         Some(false) => {
-            check(name, CheckVerdict::Wrong, format!("{shown}: built without the daemon")).cure(
+            check(name, CheckVerdict::Wrong, format!("{shown}: built without the daemon")).fix(
                 "use a PyTorch built with Kineto's daemon support, as the wheels for Linux are",
             )
         }
@@ -153,14 +153,14 @@ fn library(process: &Process) -> Check {
 }
 
 fn network(process: &Process) -> Check {
-    let name = "network space";
+    let name = "network namespace";
     match process.shares("net") {
         Some(true) => check(name, CheckVerdict::Right, "ours"),
-        Some(false) => check(name, CheckVerdict::Wrong, "another: a container's").cure(format!(
+        Some(false) => check(name, CheckVerdict::Wrong, "another: a container's").fix(format!(
             "mount one folder into the container and set {VARIABLE} to it in the job, and give \
              --socket-dir here"
         )),
-        None => check(name, CheckVerdict::Unknown, "hidden from us"),
+        None => check(name, CheckVerdict::Unknown, "not readable"),
     }
 }
 
@@ -169,7 +169,7 @@ fn socket_folder(process: &Process, folder: &Path) -> Check {
     let shown = folder.display().to_string();
     let Ok(found) = fs::metadata(folder) else {
         return check(name, CheckVerdict::Wrong, format!("{shown}: no such folder"))
-            .cure(format!("make it before the job starts: mkdir -m 1777 {shown}"));
+            .fix(format!("create it before the job starts: mkdir -m 1777 {shown}"));
     };
     let bits = if found.uid() == process.uid {
         0o300
@@ -182,17 +182,18 @@ fn socket_folder(process: &Process, folder: &Path) -> Check {
         return check(name, CheckVerdict::Right, shown);
     }
     check(name, CheckVerdict::Wrong, format!("{shown}: user {} may not write there", process.uid))
-        .cure(format!("let the job make its sockets there: chmod 1777 {shown}"))
+        .fix(format!("allow the job to create sockets there: chmod 1777 {shown}"))
 }
 
-/// The socket that the process made for its answers: proof that Kineto has started to ask.
+/// Checks the socket that the process created for answers. It proves that Kineto has started to
+/// poll.
 fn endpoint(process: &Process) -> Check {
     const CLIENT: &str = "dynoconfigclient";
     let name = "its own socket";
     let fds = fs::read_dir(format!("/proc/{}/fd", process.pid));
     let table = fs::read_to_string(format!("/proc/{}/net/unix", process.pid));
     let (Ok(fds), Ok(table)) = (fds, table) else {
-        return check(name, CheckVerdict::Unknown, "hidden from us");
+        return check(name, CheckVerdict::Unknown, "not readable");
     };
     let inodes: Vec<String> = fds
         .flatten()
@@ -211,8 +212,8 @@ fn endpoint(process: &Process) -> Check {
             let socket = line.split_ascii_whitespace().last().unwrap_or_default();
             check(name, CheckVerdict::Right, socket)
         }
-        None => check(name, CheckVerdict::Wrong, format!("none named {CLIENT}…: it does not ask")).cure(
-            "set the variable before torch is imported; with KINETO_LOG_LEVEL=0 the job says why",
+        None => check(name, CheckVerdict::Wrong, format!("no socket named {CLIENT}…: the process does not poll")).fix(
+            "set the variable before torch is imported; with KINETO_LOG_LEVEL=0 the job logs the reason",
         ),
     }
 }
@@ -220,15 +221,15 @@ fn endpoint(process: &Process) -> Check {
 fn trace_folder(process: &Process) -> Check {
     let name = "trace folder";
     if process.environment.is_none() {
-        return check(name, CheckVerdict::Unknown, "its environment is hidden from us");
+        return check(name, CheckVerdict::Unknown, "its environment is not readable");
     }
     let folder = staging::allowed(process);
-    let cure = format!("set {} to a folder the job may write", staging::VARIABLE);
+    let fix = format!("set {} to a folder the job may write", staging::VARIABLE);
     let seen = process.path(Path::new(folder));
     if folder.starts_with('/') && seen.is_dir() {
         return check(name, CheckVerdict::Right, folder);
     }
-    check(name, CheckVerdict::Wrong, format!("{folder}: no such folder")).cure(cure)
+    check(name, CheckVerdict::Wrong, format!("{folder}: no such folder")).fix(fix)
 }
 
 fn reached(process: &Process, folder: &str) -> PathBuf {
@@ -258,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_never_heard_of_capture_is_told_everything() {
+    fn unprepared_process_fails_all_checks() {
         let checks = diagnose(&process(&[]), &SocketPlace::Abstract);
         let wrong: Vec<&str> = checks
             .iter()
@@ -266,11 +267,11 @@ mod tests {
             .map(|check| check.name)
             .collect();
         assert_eq!(wrong, ["KINETO_USE_DAEMON", "PyTorch", "its own socket"]);
-        assert!(checks.iter().all(|c| c.cure.is_some() == (c.verdict == CheckVerdict::Wrong)));
+        assert!(checks.iter().all(|c| c.fix.is_some() == (c.verdict == CheckVerdict::Wrong)));
     }
 
     #[test]
-    fn another_place_another_user_and_a_stopped_process_are_told() {
+    fn other_place_other_user_and_stopped_process_are_reported() {
         let name = "KINETO_IPC_SOCKET_DIR";
         let folder = tempfile::tempdir_in("/tmp").unwrap();
         let path = folder.path().to_str().unwrap();
@@ -281,7 +282,7 @@ mod tests {
         assert_eq!(verdict(&asks, &here, "KINETO_USE_DAEMON").verdict, CheckVerdict::Right);
         let elsewhere = verdict(&asks, &SocketPlace::Abstract, name);
         assert_eq!(
-            elsewhere.cure.unwrap(),
+            elsewhere.fix.unwrap(),
             format!("listen where it asks: rowmill capture --socket-dir {path}")
         );
         assert_eq!(verdict(&process(&[]), &here, name).verdict, CheckVerdict::Wrong);

@@ -1,7 +1,7 @@
-//! The daemon's side of Kineto's conversation: datagrams, requests, and where traces land.
+//! The daemon's side of Kineto's protocol: datagrams, requests, and the location of trace files.
 //!
-//! Facts of the protocol were measured with torch 2.15.0. It has no acknowledgement and no error
-//! reply; [`request`] infers the outcome of a request from polls and files.
+//! The facts about the protocol were measured with torch 2.15.0. It has no acknowledgment and no
+//! error reply, so [`request`] infers the outcome of a request from polls and files.
 
 pub mod config;
 pub mod control;

@@ -1,17 +1,18 @@
-//! What runs on every host: captures traces of running PyTorch processes.
+//! The library of the host agent: captures traces of running PyTorch processes.
 //!
-//! A process started with `KINETO_USE_DAEMON` asks a local socket every five seconds whether a
-//! trace is wanted. [`ipc`] is the answering side of that conversation, [`capture`] tracks polling
-//! processes and the outcome of each request, [`server`] answers from one thread, [`roster`]
-//! inspects polling processes, [`tracing`] takes the traces of one order, [`process`] reads what
-//! the kernel knows of a process, [`sampling`] what it does. [`untrusted`] opens files of other
-//! users without trusting them, and holds folders of our own; [`quota`] and [`spool`] bound what
-//! one user can take; [`plain`] makes text of others safe to show. [`allocation`] reads which runs
-//! there are, [`ownership`] decides whose a GPU is. [`wire`] and [`proto`] are the messages between
-//! agents, commands and a hub. Knows nothing of what traces mean, of terminals, HTTP or databases.
+//! A process started with `KINETO_USE_DAEMON` polls a local socket every five seconds for trace
+//! requests. [`ipc`] is the answering side of that protocol. [`capture`] tracks polling processes
+//! and the outcome of each request, [`server`] answers from one thread, [`roster`] inspects polling
+//! processes, and [`tracing`] carries out one order of traces. [`process`] reads facts about a
+//! process from the kernel, and [`sampling`] its activity. [`untrusted`] opens files of other users
+//! safely and manages our own folders; [`quota`] and [`spool`] limit the resources of each user;
+//! [`plain`] makes foreign text safe to display. [`allocation`] reads which runs exist, and
+//! [`ownership`] decides which run holds a GPU. [`wire`] and [`proto`] are the messages between
+//! agents, commands and a hub. Trace contents, terminals, HTTP and databases are out of scope.
 
 pub mod allocation;
 pub mod capture;
+mod credentials;
 pub mod diagnosis;
 pub mod ipc;
 pub mod ownership;

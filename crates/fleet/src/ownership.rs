@@ -1,70 +1,72 @@
 //! Decides which run a process belongs to and which runs hold a GPU.
 //!
-//! The scheduler's word (mapping folder, kubelet) always counts. What the environment of a process
-//! claims counts only if the kernel or the scheduler agrees: anyone may start a process with any
-//! environment. Refused claims are returned with the reason. Pure: reads neither files nor clocks.
+//! Information from the scheduler (mapping folder, kubelet) always counts. A claim in the
+//! environment of a process counts only if the kernel or the scheduler confirms it, because anyone
+//! may start a process with any environment. Rejected claims are returned with the reason. Reads
+//! neither files nor clocks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::allocation::{self, Holders, SchedulerRun};
 use crate::process::Process;
 
-/// Most processes of one user that get a run; a host has fewer GPUs and cores.
+/// Limit of the processes per user that are assigned to a run. A host has fewer GPUs and cores.
 const PROCESSES_PER_USER: usize = 256;
-/// Most processes of a host that get a run.
+/// Limit of the processes per host that are assigned to a run.
 const PROCESSES_MAX: usize = 4096;
-/// Most runs of one user that nothing but the user's own processes name.
+/// Limit of the runs per user that only the user's own processes name.
 const RUNS_PER_USER: usize = 32;
 
-/// What one process claims, and what the kernel says about it.
+/// The claim of one process, and what the kernel reports about it.
 #[derive(Clone, Debug)]
 pub struct Claim {
     pub pid: u32,
-    /// Its user, as the kernel reports.
+    /// User id as reported by the kernel.
     pub uid: u32,
-    /// The run that the control group names: the scheduler made the group.
+    /// The run in the name of the control group, which the scheduler created.
     pub group: Option<SchedulerRun>,
-    /// The run that the environment names.
+    /// The run in the process's environment.
     pub environment: Option<SchedulerRun>,
-    /// GPUs that the environment says the run holds.
+    /// GPUs that the run holds according to the environment.
     pub gpus: Vec<String>,
 }
 
-/// A GPU or instance whose holders are decided.
+/// A GPU or instance whose holders are to be decided.
 #[derive(Clone, Debug, Default)]
 pub struct KnownGpu {
     pub uuid: String,
-    /// Its index, `0` or `0-1`.
+    /// `0` for a GPU, `0-1` for an instance.
     pub index: String,
-    /// Index and UUID of the whole GPU if this is an instance: holders of the whole hold its parts.
+    /// Index and UUID of the whole GPU if this is an instance. Holders of the whole GPU hold its
+    /// instances.
     pub parent: Option<[String; 2]>,
-    /// Users whose processes compute on it, as the driver reports.
+    /// Users with processes that compute on it, as reported by the driver.
     pub computing: BTreeSet<u32>,
 }
 
-/// Why a claim does not count.
+/// The reason why a claim is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Refusal {
-    /// The control group names another job.
+    /// The control group belongs to another job.
     Group,
-    /// The job is another user's.
+    /// The job belongs to another user.
     User,
-    /// The scheduler gave the GPU to another run.
+    /// The scheduler assigned the GPU to another run.
     Scheduler,
-    /// Neither control group nor scheduler nor work on the GPU supports it.
+    /// Neither the control group nor the scheduler nor work on the GPU confirms it.
     Unproven,
     /// Several runs claim the GPU, and all of them compute on it.
     Contested,
-    /// The user has more processes or runs than are shown.
+    /// The user has too many processes or runs.
     Limit,
 }
 
 impl Refusal {
-    /// All of them.
+    /// All reasons, in the order of their declaration.
     pub const ALL: [Self; 6] =
         [Self::Group, Self::User, Self::Scheduler, Self::Unproven, Self::Contested, Self::Limit];
 
-    /// One word for it.
+    /// Returns the reason as one word.
     pub fn word(self) -> &'static str {
         match self {
             Self::Group => "group",
@@ -77,18 +79,18 @@ impl Refusal {
     }
 }
 
-/// Who owns what.
+/// The decisions for one host.
 #[derive(Clone, Debug, Default)]
 pub struct Ownership {
     pub runs: BTreeMap<u32, SchedulerRun>,
     /// Runs that hold a GPU, by its UUID.
     pub holders: BTreeMap<String, Vec<SchedulerRun>>,
-    /// Processes whose claim does not count, by the reason.
+    /// Processes with a rejected claim, and the reason.
     pub refused: BTreeSet<(Refusal, u32)>,
 }
 
 impl Claim {
-    /// The claim of a process in a control group; `pods` by their UID.
+    /// Creates the claim of a process in a control group. `pods` maps UIDs to pods.
     pub fn new(
         process: &Process,
         group: Option<&str>,
@@ -169,17 +171,17 @@ pub fn decide(
     decided
 }
 
-/// How the run of a process and the scheduler's runs fit together.
+/// The relation between a process's run and the scheduler's runs.
 enum JoinedRun {
     /// The scheduler knows the run, and the process belongs to it.
     Known(SchedulerRun),
-    /// The scheduler does not know the run: it holds no GPU.
+    /// The scheduler does not know the run, so it holds no GPU.
     Alone,
     Refused(Refusal),
 }
 
 impl Ownership {
-    /// The run that a process names; the control group overrides the environment.
+    /// Returns the run of a process. The control group overrides the environment.
     fn named_run(&mut self, claim: &Claim) -> Option<SchedulerRun> {
         let (group, environment) = (claim.group.as_ref(), claim.environment.as_ref());
         let Some(group) = group else { return environment.cloned() };
@@ -189,13 +191,14 @@ impl Ownership {
             Some(_) if group.scheduler == "slurm" => {
                 self.refused.insert((Refusal::Group, claim.pid));
             }
-            // The UID of a pod and its name are joined by the kubelet's word alone.
+            // Only the kubelet can connect the UID of a pod to its name.
             _ => {}
         }
         Some(run)
     }
 
-    /// Joins the run of a process with the scheduler's record of it, which gets what it lacks.
+    /// Combines the run of a process with the scheduler's record of it. Missing fields of the
+    /// record are filled.
     fn join(
         &mut self,
         scheduler: &Holders,
@@ -270,8 +273,8 @@ impl Ownership {
     }
 }
 
-/// Who holds a GPU by the scheduler's word. Every source that names the GPU counts; the holders of
-/// a whole GPU hold those of its instances that have none of their own.
+/// Returns the holders of a GPU according to the scheduler. All sources count. Holders of a whole
+/// GPU hold its instances that have no holders of their own.
 fn scheduler_holders(scheduler: &Holders, gpu: &KnownGpu) -> Vec<SchedulerRun> {
     let named = |keys: &[String; 2]| {
         let mut found = Vec::<SchedulerRun>::new();

@@ -1,12 +1,12 @@
-//! Text of others made safe for terminals and logs: names of jobs, commands and errors are chosen
-//! by whoever runs a job.
+//! Makes foreign text safe for terminals and logs. Names of jobs, commands and errors are chosen by
+//! whoever runs a job.
 
-/// The text with every control character as an escape such as `\u{1b}`, so that it neither moves a
-/// terminal's cursor nor begins a line of its own.
+/// Escapes every control character, as in `\u{1b}`, so that the text can neither move a terminal's
+/// cursor nor start a new line.
 pub fn without_controls(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for letter in text.chars() {
-        // Those that change the direction of text hide what stands beside them.
+        // Characters that change the direction of text could hide the text beside them.
         let is_hiding = matches!(letter,
             '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}'
             | '\u{feff}');
@@ -24,7 +24,7 @@ mod tests {
     use super::without_controls;
 
     #[test]
-    fn a_name_cannot_steer_a_terminal() {
+    fn names_cannot_control_a_terminal() {
         for (text, expected) in [
             ("train é", "train é"),
             ("a\u{1b}[2Jb", "a\\u{1b}[2Jb"),

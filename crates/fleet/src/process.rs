@@ -1,7 +1,7 @@
-//! What the kernel knows of a process: its start, parents, user, environment and libraries.
+//! Facts about a process from the kernel: start time, parents, user, environment and libraries.
 //!
-//! Reads `/proc`; a process may end at any moment, and another user's hides most of it. Knows
-//! nothing of traces.
+//! Reads `/proc`. A process may end at any moment, and most facts about another user's process are
+//! not accessible.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,9 +11,12 @@ use std::path::{Path, PathBuf};
 use memchr::memmem;
 use schema::Bytes;
 
-use crate::untrusted::{Credentials, Expected, Owner, UntrustedError, UntrustedFolder};
+use crate::credentials::{self, Credentials};
+use crate::untrusted::{Expected, Owner, UntrustedError, UntrustedFolder};
 
-/// The variables of a process that are kept. Their owner sets any number of others of any length.
+pub use crate::credentials::{own_uid, uid_of};
+
+/// The environment variables that are kept. A process may have any number of others of any length.
 const VARIABLES: [&str; 29] = [
     "KINETO_IPC_SOCKET_DIR",
     "KINETO_ONDEMAND_TRACE_DIR",
@@ -45,45 +48,46 @@ const VARIABLES: [&str; 29] = [
     "TORCHELASTIC_RUN_ID",
     "WORLD_SIZE",
 ];
-/// Bytes of an environment that are read, of one variable, and of all that are kept.
+/// Limits in bytes of the environment that is read, of one variable, and of all variables that are
+/// kept.
 const ENVIRONMENT_MAX: u64 = 1 << 20;
 const VALUE_MAX: usize = 4096;
 const VALUES_MAX: usize = 8192;
-/// Bytes of a command line that are kept.
+/// Bytes kept of a command line.
 const COMMAND_MAX: u64 = 2048;
-/// Bytes of a list of mapped files that are read.
+/// Bytes read of a list of mapped files.
 const MAPS_MAX: u64 = 16 << 20;
-/// Larger files are not searched: the largest library of PyTorch has about a gigabyte.
+/// Larger files are not searched. The largest library of PyTorch has about a gigabyte.
 const SEARCHED_MAX: Bytes = Bytes(8 << 30);
 
-/// What a process is.
+/// A process as described by `/proc` when it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
     pub pid: u32,
-    /// Clock ticks from boot to its start: distinguishes it from a later process of the same id.
+    /// Start time in clock ticks since boot. It distinguishes the process from a later one with the
+    /// same id.
     pub started: u64,
     pub parent: u32,
-    /// `R`, `S`, `T` for stopped, `Z` for ended but not collected.
+    /// `R`, `S`, `T` for stopped, `Z` for a zombie.
     pub state: char,
     pub uid: u32,
     pub gid: u32,
     pub groups: Vec<u32>,
     pub command: Vec<String>,
-    /// The variables of its environment that are of use, as they were when it started; `None` where
-    /// we may not look.
+    /// The kept environment variables as they were at the start; `None` if not accessible.
     pub environment: Option<BTreeMap<String, String>>,
 }
 
 impl Process {
-    /// Looks at a process; `None` if there is none.
+    /// Reads a process. Returns `None` if it does not exist.
     pub fn read(pid: u32) -> Option<Self> {
         let place = folder(pid);
         let (parent, state, started) = stat(&fs::read_to_string(place.join("stat")).ok()?)?;
-        // Not the owner of the folder: that is root for a process that hides its memory.
-        let owner = credentials(&fs::read_to_string(place.join("status")).ok()?)?;
+        // The folder's owner is not used: it is root for a process that protects its memory.
+        let owner = credentials::parse(&fs::read_to_string(place.join("status")).ok()?)?;
         let mut command = Vec::new();
         let opened = fs::File::open(place.join("cmdline"));
-        // What cannot be read is empty, as that of a thread of the kernel.
+        // An unreadable command line is treated as empty, like that of a kernel thread.
         let _ = opened.and_then(|file| file.take(COMMAND_MAX).read_to_end(&mut command));
         let environment = fs::File::open(place.join("environ")).and_then(variables).ok();
         Some(Self {
@@ -99,22 +103,22 @@ impl Process {
         })
     }
 
-    /// A variable of its environment.
+    /// Returns a variable of the environment.
     pub fn variable(&self, name: &str) -> Option<&str> {
         self.environment.as_ref()?.get(name).map(String::as_str)
     }
 
-    /// Its rank, as launchers tell it.
+    /// Returns the rank set by the launcher.
     pub fn rank(&self) -> Option<u32> {
         self.variable("RANK")?.parse().ok()
     }
 
-    /// The number of ranks of its job, as launchers tell it.
+    /// Returns the number of ranks set by the launcher.
     pub fn world_size(&self) -> Option<u32> {
         self.variable("WORLD_SIZE")?.parse().ok()
     }
 
-    /// Whether it only starts others: `torchrun` and its kin.
+    /// Whether the process only starts others, as `torchrun` does.
     pub fn is_launcher(&self) -> bool {
         const MODULES: [&str; 3] =
             ["torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"];
@@ -123,7 +127,7 @@ impl Process {
             || self.command.iter().any(|word| MODULES.contains(&word.as_str()))
     }
 
-    /// Whether it still runs.
+    /// Whether the process is still running.
     pub fn is_alive(&self) -> bool {
         let text = fs::read_to_string(folder(self.pid).join("stat")).ok();
         let now = text.as_deref().and_then(stat);
@@ -132,12 +136,13 @@ impl Process {
         })
     }
 
-    /// As whom it opens and makes files.
+    /// Returns the credentials with which the process opens and creates files.
     pub fn credentials(&self) -> Credentials {
         Credentials { uid: self.uid, gid: self.gid, groups: self.groups.clone() }
     }
 
-    /// Where its paths begin as we reach them: its own root where it sees other disks.
+    /// Returns the process's root folder as a path in our view. It differs from `/` if the process
+    /// has its own mounts.
     pub fn root(&self) -> PathBuf {
         let ours = fs::read_link("/proc/self/ns/mnt").ok();
         let theirs = fs::read_link(folder(self.pid).join("ns/mnt")).ok();
@@ -147,18 +152,19 @@ impl Process {
         folder(self.pid).join("root")
     }
 
-    /// A path of the process as we reach it.
+    /// Converts a path of the process to our view.
     pub fn path(&self, inside: &Path) -> PathBuf {
         self.root().join(inside.strip_prefix("/").unwrap_or(inside))
     }
 
-    /// Whether it has a name space (`net`, `mnt`, `pid`) in common with us; `None` if hidden.
+    /// Whether the process shares a namespace (`net`, `mnt`, `pid`) with us; `None` if not
+    /// accessible.
     pub fn shares(&self, space: &str) -> Option<bool> {
         let ours = fs::read_link(format!("/proc/self/ns/{space}")).ok()?;
         Some(fs::read_link(folder(self.pid).join("ns").join(space)).ok()? == ours)
     }
 
-    /// Files it has mapped whose names contain a word; `None` where we may not look.
+    /// Returns mapped files whose names contain a word; `None` if not accessible.
     pub fn libraries(&self, word: &str) -> Option<Vec<PathBuf>> {
         let mut maps = String::new();
         let file = fs::File::open(folder(self.pid).join("maps")).ok()?;
@@ -175,7 +181,7 @@ impl Process {
     }
 }
 
-/// Every process there is.
+/// Lists the ids of all processes.
 pub fn all() -> Vec<u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let mut pids: Vec<u32> =
@@ -186,7 +192,7 @@ pub fn all() -> Vec<u32> {
 
 /// Whether a file that a process has mapped contains some bytes; `None` if it cannot be read.
 ///
-/// The path is the process's word: whatever it names by now is opened without blocking.
+/// The process controls the path, so the file is opened without blocking, whatever it is by now.
 pub fn contains(process: &Process, path: &Path, needle: &[u8]) -> Option<bool> {
     let (folder, name) = (path.parent()?, path.file_name()?.to_str()?);
     let folder = UntrustedFolder::open(&process.root(), folder, &process.credentials()).ok()?;
@@ -215,45 +221,21 @@ fn search(mut file: impl Read, needle: &[u8]) -> Option<bool> {
     }
 }
 
-/// Allows this process as many open files as the system lets it: a trace holds two, and so does a
-/// connection of anyone.
+/// Raises this process's limit of open files to the maximum. Each trace holds two files, and each
+/// connection one.
 pub fn raise_descriptor_limit() {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let raised = rustix::process::Rlimit { current: limit.maximum, ..limit };
-    // It goes on with fewer where that is refused.
+    // If that fails, the process continues with fewer.
     let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, raised);
-}
-
-/// The user of a process; `None` if there is none.
-pub fn uid_of(pid: u32) -> Option<u32> {
-    let status = fs::read_to_string(folder(pid).join("status")).ok()?;
-    credentials(&status).map(|owner| owner.uid)
-}
-
-/// The user that this process makes files as; nobody where the kernel does not say.
-pub fn own_uid() -> u32 {
-    let status = fs::read_to_string("/proc/self/status").ok();
-    status.as_deref().and_then(credentials).map_or(u32::MAX, |own| own.uid)
-}
-
-/// The user and groups of `/proc/PID/status` that count for files.
-fn credentials(status: &str) -> Option<Credentials> {
-    let line = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
-    // Real, effective, saved, and that of files.
-    let last = |name| line(name)?.split_ascii_whitespace().nth(3)?.parse().ok();
-    let groups = line("Groups:")?.split_ascii_whitespace();
-    Some(Credentials {
-        uid: last("Uid:")?,
-        gid: last("Gid:")?,
-        groups: groups.filter_map(|group| group.parse().ok()).collect(),
-    })
 }
 
 fn folder(pid: u32) -> PathBuf {
     PathBuf::from(format!("/proc/{pid}"))
 }
 
-/// Parent, state and start of a line of `/proc/PID/stat`; the program's name may hold anything.
+/// Parses parent, state and start time in a line of `/proc/PID/stat`. The program's name may
+/// contain any characters.
 fn stat(line: &str) -> Option<(u32, char, u64)> {
     let mut fields = line[line.rfind(')')? + 1..].split_ascii_whitespace();
     let state = fields.next()?.chars().next()?;
@@ -266,7 +248,7 @@ fn texts(bytes: &[u8]) -> impl Iterator<Item = String> {
     parts.map(|part| String::from_utf8_lossy(part).into_owned())
 }
 
-/// The variables that are kept, read piece by piece.
+/// Reads the kept variables without loading the whole environment.
 fn variables(file: impl Read) -> io::Result<BTreeMap<String, String>> {
     let mut kept = BTreeMap::new();
     let (mut left, mut pair) = (VALUES_MAX, Vec::new());
@@ -291,13 +273,14 @@ fn variables(file: impl Read) -> io::Result<BTreeMap<String, String>> {
 mod tests {
     use std::path::Path;
 
-    use super::{Process, all, contains, credentials, own_uid, stat, variables};
+    use super::{Process, all, contains, own_uid, stat, variables};
+    use crate::credentials;
 
     #[test]
-    fn our_own_process_is_known() {
+    fn own_process_can_be_read() {
         let own = Process::read(std::process::id()).unwrap();
         assert!(own.is_alive() && all().contains(&own.pid));
-        // Only what is of use is kept.
+        // Only known variables are kept.
         assert!(own.environment.is_some() && own.variable("PATH").is_none());
         assert_eq!(own.path(Path::new("/tmp/x")), Path::new("/tmp/x"));
         assert_eq!(own.shares("net"), Some(true));
@@ -307,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_environment_takes_little_memory() {
+    fn large_environment_needs_little_memory() {
         let mut bytes = vec![b'x'; 600_000];
         bytes.extend_from_slice(b"\0RANK=3\0SLURM_JOB_NAME=");
         bytes.extend(std::iter::repeat_n(b'y', 200_000));
@@ -321,14 +304,14 @@ mod tests {
     }
 
     #[test]
-    fn a_name_with_parentheses_does_not_confuse() {
+    fn program_name_may_contain_parentheses() {
         let line = "7 (a) b (c) S 3 7 7 0 -1 4 1 2 3 4 5 6 7 8 20 0 1 0 12345 1 2 3";
         assert_eq!(stat(line), Some((3, 'S', 12345)));
         assert_eq!(stat("7 (a"), None);
     }
 
     #[test]
-    fn launchers_are_told_from_workers() {
+    fn launchers_are_distinguished_from_workers() {
         let own = Process::read(std::process::id()).unwrap();
         let with = |words: &[&str]| {
             let command = words.iter().map(ToString::to_string).collect();
@@ -352,11 +335,11 @@ mod tests {
     }
 
     #[test]
-    fn the_user_is_that_of_files() {
+    fn file_system_user_id_is_used() {
         let status = "Name:\tx\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nGroups:\t9 10 \n";
-        let found = credentials(status).unwrap();
+        let found = credentials::parse(status).unwrap();
         assert_eq!((found.uid, found.gid, found.groups), (4, 8, vec![9, 10]));
-        assert_eq!(credentials("Uid:\t1\n"), None);
+        assert_eq!(credentials::parse("Uid:\t1\n"), None);
         let own = Process::read(std::process::id()).unwrap();
         assert_eq!((own.uid, own.credentials().uid), (own_uid(), own_uid()));
     }

@@ -1,32 +1,33 @@
-//! How much each of many senders may have: so much at once, and so much a second after that. One
-//! who takes more gets nothing more, and the others lose nothing by it. Knows no clock.
+//! Rate limits for many senders: each may send a burst, and then a number of units per second. A
+//! sender above its limit does not affect the others. The caller provides the time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Between two looks for senders that may be forgotten: each goes over all of them.
+/// Interval between searches for senders to forget, as each search visits all of them.
 const PRUNE: Duration = Duration::from_millis(250);
 
-/// What one sender may have.
+/// The limit of one sender.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rate {
-    /// Units at once, after a pause.
+    /// Units available at once after a pause.
     pub burst: f64,
-    /// Units a second.
+    /// Units per second.
     pub per_s: f64,
 }
 
-/// The senders and what each of them has left.
+/// Token buckets for each sender.
 #[derive(Debug)]
 pub struct Quotas<K> {
     rate: Rate,
     keys_max: usize,
     buckets: BTreeMap<K, Bucket>,
-    /// Shared by those that come when there are too many to know.
+    /// Shared by all senders above the maximum number that are tracked.
     rest: Bucket,
     pruned: Duration,
 }
 
+/// A token bucket: the units left, and the time of the last refill.
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
     left: f64,
@@ -42,7 +43,7 @@ impl<K: Ord + Clone> Quotas<K> {
         Self { rate, keys_max, buckets: BTreeMap::new(), rest, pruned: Duration::ZERO }
     }
 
-    /// Takes one unit for `key`; `false`, and counted, where it has none left.
+    /// Takes one unit for `key`. Returns `false`, and counts the refusal, if none is left.
     pub fn take(&mut self, now: Duration, key: &K) -> bool {
         let is_known = self.buckets.contains_key(key);
         let is_full = self.buckets.len() >= self.keys_max;
@@ -65,7 +66,8 @@ impl<K: Ord + Clone> Quotas<K> {
         true
     }
 
-    /// Who was refused how often since the last call; `None` for all that were not told apart.
+    /// Returns the refusals per sender since the last call. `None` stands for all senders that
+    /// share a bucket.
     pub fn take_refused(&mut self) -> Vec<(Option<K>, u64)> {
         let known = self.buckets.iter_mut().map(|(key, bucket)| (Some(key.clone()), bucket));
         known
@@ -75,7 +77,7 @@ impl<K: Ord + Clone> Quotas<K> {
             .collect()
     }
 
-    /// Forgets senders that have everything left: a new one has the same.
+    /// Forgets senders with a full bucket, as a new sender starts with one.
     fn prune(&mut self, now: Duration) {
         let rate = self.rate;
         self.buckets.retain(|_, bucket| {
@@ -100,7 +102,7 @@ mod tests {
     use super::{Quotas, Rate};
 
     #[test]
-    fn one_who_takes_too_much_takes_nothing_from_others() {
+    fn sender_above_its_limit_does_not_affect_others() {
         let mut quotas = Quotas::new(Rate { burst: 3.0, per_s: 2.0 }, 8);
         let s = Duration::from_secs_f64;
         let taken = (0..100).filter(|_| quotas.take(s(0.0), &1)).count();
@@ -112,14 +114,14 @@ mod tests {
     }
 
     #[test]
-    fn ever_new_senders_share_what_one_may_have() {
+    fn senders_above_the_maximum_share_one_bucket() {
         let mut quotas = Quotas::new(Rate { burst: 1.0, per_s: 1.0 }, 4);
         let now = Duration::from_secs(1);
         let taken = (0..1000).filter(|key| quotas.take(now, key)).count();
         assert_eq!((taken, quotas.buckets.len()), (5, 4));
         let refused: u64 = quotas.take_refused().into_iter().map(|(_, count)| count).sum();
         assert_eq!(refused, 995);
-        // After a pause those before are forgotten, and new ones are told apart again.
+        // After a pause, earlier senders are forgotten, and new ones get their own buckets again.
         assert!(quotas.take(Duration::from_secs(9), &5000) && quotas.buckets.len() == 1);
     }
 }

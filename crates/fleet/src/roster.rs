@@ -1,5 +1,5 @@
-//! Who asked and is still there, as `/proc` describes them. Forgets the dead, and removes the
-//! socket files that they leave behind. Knows nothing of requests.
+//! Keeps the polling processes with their description from `/proc`. Forgets ended processes, and
+//! removes the socket files they leave behind.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,19 +11,19 @@ use std::path::Path;
 use crate::process::Process;
 use crate::server::Server;
 
-/// The names of sockets that PyTorch makes for its answers, and never removes.
+/// Prefix of the sockets that PyTorch creates for answers and never removes.
 pub const CLIENT: &str = "dynoconfigclient";
-/// Most entries of a socket folder read at once: anyone may add more.
+/// Limit of the entries of a socket folder read at once, as anyone may add more.
 const SWEPT_MAX: usize = 4096;
 
-/// The processes that asked.
+/// The processes that polled and still exist.
 #[derive(Debug, Default)]
 pub struct Roster {
     known: BTreeMap<u32, Process>,
 }
 
 impl Roster {
-    /// Inspects processes that polled since, and forgets ended ones.
+    /// Inspects processes that polled since the last call, and forgets ended ones.
     pub fn refresh(&mut self, server: &Server) {
         let seen = server.seen();
         self.known.retain(|pid, _| seen.iter().any(|seen| seen.pid == *pid));
@@ -32,8 +32,8 @@ impl Roster {
                 continue;
             }
             match Process::read(seen.pid) {
-                // A number is used again: what was asked of its last owner is not asked of this
-                // one.
+                // The process id was reused. Requests to its previous owner do not apply to this
+                // process.
                 Some(process) if !self.known.contains_key(&seen.pid) => {
                     self.known.insert(seen.pid, process);
                 }
@@ -45,20 +45,20 @@ impl Roster {
         }
     }
 
-    /// Those who are there, by process number.
+    /// Returns the existing processes by process id.
     pub fn processes(&self) -> Vec<Process> {
         self.known.values().cloned().collect()
     }
 
-    /// One of them.
+    /// Returns one process by its id.
     pub fn process(&self, pid: u32) -> Option<&Process> {
         self.known.get(&pid)
     }
 }
 
-/// Removes sockets of processes that are gone from a socket folder; how many.
+/// Removes sockets of ended processes from a socket folder. Returns the number of removed sockets.
 ///
-/// An unbound socket refuses connections. Anything else of the name is left alone.
+/// An unbound socket refuses connections. Other files with such a name are left alone.
 pub fn sweep(folder: &Path) -> usize {
     let Ok(probe) = UnixDatagram::unbound() else { return 0 };
     let entries = fs::read_dir(folder).into_iter().flatten().flatten().take(SWEPT_MAX);
@@ -71,7 +71,7 @@ pub fn sweep(folder: &Path) -> usize {
         tried.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
     };
     let dead = entries.filter(is_client).filter(is_dead);
-    // A name goes, never what it points to.
+    // Removes the directory entry, never the target of a link.
     dead.filter(|entry| fs::remove_file(entry.path()).is_ok()).count()
 }
 
@@ -83,8 +83,8 @@ mod tests {
 
     use super::sweep;
 
-    /// Sweeps until a socket is removed: a process that another test starts holds a copy of every
-    /// open socket until it runs its program, and a copied socket still takes connections.
+    /// Sweeps until a socket is removed. A process started by another test holds copies of all open
+    /// sockets until it executes its program, and a copied socket still accepts connections.
     fn sweep_one(folder: &Path) {
         let deadline = Instant::now() + Duration::from_secs(30);
         loop {
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn only_sockets_without_an_owner_go() {
+    fn only_sockets_without_an_owner_are_removed() {
         let folder = tempfile::tempdir_in("/tmp").unwrap();
         let path = |name: &str| folder.path().join(name);
         let alive = UnixDatagram::bind(path("dynoconfigclient-alive")).unwrap();

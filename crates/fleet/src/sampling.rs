@@ -1,6 +1,6 @@
-//! What processes of a host do, by looks at `/proc`: where their threads run or wait, and what they
-//! used meanwhile. Costs them nothing but the kernel's locks on what is read. Knows no clock: the
-//! caller decides when to look. What is not shown to us is `None`, never 0.
+//! Samples the activity of processes from `/proc`: where their threads run or wait, and the
+//! resources they used. The only cost to the processes is the kernel's locking of these files. The
+//! caller decides when to sample. Inaccessible values are `None`, never 0.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,21 +9,22 @@ use std::path::{Path, PathBuf};
 use crate::process::Process;
 use crate::wire::{Sampled, Used, Waiting};
 
-/// Most threads sampled per process.
+/// Limit of the threads sampled per process.
 const THREADS_MAX: usize = 1024;
-/// Most distinct places counted per process.
+/// Limit of the distinct places counted per process.
 const PLACES_MAX: usize = 4096;
-/// Most places reported.
+/// Limit of the places that are reported.
 const TOLD_MAX: usize = 40;
-/// Functions of a kernel stack that name a place.
+/// Number of functions of a kernel stack that identify a place.
 const FRAMES: usize = 3;
 
-/// Looks at some processes.
+/// Takes samples of several processes.
 #[derive(Debug)]
 pub struct Sampler {
     targets: Vec<SampledProcess>,
 }
 
+/// The samples of one process so far.
 #[derive(Debug)]
 struct SampledProcess {
     process: Process,
@@ -34,7 +35,7 @@ struct SampledProcess {
     is_ended: bool,
 }
 
-/// What a thread did at one look.
+/// The state of a thread in one sample.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct ThreadPlace {
     thread: String,
@@ -43,7 +44,7 @@ struct ThreadPlace {
 }
 
 impl Sampler {
-    /// Begins to look at processes.
+    /// Starts sampling the given processes.
     pub fn begin(processes: Vec<Process>) -> Self {
         let target = |process: Process| {
             let before = used(&folder(&process));
@@ -53,7 +54,7 @@ impl Sampler {
         Self { targets: processes.into_iter().map(target).collect() }
     }
 
-    /// Looks once.
+    /// Takes one sample of all processes.
     pub fn look(&mut self) {
         for target in self.targets.iter_mut().filter(|target| !target.is_ended) {
             if !target.process.is_alive() {
@@ -72,7 +73,7 @@ impl Sampler {
         }
     }
 
-    /// What was seen.
+    /// Ends the sampling and returns the results per process.
     pub fn end(self) -> Vec<Sampled> {
         self.targets.into_iter().map(SampledProcess::end).collect()
     }
@@ -107,7 +108,7 @@ impl SampledProcess {
     }
 }
 
-/// What was used between two readings; memory as it is, and by how much it grew.
+/// Returns the resources used between two readings. Memory is the later value, with its growth.
 fn since(after: &Used, before: &Used) -> Used {
     let count = |pick: fn(&Used) -> Option<u64>| pick(after)?.checked_sub(pick(before)?);
     let grown = after.anonymous_bytes.zip(before.anonymous_bytes);
@@ -140,7 +141,7 @@ fn threads(folder: &Path) -> Vec<PathBuf> {
     entries.take(THREADS_MAX).map(|entry| entry.path()).collect()
 }
 
-/// Everything that is counted of a process. What threads used that ended meanwhile is missing.
+/// Reads all counters of a process. Usage by threads that ended meanwhile is missing.
 fn used(folder: &Path) -> Used {
     let text = |name: &str| fs::read_to_string(folder.join(name)).unwrap_or_default();
     let (stat, io, rollup) = (text("stat"), text("io"), text("smaps_rollup"));
@@ -165,7 +166,7 @@ fn used(folder: &Path) -> Used {
         run_delay_ns,
         switches_voluntary: voluntary,
         switches_forced: forced,
-        // Behind the closing parenthesis, an empty one is the first.
+        // Field numbers start after the closing parenthesis, where field 0 is empty.
         faults_minor: field(8),
         faults_major: field(10),
         read_bytes: named(&io, "read_bytes:"),
@@ -186,13 +187,13 @@ fn add(sum: &mut Option<u64>, more: Option<u64>) {
     }
 }
 
-/// The number behind a name at the beginning of a line.
+/// Parses the number after a name at the start of a line.
 fn named(text: &str, name: &str) -> Option<u64> {
     let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
     rest.split_ascii_whitespace().next()?.parse().ok()
 }
 
-/// Bytes in memory, from the cheapest file that reports it.
+/// Reads the resident memory in bytes from the cheapest file that reports it.
 fn rss(folder: &Path) -> Option<u64> {
     let status = fs::read_to_string(folder.join("status")).ok()?;
     named(&status, "VmRSS:").map(|kib| kib * 1024)
@@ -207,7 +208,8 @@ fn place(thread: &Path) -> Option<ThreadPlace> {
     Some(ThreadPlace { thread: name, state, at })
 }
 
-/// Where the kernel holds a thread: the functions of its stack for root, else the innermost one.
+/// Returns where the kernel blocks a thread: the functions of its stack for root, else only the
+/// innermost one.
 fn waits_at(thread: &Path) -> Option<String> {
     let stack = fs::read_to_string(thread.join("stack")).unwrap_or_default();
     let frames: Vec<&str> = stack.lines().filter_map(function).take(FRAMES).collect();
@@ -218,7 +220,7 @@ fn waits_at(thread: &Path) -> Option<String> {
     Some(innermost).filter(|name| !name.is_empty() && name != "0")
 }
 
-/// `[<0>] futex_wait+0x51/0xe0` → `futex_wait`.
+/// Extracts the function name: `[<0>] futex_wait+0x51/0xe0` → `futex_wait`.
 fn function(line: &str) -> Option<&str> {
     line.split("] ").nth(1)?.split('+').next()
 }
@@ -247,9 +249,9 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_sleeps_waits_and_uses_nothing() {
+    fn sleeping_process_waits_and_uses_no_cpu() {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
-        // Until it has loaded, and sleeps.
+        // Waits until the program is loaded and sleeps.
         let sleeps = |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap();
         for _ in 0..200 {
             if sleeps(child.id()).contains("sleep") {
@@ -271,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_computes_is_seen() {
+    fn computing_thread_is_seen() {
         let stop = Arc::new(AtomicBool::new(false));
         let own = Arc::clone(&stop);
         let spins = std::thread::Builder::new().name("spins".to_owned());
@@ -290,9 +292,9 @@ mod tests {
         assert!(seen.used.cpu_ns.is_some_and(|ns| ns > 1_000_000), "{seen:?}");
     }
 
-    /// In a process of its own: other tests free memory of this one meanwhile.
+    /// Runs in a separate process, because other tests free memory of this one meanwhile.
     #[test]
-    fn memory_that_grows_is_seen() {
+    fn growing_memory_is_seen() {
         let script = r"read go; held=$(head -c 67108864 /dev/zero | tr '\0' x); echo; read go";
         let mut child = Command::new("sh")
             .args(["-c", script])
@@ -313,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_ended_says_so_and_has_no_figures() {
+    fn ended_process_is_marked_and_has_no_values() {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let seen = sample(child.id(), || {
             let pid = child.id().to_string();

@@ -1,9 +1,9 @@
-//! One thread that answers polls from a table, so that no poll waits for a file or for `/proc`.
+//! Answers polls from a table in one thread, so that no poll waits for a file or for `/proc`.
 //!
-//! A poll costs a lookup, whether one process asks or a thousand. Everything that may take longer
-//! (looking at processes, files and copies) belongs to other threads, which change the table
-//! through this handle. An answer that would come too late is held back: Kineto would take it for
-//! the answer to its next poll.
+//! A poll costs one lookup, independent of the number of processes. Slower work (reading `/proc`,
+//! files and copies) is done by other threads, which change the table through this handle. An
+//! answer that would be late is not sent, because Kineto would take it for the answer to its next
+//! poll.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,62 +16,63 @@ use crate::ipc::request::{CaptureRequest, Reason, RequestState, Sight};
 use crate::ipc::socket::{Datagram, Peer, Socket, SocketError};
 use crate::quota::{Quotas, Rate};
 
-/// Kineto waits 90 ms for an answer; a poll that is older than this is not answered.
+/// Kineto waits 90 ms for an answer. Older polls than this are not answered.
 pub const LATE: Duration = Duration::from_millis(50);
-/// How often the thread looks whether to end.
+/// Interval at which the thread checks whether to end.
 const TICK: Duration = Duration::from_millis(250);
-/// Messages of a user that are looked at, and of one process, which polls once a second at most.
+/// Rate limits of messages per user and per process. A process polls at most once a second.
 const USER: Rate = Rate { burst: 4096.0, per_s: 2048.0 };
 const PROCESS: Rate = Rate { burst: 256.0, per_s: 64.0 };
-/// Users and processes whose messages are counted apart.
+/// Limits of the users and processes with separate rate limits.
 const USERS_MAX: usize = 256;
 const PROCESSES_MAX: usize = 8192;
-/// Latencies of answers are counted up to these, in microseconds; the last count is of all others.
+/// Upper bounds of the latency histogram in microseconds. One more bucket holds the rest.
 const LATENCY_BOUNDS_US: [u64; 7] = [50, 100, 500, 1_000, 5_000, 20_000, 50_000];
 
-/// Sees every datagram: `<` from a process or `>` to it, when, which process, the bytes.
+/// Observes every datagram: `<` from or `>` to a process, time, process id, bytes.
 pub type Tap = Box<dyn Fn(char, Duration, u32, &[u8]) + Send>;
 
-/// The thread that answers, and the table it answers from.
+/// A handle of the answering thread and its table.
 #[derive(Debug)]
 pub struct Server {
     shared: Arc<ServerShared>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// One process as the table has it.
+/// A copy of one process's entry in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SeenProcess {
     pub pid: u32,
     pub uid: u32,
-    /// Its number as it sees it.
+    /// Process id in its own namespace.
     pub own_pid: i32,
-    /// Its Slurm job, 0 for none.
+    /// Slurm job id; 0 if unknown.
     pub job: i64,
-    /// When it asked last.
+    /// Time of the last poll.
     pub polled: Duration,
-    /// Whether its profiler was free then.
+    /// Whether its profiler was free at the last poll.
     pub is_free: bool,
-    /// Whether a request to it is neither done nor lost.
+    /// Whether it has an open request.
     pub is_asked: bool,
 }
 
-/// What the thread has done so far.
+/// Counters of the thread since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServerTally {
     pub answered: u64,
     /// Polls that were too old to be answered.
     pub late: u64,
-    /// Messages that were none.
+    /// Invalid messages.
     pub refused: u64,
-    /// Messages of senders that had sent too many, or do not read their answers.
+    /// Messages above the rate limits, or whose sender does not read answers.
     pub dropped: u64,
-    /// Answers by how long they took, up to 50, 100, 500 µs, 1, 5, 20, 50 ms.
+    /// Number of answers by latency, up to 50, 100, 500 µs, 1, 5, 20, 50 ms.
     pub within_us: [u64; 7],
-    /// Microseconds of all answers together.
+    /// Sum of all latencies in microseconds.
     pub sum_us: u64,
 }
 
+/// The state that the answering thread shares with its handle.
 #[derive(Debug)]
 struct ServerShared {
     table: Mutex<ServerTable>,
@@ -85,19 +86,20 @@ struct ServerShared {
     sum_us: AtomicU64,
 }
 
+/// The table of polling processes, protected by a lock.
 #[derive(Debug)]
 struct ServerTable {
     capture: Capture,
-    /// Messages so far: shows a waiter that one came.
+    /// Number of messages so far, which lets waiting threads notice new ones.
     messages: u64,
     failure: Option<SocketError>,
 }
 
 impl Server {
-    /// Begins to answer on `socket`, for the user `uid`.
+    /// Starts to answer on `socket` on behalf of user `uid`.
     ///
     /// # Errors
-    /// The operating system gives no thread.
+    /// Fails if the operating system cannot create a thread.
     pub fn start(socket: Socket, uid: u32, tap: Option<Tap>) -> io::Result<Self> {
         let table = ServerTable { capture: Capture::new(uid), messages: 0, failure: None };
         let shared = Arc::new(ServerShared {
@@ -117,25 +119,25 @@ impl Server {
         Ok(Self { shared, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Stops answering; the name is free when this returns.
+    /// Stops answering. The socket's name is free when this returns.
     pub fn end(&self) {
         self.shared.stop.store(true, Ordering::SeqCst);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
-            // It ends within a tick.
+            // It ends within one tick.
             let _ = thread.join();
         }
     }
 
-    /// Time since it began: the clock of all requests.
+    /// Returns the time since the start, which is the clock of all requests.
     pub fn now(&self) -> Duration {
         self.shared.began.elapsed()
     }
 
-    /// Waits until a process asks, or `wait` is over; whether one asked.
+    /// Waits until a process polls or `wait` is over. Returns whether one polled.
     ///
     /// # Errors
-    /// The socket can no longer be read.
+    /// Fails if the socket can no longer be read.
     pub fn wait(&self, wait: Duration) -> Result<bool, SocketError> {
         let table = self.shared.lock();
         let before = table.messages;
@@ -149,7 +151,7 @@ impl Server {
         }
     }
 
-    /// Everyone who asked, by process number.
+    /// Returns all processes that polled, by process id.
     pub fn seen(&self) -> Vec<SeenProcess> {
         let table = self.shared.lock();
         let members = table.capture.members().iter();
@@ -166,15 +168,15 @@ impl Server {
             .collect()
     }
 
-    /// When each of some processes asked last.
+    /// Returns the last poll times of some processes.
     pub fn polled(&self, pids: impl Iterator<Item = u32>) -> Vec<Duration> {
         let table = self.shared.lock();
         let members = table.capture.members();
         pids.filter_map(|pid| members.get(&pid)).map(|member| member.polled).collect()
     }
 
-    /// Asks something of a process; its own idea of its number. `None` where it has never asked, or
-    /// where an earlier request to it is still open.
+    /// Sends a request to a process. Returns the process's id in its own namespace. `None` if it
+    /// has never polled, or if an earlier request to it is open.
     pub fn request(&self, pid: u32, request: CaptureRequest) -> Option<i32> {
         let mut table = self.shared.lock();
         let member = table.capture.members().get(&pid)?;
@@ -186,7 +188,7 @@ impl Server {
         Some(own_pid)
     }
 
-    /// What a process and its file look like; where its request stands then.
+    /// Updates a request with the observed state of process and file. Returns its new state.
     pub fn look(&self, pid: u32, sight: &Sight) -> Option<RequestState> {
         let now = self.now();
         let mut table = self.shared.lock();
@@ -194,27 +196,27 @@ impl Server {
         table.state(pid)
     }
 
-    /// Says that the trace of a process has been copied.
+    /// Notes that the trace of a process has been copied.
     pub fn collected(&self, pid: u32) {
         self.shared.lock().capture.collected(pid);
     }
 
-    /// Gives a request up.
+    /// Ends a request as lost, unless it is already over.
     pub fn lose(&self, pid: u32, reason: Reason) {
         self.shared.lock().capture.lose(pid, reason);
     }
 
-    /// Where a request stands.
+    /// Returns the state of a request.
     pub fn state(&self, pid: u32) -> Option<RequestState> {
         self.shared.lock().state(pid)
     }
 
-    /// Forgets a process that ended.
+    /// Removes a process that ended.
     pub fn forget(&self, pid: u32) {
         self.shared.lock().capture.forget(pid);
     }
 
-    /// What has been done so far.
+    /// Returns the counters since the start of the thread.
     pub fn tally(&self) -> ServerTally {
         let refused = self.shared.lock().capture.refused();
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
@@ -236,7 +238,7 @@ impl Drop for Server {
 }
 
 impl ServerTally {
-    /// The bounds of `within_us`, in microseconds.
+    /// Upper bounds of `within_us` in microseconds.
     pub const BOUNDS_US: [u64; 7] = LATENCY_BOUNDS_US;
 }
 
@@ -248,13 +250,14 @@ impl ServerTable {
 }
 
 impl ServerShared {
-    /// A thread that panicked leaves a table that is still whole: every change is one assignment.
+    /// If a thread panicked, the table is still consistent, because every change is a single
+    /// assignment.
     fn lock(&self) -> MutexGuard<'_, ServerTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn run(&self, socket: &Socket, tap: Option<&Tap>) {
-        // When the queue of messages was last seen empty.
+        // Last time the queue of messages was empty.
         let mut emptied = Instant::now();
         let mut senders = Senders::new();
         while !self.stop.load(Ordering::SeqCst) {
@@ -267,13 +270,14 @@ impl ServerShared {
                     return;
                 }
             };
-            // What came while we waited is fresh; what lay there may be as old as the last look.
+            // A message that arrived while waiting is fresh. A queued message may be as old as the
+            // last read.
             if message.is_none() || asked.elapsed() > Duration::from_millis(1) {
                 emptied = Instant::now();
             }
             let Some(message) = message else { continue };
-            // The queue is the same for all: what too many messages of one sender take of it is
-            // only the time to read them.
+            // All senders share the queue. Excess messages of one sender only cost the time to read
+            // them.
             if senders.may_send(self.began.elapsed(), message.peer) {
                 self.serve(socket, &message, emptied, tap);
             } else {
@@ -295,7 +299,8 @@ impl ServerShared {
         let answer = {
             let mut table = self.lock();
             table.messages += 1;
-            // The lock may have been waited for: what is held back must not count as sent.
+            // The thread may have waited for the lock. An answer that is withheld must not count as
+            // sent.
             let is_late = age > LATE || arrived.elapsed() > LATE;
             if !message.can_be_answered() {
                 // There is nobody to answer.
@@ -329,7 +334,7 @@ impl ServerShared {
     }
 }
 
-/// How much the senders of messages may still send.
+/// Rate limits of the senders of messages.
 struct Senders {
     users: Quotas<u32>,
     processes: Quotas<u32>,
@@ -342,7 +347,8 @@ impl Senders {
     }
 
     fn may_send(&mut self, now: Duration, peer: Peer) -> bool {
-        // The process first: one that floods does not silence the others of its user.
+        // The process is checked first, so that a flooding process does not block others of its
+        // user.
         self.processes.take(now, &peer.pid) && self.users.take(now, &peer.uid)
     }
 }

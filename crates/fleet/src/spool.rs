@@ -1,12 +1,12 @@
-//! Disk space for finished traces: so much for each user, and so much for all together. Knows no
-//! file: whoever holds a [`SpoolShare`] has room for that many bytes until it is dropped.
+//! Budgets of disk space for completed traces, per user and in total. Touches no files: a
+//! [`SpoolShare`] reserves a number of bytes until it is dropped.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use schema::Bytes;
 
-/// The room and who has how much of it.
+/// The budget and its use by each user.
 #[derive(Debug)]
 pub struct SpoolBudget {
     user_max: Bytes,
@@ -14,7 +14,7 @@ pub struct SpoolBudget {
     used: Mutex<BTreeMap<u32, u64>>,
 }
 
-/// Room for some bytes of one user.
+/// Reserved bytes of one user.
 #[derive(Debug)]
 pub struct SpoolShare {
     budget: Arc<SpoolBudget>,
@@ -22,7 +22,7 @@ pub struct SpoolShare {
     bytes: u64,
 }
 
-/// Why there is no room.
+/// The budget is exhausted.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{whose} traces on the agent's disk: expected at most {max}, got {got} with this one, room to \
@@ -30,27 +30,27 @@ pub struct SpoolShare {
     if *is_alone { "" } else { "fetch and remove other traces, or " }
 )]
 pub struct SpoolFull {
-    /// Whose quota it is.
+    /// Description of the quota's owner.
     pub whose: String,
     pub max: Bytes,
-    /// Bytes with the new trace.
+    /// Bytes including the new trace.
     pub got: Bytes,
-    /// Key of the agent's configuration that sets the quota.
+    /// Configuration key that sets the quota.
     pub key: &'static str,
     /// Whether this trace alone exceeds the quota.
     pub is_alone: bool,
 }
 
 impl SpoolBudget {
-    /// Room for `user_max` bytes of each user, and `all_max` of all.
+    /// Creates a budget of `user_max` bytes for each user, and `all_max` in total.
     pub fn new(user_max: Bytes, all_max: Bytes) -> Arc<Self> {
         Arc::new(Self { user_max, all_max, used: Mutex::default() })
     }
 
-    /// Reserves room for a trace.
+    /// Reserves space for a trace.
     ///
     /// # Errors
-    /// The user, or all together, would have more than they may.
+    /// Fails if the user's quota or the total quota would be exceeded.
     pub fn reserve(self: &Arc<Self>, uid: u32, bytes: u64) -> Result<SpoolShare, SpoolFull> {
         let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
         let own = used.get(&uid).copied().unwrap_or(0).saturating_add(bytes);
@@ -69,7 +69,7 @@ impl SpoolBudget {
         Ok(SpoolShare { budget: Arc::clone(self), uid, bytes })
     }
 
-    /// Bytes that are reserved.
+    /// Returns the number of reserved bytes.
     pub fn used(&self) -> u64 {
         self.used.lock().unwrap_or_else(PoisonError::into_inner).values().sum()
     }
@@ -86,7 +86,7 @@ impl SpoolBudget {
 }
 
 impl SpoolShare {
-    /// Gives back all but `bytes`.
+    /// Releases all but `bytes`.
     pub fn shrink(&mut self, bytes: u64) {
         let rest = self.bytes.saturating_sub(bytes);
         self.budget.give_back(self.uid, rest);

@@ -1,9 +1,9 @@
-//! Steps of training jobs, as the jobs report them: datagrams, and what they say together.
+//! Training steps as reported by jobs: the datagram format, and the progress derived from it.
 //!
-//! A datagram has 40 bytes, little-endian: version (u8, 1), phase (u8), two zero bytes, the process
-//! as it sees itself (u32), step (u64), monotonic nanoseconds (u64), samples of the step (u64),
-//! nanoseconds of exposed communication (u64, all ones where unknown). Whose it is, the kernel
-//! says. Knows no clock; only [`Reporter`], the sending side, knows a socket.
+//! A datagram has 40 bytes, little-endian: version (u8, 1), phase (u8), two zero bytes, process id
+//! in its own namespace (u32), step (u64), monotonic nanoseconds (u64), samples of the step (u64),
+//! nanoseconds of exposed communication (u64, all ones if unknown). The kernel reports the sender.
+//! [`Reporter`] is the sending side.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -14,72 +14,62 @@ mod reporter;
 
 pub use reporter::Reporter;
 
-/// The name of the socket in a socket folder.
+/// Name of the socket in a socket folder.
 pub const NAME: &str = "rowmill-steps";
-/// Bytes of a datagram.
+/// Size of a datagram in bytes.
 pub const LENGTH: usize = 40;
-/// Steps whose times are kept: their median is the step time.
+/// Number of step times that are kept. Their median is the step time.
 const KEPT: usize = 32;
-/// A process that trains and makes no step for this long, or ten times its median, may hang.
+/// A training process may hang if it completes no step for this long or for ten median steps,
+/// whichever is longer.
 const HANG_MIN: Duration = Duration::from_secs(120);
-/// The share of time a GPU is busy in a collective that waits for ever.
+/// Minimum busy share of a GPU in a collective that waits forever.
 const HANG_BUSY: f64 = 0.95;
-/// Processes that are kept: a host has fewer.
+/// Limit of the tracked processes. A host has fewer.
 const PROCESSES_MAX: usize = 4096;
-/// Processes of one user that are kept.
+/// Limit of the tracked processes per user.
 const PROCESSES_PER_USER: usize = 256;
 
-/// What a job does.
+/// The current activity of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Before the first step.
     Setup,
     Train,
     Evaluate,
-    /// It writes a checkpoint.
+    /// Saving a checkpoint.
     Save,
 }
 
-/// One datagram.
+/// One datagram of a training process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepMessage {
-    /// What the job does.
     pub phase: Phase,
-    /// The process as it sees itself.
+    /// Process id in its own namespace.
     pub own_pid: u32,
     pub step: u64,
-    /// When, on the process's monotonic clock.
+    /// Time on the process's monotonic clock.
     pub monotonic_ns: u64,
-    /// Samples of the step.
     pub samples: u64,
-    /// Communication that nothing hid, where it is known.
+    /// Exposed communication, if known.
     pub exposed_ns: Option<u64>,
 }
 
-/// Why bytes are no message.
+/// A datagram is not a valid message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StepMessageError {
     #[error("step: expected {LENGTH} bytes, got {got}")]
-    Length {
-        /// Bytes there are.
-        got: usize,
-    },
+    Length { got: usize },
     #[error("step: expected version 1, got {got}")]
-    Version {
-        /// As the message says.
-        got: u8,
-    },
+    Version { got: u8 },
     #[error("step: expected phase 0 to 3, got {got}")]
-    Phase {
-        /// As the message says.
-        got: u8,
-    },
+    Phase { got: u8 },
 }
 
 impl Phase {
     const ALL: [Self; 4] = [Self::Setup, Self::Train, Self::Evaluate, Self::Save];
 
-    /// One word for it.
+    /// Returns the phase as one word.
     pub fn word(self) -> &'static str {
         match self {
             Self::Setup => "setup",
@@ -91,10 +81,10 @@ impl Phase {
 }
 
 impl StepMessage {
-    /// Reads a datagram.
+    /// Parses a datagram.
     ///
     /// # Errors
-    /// Its length, version or phase is not one that is known.
+    /// Fails if the length, version or phase is unknown.
     pub fn parse(bytes: &[u8]) -> Result<Self, StepMessageError> {
         let whole: Option<&[u8; LENGTH]> = bytes.try_into().ok();
         let whole = whole.ok_or(StepMessageError::Length { got: bytes.len() })?;
@@ -111,7 +101,7 @@ impl StepMessage {
         Ok(Self { phase, own_pid, step, monotonic_ns, samples, exposed_ns })
     }
 
-    /// The message as its sender writes it.
+    /// Encodes the message like its sender does.
     pub fn to_bytes(&self) -> [u8; LENGTH] {
         let mut bytes = [0; LENGTH];
         let phase = Phase::ALL.iter().position(|phase| *phase == self.phase).unwrap_or(0);
@@ -126,23 +116,23 @@ impl StepMessage {
     }
 }
 
-/// What one process has reported.
+/// The progress of one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepProgress {
     pub phase: Phase,
     pub step: u64,
-    /// When its last message came.
+    /// Time of the last message.
     pub heard: Duration,
-    /// When its last step came; `None` before the first.
+    /// Time of the last step; `None` before the first.
     pub stepped: Option<Duration>,
-    /// Steps since it was first heard.
+    /// Number of steps since the first message.
     pub steps: u64,
     pub samples: u64,
-    /// Exposed communication since then.
+    /// Sum of the exposed communication.
     pub exposed_ns: u64,
-    /// Steps whose time is known: those that followed another one in training.
+    /// Number of steps with a known time: those that followed another training step.
     pub timed_steps: u64,
-    /// Nanoseconds of all of them.
+    /// Sum of their times in nanoseconds.
     pub timed_ns: u64,
     uid: u32,
     last_ns: u64,
@@ -150,17 +140,18 @@ pub struct StepProgress {
 }
 
 impl StepProgress {
-    /// The median time of its last steps.
+    /// Returns the median of the last step times.
     pub fn step_time(&self) -> Option<Duration> {
         let times = self.times_ns.iter().map(|ns| i64::try_from(*ns).unwrap_or(i64::MAX));
         let middle = schema::median::integer_median(&mut times.collect::<Vec<i64>>())?;
         Some(Duration::from_nanos(middle.unsigned_abs()))
     }
 
-    /// Whether it seems to hang: it trains, its GPU works all the time, and no step comes.
+    /// Whether the process seems to hang: it is training and its GPU is busy, but no step
+    /// completes.
     ///
-    /// `busy` is the share of time its GPU worked lately. A job that evaluates, saves or has not
-    /// made a step yet never hangs: how long that takes is unknown.
+    /// `busy` is the recent busy share of its GPU. A job that evaluates, saves or has not completed
+    /// a step never counts as hung, because the expected time is unknown.
     pub fn is_hung(&self, now: Duration, busy: f64) -> bool {
         let (Some(stepped), Some(median)) = (self.stepped, self.step_time()) else { return false };
         let limit = HANG_MIN.max(median * 10);
@@ -168,7 +159,7 @@ impl StepProgress {
     }
 }
 
-/// All processes that report steps, by process id, as the kernel reports it.
+/// All processes that report steps, by the process id that the kernel reports.
 #[derive(Debug, Default)]
 pub struct ReportedSteps {
     processes: BTreeMap<u32, StepProgress>,
@@ -176,8 +167,8 @@ pub struct ReportedSteps {
 }
 
 impl ReportedSteps {
-    /// Takes a message in. Messages of processes beyond the limits are counted and dropped.
-    pub fn hear(&mut self, now: Duration, peer: Peer, message: &StepMessage) {
+    /// Processes a message. Messages of processes above the limits are counted and dropped.
+    pub fn receive(&mut self, now: Duration, peer: Peer, message: &StepMessage) {
         let Peer { pid, uid } = peer;
         if pid == 0 {
             return;
@@ -203,14 +194,15 @@ impl ReportedSteps {
             last_ns: message.monotonic_ns,
             times_ns: VecDeque::new(),
         });
-        // Neither a repeated nor a late message is a step; a smaller number is a job that resumed.
+        // Repeated and late messages are not steps. A smaller step number means that the job
+        // resumed.
         let is_step = message.phase == Phase::Train
             && (message.step != progress.step || progress.stepped.is_none())
             && message.monotonic_ns >= progress.last_ns;
         if is_step {
             let steps = message.step.saturating_sub(progress.step).max(1);
             let took = (message.monotonic_ns - progress.last_ns) / steps;
-            // What lay between two phases is no step time.
+            // The time between two phases is not a step time.
             if progress.phase == Phase::Train && progress.stepped.is_some() {
                 if progress.times_ns.len() == KEPT {
                     progress.times_ns.pop_front();
@@ -229,22 +221,22 @@ impl ReportedSteps {
         progress.last_ns = progress.last_ns.max(message.monotonic_ns);
     }
 
-    /// What a process has reported.
+    /// Returns the progress of a process.
     pub fn progress(&self, pid: u32) -> Option<&StepProgress> {
         self.processes.get(&pid)
     }
 
-    /// Messages of processes beyond the limits.
+    /// Returns the number of dropped messages.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// Everyone, by process number.
+    /// Returns the progress of all processes by process id.
     pub fn all(&self) -> &BTreeMap<u32, StepProgress> {
         &self.processes
     }
 
-    /// Forgets processes that are gone.
+    /// Removes processes that no longer exist.
     pub fn keep(&mut self, is_alive: impl Fn(u32) -> bool) {
         self.processes.retain(|&pid, _| is_alive(pid));
     }
@@ -272,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_survives_its_bytes_and_every_lie_is_named() {
+    fn message_round_trips_and_invalid_fields_are_errors() {
         let with = StepMessage { exposed_ns: Some(5), ..message(Phase::Save, u64::MAX - 1, 3) };
         for message in [message(Phase::Train, 9, 1), with] {
             assert_eq!(StepMessage::parse(&message.to_bytes()), Ok(message));
@@ -294,12 +286,12 @@ mod tests {
     }
 
     #[test]
-    fn only_training_that_stopped_with_a_busy_gpu_is_a_hang() {
+    fn only_stalled_training_with_a_busy_gpu_is_a_hang() {
         let mut steps = ReportedSteps::default();
-        steps.hear(s(0), peer(40), &message(Phase::Setup, 0, 0));
+        steps.receive(s(0), peer(40), &message(Phase::Setup, 0, 0));
         assert!(!steps.progress(40).unwrap().is_hung(s(9_000), 1.0), "before the first step");
         for step in 1..=20 {
-            steps.hear(s(step * 2), peer(40), &message(Phase::Train, step, step * 2));
+            steps.receive(s(step * 2), peer(40), &message(Phase::Train, step, step * 2));
         }
         let progress = steps.progress(40).unwrap().clone();
         assert_eq!((progress.step_time(), progress.steps), (Some(s(2)), 20));
@@ -308,23 +300,23 @@ mod tests {
         assert!(progress.is_hung(s(40 + 121), 0.95));
         assert!(!progress.is_hung(s(40 + 121), 0.94), "it waits for data");
         for phase in [Phase::Evaluate, Phase::Save] {
-            steps.hear(s(41), peer(40), &message(phase, 20, 41));
+            steps.receive(s(41), peer(40), &message(phase, 20, 41));
             assert!(!steps.progress(40).unwrap().is_hung(s(9_000), 1.0), "{phase:?}");
         }
-        // Slow steps have a longer patience: ten of them.
+        // The limit for slow steps is ten steps.
         let mut slow = ReportedSteps::default();
         for step in 1..=5 {
-            slow.hear(s(step * 60), peer(41), &message(Phase::Train, step, step * 60));
+            slow.receive(s(step * 60), peer(41), &message(Phase::Train, step, step * 60));
         }
         assert!(!slow.progress(41).unwrap().is_hung(s(300 + 600), 1.0));
         assert!(slow.progress(41).unwrap().is_hung(s(300 + 601), 1.0));
     }
 
     #[test]
-    fn lost_late_and_repeated_messages_do_not_bend_the_figures() {
+    fn lost_late_and_repeated_messages_do_not_distort_step_times() {
         let mut steps = ReportedSteps::default();
         for (step, at) in [(1, 1), (2, 2), (2, 2), (6, 6), (5, 5), (7, 7)] {
-            steps.hear(s(at), peer(40), &message(Phase::Train, step, at));
+            steps.receive(s(at), peer(40), &message(Phase::Train, step, at));
         }
         let progress = steps.progress(40).unwrap();
         assert_eq!((progress.step, progress.step_time()), (7, Some(s(1))));
@@ -334,12 +326,12 @@ mod tests {
     }
 
     #[test]
-    fn one_user_cannot_report_steps_of_endlessly_many_processes() {
+    fn reporting_processes_per_user_are_limited() {
         let mut steps = ReportedSteps::default();
         for pid in 1..=300 {
-            steps.hear(s(1), peer(pid), &message(Phase::Train, 1, 1));
+            steps.receive(s(1), peer(pid), &message(Phase::Train, 1, 1));
         }
-        steps.hear(s(1), Peer { pid: 400, uid: 1001 }, &message(Phase::Train, 1, 1));
+        steps.receive(s(1), Peer { pid: 400, uid: 1001 }, &message(Phase::Train, 1, 1));
         assert_eq!(steps.all().len(), PROCESSES_PER_USER + 1);
         assert_eq!(steps.dropped(), 300 - PROCESSES_PER_USER as u64);
     }

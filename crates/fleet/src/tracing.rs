@@ -1,5 +1,6 @@
-//! The traces of one order: every chosen process gets a request, its file is watched and copied,
-//! and in the end there is a trace or a reason for each. Runs beside the thread that answers polls.
+//! Carries out one order of traces: sends requests to the chosen processes, watches and copies
+//! their files, and ends with a trace or a reason for each process. Runs in another thread than the
+//! answers to polls.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -17,27 +18,27 @@ use crate::server::Server;
 use crate::spool::{SpoolBudget, SpoolFull, SpoolShare};
 use crate::untrusted::{Copying, OwnFolder};
 
-/// How long one copy runs before the others, and files, are checked again.
+/// Time slice of a copy before other copies and files are checked.
 const COPY_TURN: Duration = Duration::from_millis(20);
-/// A start needs this beside a poll and the warm-up: the profiler's second, and room.
+/// Time needed before a start besides a poll and the warm-up: the profiler's one-second interval
+/// and some margin.
 pub const START_ROOM: Duration = Duration::from_secs(5);
 
-/// What is recorded, of whichever processes.
+/// The parameters of an order, independent of the processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TracingOrder {
-    /// Its name, part of every trace id: letters, digits and `-`.
+    /// Name of the order, part of every trace id: letters, digits and `-`.
     pub token: String,
-    /// When, and how long.
     pub trigger: Trigger,
-    /// What beside names and times.
+    /// Optional content of the traces.
     pub detail: Detail,
-    /// Larger traces are refused.
+    /// Larger traces are rejected.
     pub size_max: Bytes,
-    /// How long to wait for the start, and for progress.
+    /// Time limit for the start, and without progress.
     pub patience: Duration,
 }
 
-/// Where traces are copied to.
+/// The destination of the traces.
 #[derive(Clone, Debug)]
 pub struct TracePlace {
     folder: Arc<OwnFolder>,
@@ -50,69 +51,66 @@ impl TracePlace {
         Self { folder: Arc::new(folder), budget: None }
     }
 
-    /// A folder of a spool: a trace for which its user has no room is lost.
+    /// Creates a place in a spool. A trace is lost if the budget of its user is exhausted.
     pub fn budgeted(folder: &Arc<OwnFolder>, budget: &Arc<SpoolBudget>) -> Self {
         Self { folder: Arc::clone(folder), budget: Some(Arc::clone(budget)) }
     }
 
-    /// Room for a trace and, beside it, for itself compressed.
+    /// Reserves space for a trace and its compressed copy.
     fn reserve(&self, uid: u32, bytes: u64) -> Result<Option<SpoolShare>, SpoolFull> {
         let reserve = |budget: &Arc<SpoolBudget>| budget.reserve(uid, bytes.saturating_mul(2));
         self.budget.as_ref().map(reserve).transpose()
     }
 }
 
-/// An order at work.
+/// An order that is being carried out.
 #[derive(Debug)]
 pub struct Tracing {
     place: TracePlace,
     targets: Vec<TracedProcess>,
 }
 
-/// One process of it.
+/// The progress of one process in an order.
 #[derive(Debug)]
 struct TracedProcess {
     process: Process,
     own_pid: i32,
-    /// None where the process could not write.
+    /// `None` if the process cannot write a trace.
     staging: Option<Staging>,
-    /// The copy that is being made.
+    /// The copy in progress.
     copying: Option<Copying>,
-    /// Its room on the disk.
+    /// The reserved disk space.
     share: Option<SpoolShare>,
     name: String,
     bytes: u64,
     state: RequestState,
-    /// What was left of its folder.
+    /// Path of the staging folder if it could not be removed.
     left: Option<PathBuf>,
 }
 
-/// What changed since the last step.
+/// A change of a request's state since the last step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateChange {
     pub process: Process,
-    /// Where its request stands now.
     pub state: RequestState,
 }
 
-/// One process in the end, or so far.
+/// The final or current outcome for one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TracingOutcome {
     pub process: Process,
-    /// Where its request stands.
     pub state: RequestState,
-    /// Where its trace is, if it is written.
+    /// Path of the trace, if it is written.
     pub file: PathBuf,
     /// File name of this process's trace within the folder of the order.
     pub name: String,
-    /// Bytes of the trace.
     pub bytes: u64,
-    /// A folder that could not be removed.
+    /// Path of a staging folder that could not be removed.
     pub left: Option<PathBuf>,
 }
 
 impl Tracing {
-    /// Asks every chosen process for its trace, which will be copied to `place`.
+    /// Sends a request to every chosen process. Traces will be copied to `place`.
     pub fn begin(
         server: &Server,
         chosen: Vec<Process>,
@@ -125,10 +123,10 @@ impl Tracing {
             let id = format!("{}-{}", order.token, process.pid);
             let (staging, text, problem) = match prepare(&process, &id, order) {
                 Ok((staging, text)) => (Some(staging), text, None),
-                // What one process makes impossible must not end the capture of the others.
+                // A problem with one process must not end the capture of the others.
                 Err(problem) => (None, String::new(), Some(problem)),
             };
-            let mut request = CaptureRequest::new(server.now(), (text, id), timing, order.patience);
+            let mut request = CaptureRequest::new(server.now(), text, id, timing, order.patience);
             let mut state = RequestState::Requested;
             if let Some(problem) = problem {
                 request.lose(Reason::Unwritable(problem.clone()));
@@ -154,7 +152,7 @@ impl Tracing {
         Self { place, targets }
     }
 
-    /// Checks every process and file, and continues one copy; returns what changed.
+    /// Checks every process and file, and continues one copy. Returns the changes.
     pub fn step(&mut self, server: &Server) -> Vec<StateChange> {
         self.copy(server);
         let mut changes = Vec::new();
@@ -184,30 +182,30 @@ impl Tracing {
         self.targets.iter().all(TracedProcess::is_over)
     }
 
-    /// Whether a copy is being made, so that the next step should come at once.
+    /// Whether a copy is in progress, so that the next step should follow immediately.
     pub fn is_copying(&self) -> bool {
         self.targets.iter().any(|target| target.copying.is_some())
     }
 
-    /// Gives up whatever is not done.
+    /// Ends all open requests as lost.
     pub fn interrupt(&self, server: &Server) {
         for target in self.targets.iter().filter(|target| !target.is_over()) {
             server.lose(target.process.pid, Reason::Interrupted);
         }
     }
 
-    /// Folders that were made for the processes.
+    /// Returns records of the staging folders.
     pub fn stagings(&self) -> Vec<StagingRecord> {
         let stagings = self.targets.iter().filter_map(|target| target.staging.as_ref());
         stagings.map(|staging| staging.record().clone()).collect()
     }
 
-    /// Hands over the room that a process's trace takes.
+    /// Hands over the reserved disk space of a process's trace.
     pub fn take_share(&mut self, pid: u32) -> Option<SpoolShare> {
         self.targets.iter_mut().find(|target| target.process.pid == pid)?.share.take()
     }
 
-    /// Every process as it stands.
+    /// Returns the outcome of every process so far.
     pub fn outcomes(&self) -> Vec<TracingOutcome> {
         let outcome = |target: &TracedProcess| TracingOutcome {
             process: target.process.clone(),
@@ -252,7 +250,7 @@ impl TracedProcess {
             }
             _ => Sight::default(),
         };
-        // A process that was forgotten has ended, and its table entry with it.
+        // If the process was forgotten, it ended together with its table entry.
         let gone = RequestState::Lost(Reason::Killed);
         self.state = server.look(pid, &sight).unwrap_or(gone);
         if self.state == RequestState::Finished && self.copying.is_none() {
@@ -279,7 +277,7 @@ impl TracedProcess {
     }
 }
 
-/// File names: ranks where every process has one of its own, else process numbers.
+/// Chooses file names: the rank if every process has a distinct one, else the process id.
 fn names(processes: &[Process]) -> Vec<String> {
     let mut ranks: BTreeMap<u32, u32> = BTreeMap::new();
     for rank in processes.iter().filter_map(Process::rank) {
@@ -292,25 +290,25 @@ fn names(processes: &[Process]) -> Vec<String> {
     processes.iter().map(name).collect()
 }
 
-/// When recording begins by default: as soon as all can have warmed up.
+/// Returns the default time until recording starts, at which all profilers can have warmed up.
 pub fn start_ahead(warmup: Duration) -> Duration {
     POLL + warmup + START_ROOM
 }
 
-/// A name for an order that no other order on any host has: two that begin in the same millisecond
-/// would otherwise share a folder, and an unguessable name cannot be taken in advance.
+/// Creates a name for an order that is unique over all hosts. Two orders of the same millisecond
+/// must not share a folder, and an unguessable name cannot be taken in advance.
 pub fn unique_token() -> String {
     let random = RandomState::new().build_hasher().finish();
     format!("{:x}-{random:016x}", unix_ms())
 }
 
-/// Milliseconds since 1970.
+/// Returns the current time in milliseconds since 1970.
 pub fn unix_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(0)
 }
 
-/// When to record, as the watch understands it.
+/// Converts a trigger to the clock of the requests.
 fn timing(trigger: Trigger, now: Duration) -> Timing {
     match trigger {
         Trigger::Iterations { .. } => Timing::Iterations,
@@ -322,7 +320,8 @@ fn timing(trigger: Trigger, now: Duration) -> Timing {
     }
 }
 
-/// The folder of a process's trace and the text of its request, or why there can be none.
+/// Prepares the folder of a process's trace and the text of its request. The error is the reason
+/// why there can be no trace.
 fn prepare(process: &Process, id: &str, order: &TracingOrder) -> Result<(Staging, String), String> {
     let staging =
         Staging::prepare(process, id, order.size_max).map_err(|error| error.to_string())?;
@@ -339,7 +338,7 @@ mod tests {
     use super::unique_token;
 
     #[test]
-    fn orders_of_the_same_millisecond_have_names_of_their_own() {
+    fn orders_of_the_same_millisecond_have_distinct_names() {
         let tokens: BTreeSet<String> = (0..1000).map(|_| unique_token()).collect();
         assert_eq!(tokens.len(), 1000);
         let is_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';

@@ -1,152 +1,149 @@
-//! What an agent and those who ask it say to each other, as plain data. The same on both doors:
-//! the Unix socket of a host, and the TLS port. Knows nothing of HTTP.
+//! The messages between an agent and its clients as plain data, for the Unix socket of a host and
+//! for the TLS port.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The version in every path.
+/// The version at the start of every path.
 pub const ROOT: &str = "/v1";
 
-/// What an agent knows of its host.
+/// The status of an agent and its host.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Status {
     pub version: String,
     pub host: String,
-    /// Its wall clock when it answered.
+    /// Wall clock of the agent when it answered.
     pub unix_ns: u64,
     pub processes: Vec<ProcessRow>,
     pub gpus: Vec<GpuRow>,
-    /// Periodic traces, by workflow type; none where they are off.
+    /// Periodic traces by workflow type; empty if they are off.
     #[serde(default)]
     pub periodic: Vec<PeriodicRow>,
-    /// What is missing, and why.
+    /// Missing information, and the reason.
     pub notes: Vec<String>,
 }
 
-/// Periodic traces of one workflow type today, beside its budgets.
+/// Today's periodic traces of one workflow type, and their budgets.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PeriodicRow {
-    /// The user whose processes are of it.
+    /// User of its processes.
     #[serde(default)]
     pub uid: u32,
     pub workflow: String,
-    /// Traces that are kept.
+    /// Number of traces that were kept.
     pub traces: u32,
-    /// Traces that a day may have, lost ones included.
+    /// Limit of the traces per day, including lost ones.
     pub traces_max: u32,
-    /// Traces that were lost.
     pub lost: u32,
-    /// Bytes that the profiler wrote.
+    /// Bytes written by the profiler.
     pub bytes: u64,
-    /// Bytes that it may write in a day.
+    /// Limit of the bytes written per day.
     pub bytes_max: u64,
     pub steps: u64,
     pub recorded: u64,
-    /// The largest share of steps that is recorded.
+    /// Limit of the share of steps that are recorded.
     pub share_max: f64,
-    /// How much longer steps took while the last trace was made, as a share.
+    /// Slowdown of steps during the last trace, as a share.
     pub slowdown: Option<f64>,
-    /// Standard deviation of that share without a trace, where it is known.
+    /// Standard deviation of the slowdown without a trace, if known.
     #[serde(default)]
     pub spread: Option<f64>,
-    /// Traces in a row with a slowdown that the spread does not explain.
+    /// Number of consecutive traces with a significant slowdown.
     #[serde(default)]
     pub slow_in_row: u32,
-    /// Seconds for which no trace is made, because steps were slow.
+    /// Seconds until the next trace is allowed, after slow steps.
     pub backs_off_s: Option<u64>,
-    /// What it waits for.
+    /// What the next trace waits for.
     pub state: String,
-    /// Why the last trace was lost, if it was.
+    /// The reason if the last trace was lost.
     pub problem: Option<String>,
 }
 
-/// One process that asks.
+/// One process that polls for requests.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ProcessRow {
     pub pid: u32,
     pub uid: u32,
-    /// Name of its user, where the agent knows it.
+    /// Name of its user, if known.
     #[serde(default)]
     pub user: Option<String>,
     pub rank: Option<u32>,
-    /// Ranks of its job.
+    /// Number of ranks of its job.
     pub world_size: Option<u32>,
-    /// Its job, by its scheduler.
+    /// Its job, as named by its scheduler.
     pub job: Option<String>,
-    /// Everything that names its job: an array task, `namespace/pod` or the pod's UID, too.
+    /// All names of its job, including an array task, `namespace/pod` or the pod's UID.
     #[serde(default)]
     pub names: Vec<String>,
     pub command: String,
-    /// Milliseconds since it asked.
+    /// Milliseconds since the last poll.
     pub polled_ms: u64,
     /// Whether its profiler is free.
     pub is_free: bool,
-    /// Why it would not be traced.
+    /// The reason why it would not be traced.
     pub skip: Option<String>,
-    /// What it does, where it reports steps.
+    /// Its phase, if it reports steps.
     pub phase: Option<String>,
     pub step: Option<u64>,
-    /// The median of its last step times.
+    /// Median of the last step times.
     pub step_ns: Option<u64>,
     /// Whether it seems to hang.
     pub is_hung: bool,
 }
 
-/// One GPU.
+/// One GPU of the host.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct GpuRow {
     pub index: u32,
-    /// Its name for ever.
+    /// Permanent UUID.
     pub uuid: String,
-    /// Its model.
     pub model: String,
-    /// Why it cannot be read.
+    /// The reason if it cannot be read.
     pub lost: Option<String>,
-    /// Share of the last interval that it worked.
+    /// Busy share of the last interval.
     pub busy: Option<f64>,
-    /// Share of the last interval that its SMs worked.
+    /// Share of the last interval in which SMs were active.
     pub sm_active: Option<f64>,
-    /// Seconds of the last interval that were observed.
+    /// Observed seconds of the last interval.
     pub observed_s: f64,
-    /// Who has it allocated.
+    /// The run to which it is allocated.
     pub job: Option<String>,
-    /// Whether it is allocated, and has not worked in the last interval.
+    /// Whether it is allocated but was idle in the last interval.
     pub is_held_idle: bool,
-    /// Seconds for which its counters are left to others.
+    /// Seconds for which its counters are left to other programs.
     pub paused_s: Option<u64>,
 }
 
-/// A wish for traces.
+/// A request for traces of some processes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TraceOrder {
-    /// Its name, of letters, digits and `-`, the same on all hosts.
+    /// Name of letters, digits and `-`, the same on all hosts.
     pub token: String,
-    /// These processes, or those below them; all where empty.
+    /// Process ids, or their ancestors; empty selects all.
     #[serde(default)]
     pub pids: Vec<u32>,
-    /// Of this Slurm job only.
+    /// Restricts the order to this Slurm job.
     pub job: Option<i64>,
-    /// When, and how long.
     pub when: RecordWhen,
-    /// What beside names and times: `shapes`, `stacks`, `flops`, `modules`, `memory`.
+    /// Optional content: `shapes`, `stacks`, `flops`, `modules`, `memory`.
     #[serde(default)]
     pub with: Vec<String>,
-    /// Larger traces are refused.
+    /// Larger traces are rejected.
     pub size_max: u64,
-    /// How long to wait for the start, and for progress.
+    /// Time limit for the start, and without progress.
     pub patience_ms: u64,
-    /// No process is answered before.
+    /// Earliest time to answer a process with a request.
     pub not_before_unix_ms: Option<u64>,
 }
 
 impl TraceOrder {
-    /// What may be recorded beside names and times.
+    /// All values for `with`.
     pub const DETAILS: [&'static str; 5] = ["shapes", "stacks", "flops", "modules", "memory"];
 }
 
 impl fmt::Display for TraceOrder {
-    /// Says what is recorded, for the audit log.
+    /// Describes the order for the audit log.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: ", self.token)?;
         match self.when {
@@ -162,151 +159,146 @@ impl fmt::Display for TraceOrder {
     }
 }
 
-/// When to record.
+/// The start and length of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum RecordWhen {
     Iterations {
         count: u32,
-        /// From the next multiple of this.
+        /// Recording starts at the next multiple of this iteration.
         align: u32,
     },
-    /// A span of time.
     Duration {
         length_ms: u64,
-        /// Seconds the profiler runs before.
+        /// Seconds the profiler runs before recording.
         warmup_s: u32,
         start_unix_ms: u64,
     },
 }
 
-/// Where an order stands.
+/// The progress of a trace order.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TraceState {
     pub token: String,
-    /// Whether nothing more will happen.
+    /// Whether the state is final.
     pub is_over: bool,
     /// One row per process.
     pub rows: Vec<TraceRow>,
 }
 
-/// One process of an order.
+/// The progress of one process of an order.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TraceRow {
     pub pid: u32,
     pub rank: Option<u32>,
     pub command: String,
-    /// Where its request stands.
+    /// State of its request.
     pub state: String,
-    /// Why there is no trace.
+    /// The reason if there is no trace.
     pub reason: Option<String>,
     /// The file to fetch, once it is written.
     pub file: Option<TraceFile>,
 }
 
-/// A trace, compressed.
+/// A compressed trace file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TraceFile {
     pub name: String,
-    /// Its bytes, compressed.
+    /// Compressed size.
     pub bytes: u64,
-    /// Its bytes as PyTorch wrote them.
+    /// Uncompressed size.
     pub bytes_unpacked: u64,
-    /// XXH3 of the compressed bytes, 16 hexadecimal digits.
+    /// XXH3 of the compressed bytes as 16 hexadecimal digits.
     pub checksum: String,
 }
 
-/// A wish to know what processes do.
+/// A request to sample the activity of processes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SampleOrder {
     #[serde(default)]
     pub pids: Vec<u32>,
-    /// Polling processes of this run, as its scheduler names it. Where neither is said, everyone
-    /// who asks.
+    /// Restricts the order to the run with this name. Without a run and process ids, all polling
+    /// processes are sampled.
     pub run: Option<String>,
     pub length_ms: u64,
     pub every_ms: u64,
 }
 
-/// What processes did.
+/// The sampled activity of some processes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Samples {
-    /// How long they were looked at.
+    /// Length of the sampling.
     pub length_ms: u64,
     /// CPU time of sampling them, if the kernel reports it.
     pub spent_ms: Option<f64>,
     pub processes: Vec<Sampled>,
 }
 
-/// What one process did.
+/// The sampled activity of one process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sampled {
     pub pid: u32,
     pub rank: Option<u32>,
     pub command: String,
     pub looks: u32,
-    /// Whether it ended meanwhile; what it used is not known then.
+    /// Whether it ended meanwhile; then its usage is unknown.
     pub is_ended: bool,
     pub used: Used,
-    /// Bytes in memory at the fullest look.
+    /// Maximum of the resident memory over all samples.
     pub rss_peak_bytes: Option<u64>,
-    /// Where its threads ran or waited, by how often that was seen.
+    /// Places where its threads ran or waited, most frequent first.
     pub waiting: Vec<Waiting>,
 }
 
-/// What a process used; `None` where the kernel does not tell.
+/// Resources used by a process; `None` if the kernel does not report them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Used {
     /// Nanoseconds on a CPU.
     pub cpu_ns: Option<u64>,
-    /// Nanoseconds in which it could run and no CPU was free.
+    /// Nanoseconds in which it was runnable but had no CPU.
     pub run_delay_ns: Option<u64>,
-    /// Times it gave a CPU up to wait.
+    /// Number of times it gave up a CPU to wait.
     pub switches_voluntary: Option<u64>,
-    /// Times a CPU was taken from it.
+    /// Number of times it was preempted.
     pub switches_forced: Option<u64>,
-    /// Page faults without a disk.
+    /// Page faults without disk access.
     pub faults_minor: Option<u64>,
-    /// Page faults with one.
+    /// Page faults with disk access.
     pub faults_major: Option<u64>,
-    /// Bytes from disks.
     pub read_bytes: Option<u64>,
-    /// Bytes to disks.
     pub written_bytes: Option<u64>,
     pub read_calls: Option<u64>,
     pub write_calls: Option<u64>,
     pub threads: Option<u64>,
-    /// Bytes in memory.
     pub rss_bytes: Option<u64>,
-    /// Bytes in memory that are no file's: what it allocated and touched.
+    /// Bytes in memory that belong to no file: memory that was allocated and touched.
     pub anonymous_bytes: Option<u64>,
-    /// By how much that grew.
+    /// Growth of the anonymous memory.
     pub anonymous_grown_bytes: Option<i64>,
-    /// Bytes in swap.
     pub swap_bytes: Option<u64>,
 }
 
-/// Threads of one name in one place.
+/// The threads of one name at one place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waiting {
     pub thread: String,
     /// `R` on a CPU or in its queue, `S` waiting, `D` waiting for a disk or driver, `T` stopped.
     pub state: String,
-    /// Where the kernel holds them: the functions of its stack, innermost first, or that one alone.
+    /// Kernel functions of the stack, innermost first, or only the innermost one.
     pub at: Option<String>,
-    /// How often that was seen, all threads together.
+    /// Number of samples in which this was seen, over all threads.
     pub looks: u32,
 }
 
-/// A wish to leave a GPU's counters to others.
+/// A request to leave a GPU's counters to other programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pause {
     pub gpu: u32,
-    /// For how long; 0 ends a pause.
+    /// Length of the pause; 0 ends a pause.
     pub seconds: u64,
 }
 
-/// Why something was not done.
+/// The error of a request that was not carried out.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct OrderRefusal {
     /// What, where, expected, got.

@@ -1,6 +1,6 @@
-//! The page's clock: nanoseconds from the first event of any rank, ranks' clocks aligned.
+//! The page's clock: nanoseconds since the first event of any rank, with aligned clocks.
 //!
-//! Absolute nanoseconds do not fit into the numbers of a browser; these do.
+//! Absolute nanoseconds exceed the exact integers of JavaScript; these do not.
 
 use std::collections::BTreeMap;
 
@@ -8,18 +8,18 @@ use analyze::clock::RankClock;
 use analyze::collectives::Collectives;
 use analyze::{Scope, window};
 
-/// Where the page's time begins, and how far ranks' clocks run ahead.
+/// Converts times of ranks to the page's clock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Zero {
-    /// Absolute nanoseconds on the common clock.
+    /// Zero of the page's clock, in absolute nanoseconds.
     pub time_ns: i64,
-    /// What is known of each rank's clock.
     pub clocks: Vec<RankClock>,
     ahead: BTreeMap<u32, i64>,
 }
 
 impl Zero {
-    /// The start of what the ranks recorded, clocks told by the ends of their collectives.
+    /// Determines the zero from the start of the ranks' windows. Clock offsets are derived from the
+    /// ends of collectives.
     pub fn new(scopes: &[Scope<'_>], matched: &Collectives) -> Self {
         let clocks = matched.compare_clocks(scopes);
         let ahead: BTreeMap<u32, i64> =
@@ -33,7 +33,7 @@ impl Zero {
         Self { time_ns, clocks, ahead }
     }
 
-    /// A time of a rank as the page counts it.
+    /// Converts a time of a rank.
     pub fn at(&self, rank: u32, time_ns: i64) -> i64 {
         let ahead = self.ahead.get(&rank).copied().unwrap_or(0);
         time_ns.saturating_sub(ahead).saturating_sub(self.time_ns)

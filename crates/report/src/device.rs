@@ -1,4 +1,4 @@
-//! What devices do: work by name over all ranks with its distribution, and how full they are.
+//! The device tab: work by name over all ranks, with distributions, occupancy and queues.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -10,53 +10,48 @@ use analyze::queue::{self, StreamQueue};
 use analyze::{Scope, WorkClass};
 use serde::Serialize;
 
-/// Names that are listed, those with most time; the rest is summed.
+/// Limit of the listed names. Those with the most time are listed; the others are summed up.
 const NAMES: usize = 120;
 
-/// What devices do.
+/// Device work of a job by name, with occupancy and queues.
 #[derive(Clone, Debug, Serialize)]
 pub struct DevicePart {
-    /// By name and class, most time first.
+    /// By name and class, longest total time first.
     pub kernels: Vec<KernelView>,
-    /// Names that are not listed.
     pub left_out_names: u64,
-    /// How often they ran.
+    /// Number of rows with these names.
     pub left_out_count: u64,
     pub left_out_ns: i64,
-    /// How full each device is while it computes.
     pub occupancy: Vec<Occupancy>,
-    /// What waits for each stream.
     pub queues: Vec<StreamQueue>,
 }
 
-/// Device work of one name and class.
+/// Device work of one name and class, summed over all ranks.
 #[derive(Clone, Debug, Serialize)]
 pub struct KernelView {
     pub name: String,
-    /// Name without types and arguments.
+    /// The name without types and arguments.
     pub short_name: String,
-    /// What it is for.
     pub class: WorkClass,
-    /// How often, on all ranks.
     pub count: u64,
-    /// Durations, on all ranks.
+    /// Sum of the durations.
     pub total_ns: i64,
-    /// Durations by powers of two: least value, how many.
+    /// Histogram with bins at powers of two: lower bound and count.
     pub durations: Vec<(i64, u64)>,
-    /// Bytes by powers of two: least value, how many; empty where it copies nothing.
+    /// Histogram with bins at powers of two: lower bound and count. Empty for work without bytes.
     pub bytes: Vec<(i64, u64)>,
-    /// One per rank that has it, by rank.
+    /// Ranks that have such work, in order.
     pub ranks: Vec<KernelOfRank>,
 }
 
-/// The same on one rank; see [`KernelRow`].
+/// The same work on one rank; see [`KernelRow`].
 #[derive(Clone, Debug, Serialize)]
 pub struct KernelOfRank {
     pub rank: u32,
     pub count: u64,
     /// Sum of the durations.
     pub total_ns: i64,
-    /// Of the busy time of the window.
+    /// Share of the busy time of the window.
     pub busy_pct: Option<f64>,
     #[serde(flatten)]
     pub durations: Durations,
@@ -64,20 +59,19 @@ pub struct KernelOfRank {
     /// The most frequent grid.
     pub grid: Option<String>,
     pub block: Option<String>,
-    /// How many launch shapes there are.
     pub shape_count: u64,
     pub registers: Option<u32>,
-    /// Shared memory per block.
+    /// Per block.
     pub shared_memory_bytes: Option<u32>,
-    /// Estimated occupancy, mean over time.
+    /// Estimated occupancy, averaged over time.
     pub occupancy_pct: Option<f64>,
-    /// Blocks per SM, mean over time.
+    /// Averaged over time.
     pub blocks_per_sm: Option<f64>,
     /// Bytes copied or set.
     pub bytes: Option<u64>,
 }
 
-pub(crate) fn of(scopes: &[Scope<'_>]) -> DevicePart {
+pub(crate) fn build_part(scopes: &[Scope<'_>]) -> DevicePart {
     let mut rows: Vec<KernelRow> = scopes.iter().flat_map(kernels::of).collect();
     kernels::distinguish(&mut rows);
     let mut found: BTreeMap<(String, WorkClass), KernelView> = BTreeMap::new();
@@ -140,7 +134,7 @@ impl KernelView {
     }
 }
 
-/// Adds the bins of one rank. Of a name with two classes, which is rare, both get all bins.
+/// Adds the histograms of one rank. If a name has two classes, which is rare, both get all bins.
 fn add_histograms(kernels: &mut [KernelView], rows: &[HistogramRow]) {
     let mut places: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for (at, view) in kernels.iter().enumerate() {

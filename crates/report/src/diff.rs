@@ -1,4 +1,4 @@
-//! Two recordings of a job beside each other: what changed, and one step of each on a timeline.
+//! Compares two recordings of a job: the changes, and one step of each recording on a timeline.
 
 use analyze::diff::{self as analysis, Diff, DiffSubject, DiffUnit, SpentChange};
 use analyze::{JobFacts, Scope, coverage, pool};
@@ -9,59 +9,58 @@ use crate::step::{self, StepView};
 use crate::timeline::{self, Timeline};
 use crate::{Error, Options, TimelineSteps, path};
 
-/// Changes that are listed of each subject, the greatest first.
+/// Limit of the listed changes per subject, largest first.
 const CHANGES: usize = 150;
-/// Single times that are drawn of a side.
+/// Limit of the times that are drawn per recording.
 const TIMES: usize = 2000;
-/// What is listed. Paths of the call tree are many and say the same as operators.
+/// The listed subjects. Paths of the call tree are left out: they are many and repeat the
+/// operators.
 const SUBJECTS: [DiffSubject; 4] =
     [DiffSubject::Kernel, DiffSubject::Operator, DiffSubject::Host, DiffSubject::Call];
 
-/// Everything that a page of a comparison shows.
+/// Everything that the page of a comparison shows.
 #[derive(Clone, Debug, Serialize)]
 pub struct DiffReport {
-    /// What the page is called.
     pub title: String,
     pub program: String,
-    /// Whether both are runs of ours on pools of CPU threads.
+    /// Whether both are runs of our own trainer, whose device is a pool of CPU threads.
     pub is_pool: bool,
-    /// What is missing of the recordings, in one line.
+    /// The missing parts of the recordings, in one line.
     pub missing: Option<String>,
-    /// What changed; of the changes those that are no noise, as far as there is room.
+    /// The largest changes that are not noise.
     pub diff: Diff,
-    /// Changes within the noise, and those there was no room for.
+    /// Number of changes that are not listed, because they are noise or small.
     pub left_out_count: u64,
     /// Before and after.
     pub sides: [SideView; 2],
 }
 
-/// One of the recordings.
+/// One of the two recordings on the page.
 #[derive(Clone, Debug, Serialize)]
 pub struct SideView {
-    /// What it is called.
     pub name: String,
-    /// Each unit, in the order of ranks and time.
+    /// Time of each unit, in the order of ranks and time.
     pub units_ns: Vec<i64>,
-    /// The step on the timeline, of each rank; empty where the traces name none.
+    /// The step shown on the timeline, for each rank; empty if the trace has no steps.
     pub steps: Vec<StepView>,
-    /// The step nearest to the median, of all ranks; without steps the beginning.
+    /// The step closest to the median, for all ranks. Without steps, the beginning of the
+    /// recording.
     pub timeline: Timeline,
 }
 
-/// A recording and what is known of it.
+/// One of the two recordings to compare, with the results of its analyses.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordingSide<'a> {
-    /// What it is called.
     pub name: &'a str,
-    /// Its ranks, and what is known of them.
     pub job: &'a JobFacts<'a>,
 }
 
-/// Puts a comparison and its sides on a page.
+/// Builds the page's data from a comparison and its two recordings.
 ///
 /// # Errors
-/// None that a recording can cause: a step that is shown is one of its own.
-pub fn of(
+/// Only those of building a timeline. The shown step always exists, so they do not occur in
+/// practice.
+pub fn build_report(
     sides: [RecordingSide<'_>; 2],
     diff: &Diff,
     options: &Options,
@@ -90,22 +89,22 @@ pub fn of(
 fn view(side: RecordingSide<'_>, unit: DiffUnit, options: &Options) -> Result<SideView, Error> {
     let (job, scopes) = (side.job, side.job.scopes());
     let zero = Zero::new(scopes, job.collectives());
-    let (_, marked) = path::of(job.paths(), &zero);
+    let (_, marked) = path::build_part(job.paths(), &zero);
     let number = if unit == DiffUnit::Step { median_step(scopes) } else { None };
     let steps =
         number.map_or(TimelineSteps::Fitting, |number| TimelineSteps::Numbered(number..number + 1));
-    // Two timelines share the room of one.
+    // Two timelines share the limit of one.
     let events_max = options.events_max / 2;
     let wanted = Options { steps, events_max, ..options.clone() };
-    let timeline = timeline::of(scopes, &marked, &zero, &wanted)?;
+    let timeline = timeline::build_timeline(scopes, &marked, &zero, &wanted)?;
     let mut units_ns = analysis::unit_lengths(job, unit);
     units_ns.truncate(TIMES);
-    let mut steps = step::of(job, &zero).rows;
+    let mut steps = step::build_part(job, &zero).rows;
     steps.retain(|step| Some(step.number) == number);
     Ok(SideView { name: side.name.to_owned(), units_ns, steps, timeline })
 }
 
-/// The number of the step that takes as long as half of all steps do at most.
+/// Returns the number of the median step.
 fn median_step(scopes: &[Scope<'_>]) -> Option<i64> {
     let mut steps: Vec<(i64, i64)> = Vec::new();
     for scope in scopes {

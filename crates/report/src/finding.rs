@@ -1,4 +1,4 @@
-//! Findings, with places that the page's timeline knows.
+//! The findings tab, with times converted to the page's clock.
 
 use std::collections::BTreeMap;
 
@@ -11,67 +11,63 @@ use serde::Serialize;
 
 use crate::clock::Zero;
 
-/// What wastes time in a job.
+/// The findings of a job, with the totals they refer to.
 #[derive(Clone, Debug, Serialize)]
 pub struct FindingPart {
-    /// In the order of the report: trace quality first, then the most severe.
+    /// Findings about trace quality come first, then the most severe.
     pub rows: Vec<FindingView>,
-    /// What was found and is known.
+    /// Findings that the user marked as known.
     pub suppressed: Vec<Suppressed>,
-    /// Mean step time of the slowest rank; the length of the window if it has no steps.
+    /// Mean step time of the slowest rank. Without steps, the length of the window.
     pub step_ns: i64,
-    /// What a step would gain from all remedies together.
+    /// Saving per step if all findings are fixed.
     pub joint_saving_ns: Option<i64>,
-    /// How steps, window and critical path fit together.
+    /// One line that relates steps, window and critical path.
     pub account: String,
 }
 
-/// One finding, without its edit of the graph; see [`Finding`].
+/// One finding without its edit of the graph; see [`Finding`].
 #[derive(Clone, Debug, Serialize)]
 pub struct FindingView {
     pub rule: String,
     pub title: String,
-    /// What it is about.
     pub category: FindingCategory,
-    /// How much is at stake.
     pub severity: Severity,
-    /// How sure it is.
     pub confidence: Confidence,
-    /// The ranks that have it; empty where it is the job's.
+    /// Ranks that have the finding; empty if it concerns the whole job.
     pub ranks: Vec<u32>,
     pub what: String,
     pub advice: String,
-    /// Why the advice is held back.
+    /// The reason why advice is withheld.
     pub held_back: Option<HeldBack>,
-    /// What would decide without its rows, where the saving is far below what they add up to.
+    /// The limiting factor without these rows, if the saving is far below their sum.
     pub bound: Option<Bound>,
-    /// What a step would gain.
+    /// Saving per step.
     pub saving: Option<Saving>,
     pub numbers: Vec<Number>,
-    /// The rows that show it.
     pub proofs: Vec<ProofView>,
-    /// What a suppression names.
+    /// Key that a suppression refers to.
     pub key: String,
 }
 
-/// A row that shows it; see [`Proof`].
+/// A row that supports the finding; see [`Proof`].
 #[derive(Clone, Debug, Serialize)]
 pub struct ProofView {
     pub rank: u32,
     pub name: String,
-    /// What runs around it, outermost first.
+    /// Enclosing events, outermost first.
     pub within: Vec<String>,
-    /// The line of Python.
+    /// File and line in Python.
     pub source: Option<String>,
-    /// The longest such row: start on the page's clock and duration.
+    /// The longest row with this name: start on the page's clock, and duration.
     pub at: Option<(i64, i64)>,
-    /// How many rows of this name.
+    /// Number of rows with this name.
     pub count: u64,
-    /// Nanoseconds of them.
+    /// Sum of the rows' durations.
     pub total_ns: i64,
 }
 
-pub(crate) fn of(scopes: &[Scope<'_>], found: &FindingReport, zero: &Zero) -> FindingPart {
+pub(crate) fn build_part(scopes: &[Scope<'_>], found: &FindingReport, zero: &Zero) -> FindingPart {
     let by_rank: BTreeMap<u32, &Scope<'_>> =
         scopes.iter().map(|scope| (scope.trace.rank, scope)).collect();
     let view = |finding: &Finding| FindingView {

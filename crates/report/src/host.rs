@@ -1,4 +1,4 @@
-//! What the hosts do: operators by name over all ranks, annotations, calls of the runtime.
+//! The host tab: operators by name over all ranks, annotations, and runtime calls.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -10,64 +10,63 @@ use analyze::launches::{self, GroupedBy, LaunchDistribution, LaunchSummary};
 use analyze::ops::{self, OpRow};
 use serde::Serialize;
 
-/// Names that are listed, those with most host and device time of their own.
+/// Limit of the listed names. Those with the most self time on host and device are listed.
 const NAMES: usize = 150;
-/// Annotations that are listed of one rank.
+/// Limit of the listed annotations per rank.
 const ANNOTATIONS: usize = 30;
 
-/// What the hosts do.
+/// Operators, annotations and launches of the hosts.
 #[derive(Clone, Debug, Serialize)]
 pub struct HostPart {
-    /// By name, most host time of their own first.
+    /// Longest self host time first.
     pub operators: Vec<OperatorView>,
-    /// Names that are not listed.
     pub left_out_names: u64,
-    /// By rank, most host time first.
+    /// By rank, longest host time first.
     pub annotations: Vec<AnnotationRow>,
-    /// Calls that launch work, and the delays behind them, by rank.
+    /// Calls that launch work, and their launch delays, by rank.
     pub calls: Vec<LaunchDistribution>,
-    /// The launches of each rank.
+    /// One summary per rank.
     pub launches: Vec<LaunchSummary>,
 }
 
-/// Operators of one name; times of all ranks.
+/// Operators of one name, summed over all ranks.
 #[derive(Clone, Debug, Serialize)]
 pub struct OperatorView {
     pub name: String,
     pub count: u64,
-    /// On the host, with what they called.
+    /// Host time including called operators.
     pub host_ns: i64,
-    /// On the host, without.
+    /// Host time excluding called operators.
     pub host_self_ns: i64,
-    /// Device work launched inside.
+    /// Device work launched inside, including called operators.
     pub device_ns: i64,
-    /// Device work they launched themselves.
+    /// Device work launched directly.
     pub device_self_ns: i64,
-    /// Pieces of device work launched inside.
+    /// Number of device rows launched inside.
     pub kernel_count: u64,
-    /// One per rank that has it, by rank.
+    /// Ranks that have such operators, in order.
     pub ranks: Vec<OperatorOfRank>,
 }
 
-/// The same on one rank; see [`OpRow`].
+/// The same operators on one rank; see [`OpRow`].
 #[derive(Clone, Debug, Serialize)]
 pub struct OperatorOfRank {
     pub rank: u32,
     pub count: u64,
-    /// On the host, with what they called.
+    /// Host time including called operators.
     pub host_ns: i64,
-    /// On the host, without.
+    /// Host time excluding called operators.
     pub host_self_ns: i64,
-    /// Device work launched inside.
+    /// Device work launched inside, including called operators.
     pub device_ns: i64,
-    /// Device work they launched themselves.
+    /// Device work launched directly.
     pub device_self_ns: i64,
-    /// Of one call on the host.
+    /// Distribution of the duration of one call on the host.
     #[serde(flatten)]
     pub durations: Durations,
 }
 
-pub(crate) fn of(job: &JobFacts<'_>) -> HostPart {
+pub(crate) fn build_part(job: &JobFacts<'_>) -> HostPart {
     let mut found: BTreeMap<String, OperatorView> = BTreeMap::new();
     let (mut annotated, mut calls, mut sums) = (Vec::new(), Vec::new(), Vec::new());
     for rank in &job.ranks {

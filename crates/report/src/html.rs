@@ -1,8 +1,8 @@
-//! A report as one HTML file: markup, style, script and data in one, nothing fetched.
+//! Renders a report as one HTML file: markup, style, script and data, with no external resources.
 //!
-//! Names come from traces, so they are untrusted: the data is JSON in which no character can end
-//! the element around it, the script shows it as text only, and a content security policy lets
-//! nothing run but the script whose hash it names.
+//! Names come from traces and are untrusted. The data is JSON in which no character can end its
+//! element, the script displays it as text only, and a content security policy allows only the
+//! script with the given hash.
 
 #[cfg(test)]
 mod tests;
@@ -17,7 +17,7 @@ use serde_json::ser::{CompactFormatter, Formatter};
 use sha2::{Digest, Sha256};
 
 use crate::predicted::Predicted;
-use crate::{DiffReport, Error, Report, TrainingReport};
+use crate::{DiffReport, Error, JobReport, TrainingReport};
 
 const STYLE: &str = include_str!("page/style.css");
 const BODY: &str = include_str!("page/body.html");
@@ -43,7 +43,7 @@ const SCRIPT: &str = concat!(
     "})();\n"
 );
 
-/// The script of a page that compares two jobs.
+/// Script of the page that compares two jobs.
 const DIFF_SCRIPT: &str = concat!(
     "'use strict';\n(() => {\n",
     include_str!("page/format.js"),
@@ -60,7 +60,7 @@ const DIFF_SCRIPT: &str = concat!(
     "})();\n"
 );
 
-/// The script of the page of a training run.
+/// Script of the page of a training run.
 const TRAINING_SCRIPT: &str = concat!(
     "'use strict';\n(() => {\n",
     include_str!("page/format.js"),
@@ -71,7 +71,7 @@ const TRAINING_SCRIPT: &str = concat!(
     "})();\n"
 );
 
-/// The script of a page that shows a prediction.
+/// Script of the page of a prediction.
 const PREDICTED_SCRIPT: &str = concat!(
     "'use strict';\n(() => {\n",
     include_str!("page/format.js"),
@@ -83,87 +83,88 @@ const PREDICTED_SCRIPT: &str = concat!(
     "})();\n"
 );
 
-/// Where a page comes from.
+/// The way in which a page is delivered, which determines what its script may access.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PageOrigin {
-    /// A file, which fetches nothing.
+    /// A file, which may access nothing.
     File,
-    /// A server that also has the trace, for ui.perfetto.dev.
+    /// A server that also offers the trace for ui.perfetto.dev.
     Server {
-        /// The trace, as a path of the server.
+        /// Path of the trace on the server.
         trace: String,
-        /// What ui.perfetto.dev calls it.
+        /// Title of the trace in ui.perfetto.dev.
         file_name: String,
     },
     /// A server that predicts the step again with edits.
     Editor {
-        /// What answers edits, as a path of the server.
+        /// Path of the edit service on the server.
         edit: String,
     },
 }
 
-/// The page.
+/// Renders the page of a job in memory.
 ///
 /// # Errors
-/// [`Error::Data`].
-pub fn page(report: &Report, origin: &PageOrigin) -> Result<String, Error> {
-    assembled(&report.title, report, SCRIPT, origin)
+/// [`Error::Data`] if a value cannot be represented as JSON.
+pub fn page(report: &JobReport, origin: &PageOrigin) -> Result<String, Error> {
+    render(&report.title, report, SCRIPT, origin)
 }
 
-/// Streams the page to `out` without buffering it.
+/// Writes the page of a job to `out` without buffering it.
 ///
 /// # Errors
-/// Those of `out`, and of a value that has no JSON.
-pub fn write(report: &Report, origin: &PageOrigin, out: &mut impl Write) -> io::Result<()> {
-    assemble(&report.title, report, (SCRIPT, origin), out)
+/// Passes on the errors of `out`, and those of values that cannot be represented as JSON.
+pub fn write(report: &JobReport, origin: &PageOrigin, out: &mut impl Write) -> io::Result<()> {
+    write_page(&report.title, report, SCRIPT, origin, out)
 }
 
-/// The page that compares two jobs.
+/// Renders the page that compares two jobs.
 ///
 /// # Errors
-/// [`Error::Data`].
+/// [`Error::Data`] if a value cannot be represented as JSON.
 pub fn diff_page(report: &DiffReport) -> Result<String, Error> {
-    assembled(&report.title, report, DIFF_SCRIPT, &PageOrigin::File)
+    render(&report.title, report, DIFF_SCRIPT, &PageOrigin::File)
 }
 
-/// The page of a training run.
+/// Renders the page of a training run.
 ///
 /// # Errors
-/// [`Error::Data`].
+/// [`Error::Data`] if a value cannot be represented as JSON.
 pub fn training_page(report: &TrainingReport) -> Result<String, Error> {
-    assembled(&report.title, report, TRAINING_SCRIPT, &PageOrigin::File)
+    render(&report.title, report, TRAINING_SCRIPT, &PageOrigin::File)
 }
 
-/// The page that shows a prediction; of a server, one that edits it.
+/// Renders the page of a prediction. If it is served by an editor, it offers edits.
 ///
 /// # Errors
-/// [`Error::Data`].
+/// [`Error::Data`] if a value cannot be represented as JSON.
 pub fn predicted_page(view: &Predicted, origin: &PageOrigin) -> Result<String, Error> {
-    assembled(&view.title, view, PREDICTED_SCRIPT, origin)
+    render(&view.title, view, PREDICTED_SCRIPT, origin)
 }
 
-/// Content security policy of a prediction.
+/// Returns the content security policy of a prediction's page.
 pub fn predicted_policy(origin: &PageOrigin) -> String {
-    policy_of(PREDICTED_SCRIPT, origin)
+    policy_for(PREDICTED_SCRIPT, origin)
 }
 
-fn assembled(
+fn render(
     title: &str,
     data: &impl Serialize,
     script: &str,
     origin: &PageOrigin,
 ) -> Result<String, Error> {
     let mut page = Vec::new();
-    // Memory takes everything: what fails is a value without JSON.
-    assemble(title, data, (script, origin), &mut page)
+    // Writing to memory cannot fail, so the error is a value that JSON cannot represent.
+    write_page(title, data, script, origin, &mut page)
         .map_err(|error| Error::Data(serde::ser::Error::custom(error)))?;
     String::from_utf8(page).map_err(|error| Error::Data(serde::ser::Error::custom(error)))
 }
 
-fn assemble(
+fn write_page(
     title: &str,
     data: &impl Serialize,
-    (script, origin): (&str, &PageOrigin),
+    script: &str,
+    origin: &PageOrigin,
     out: &mut impl Write,
 ) -> io::Result<()> {
     let server = match origin {
@@ -173,7 +174,7 @@ fn assemble(
         }
         PageOrigin::Editor { edit } => serde_json::json!({ "edit": edit }),
     };
-    let policy = policy_of(script, origin);
+    let policy = policy_for(script, origin);
     let title = text(title);
     let head = format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -194,12 +195,13 @@ fn assemble(
     Ok(())
 }
 
-/// What the page may do: run this script, use this style, and nothing else.
+/// Returns the content security policy of a job's page: it may only run its script and use its
+/// style.
 pub fn policy(origin: &PageOrigin) -> String {
-    policy_of(SCRIPT, origin)
+    policy_for(SCRIPT, origin)
 }
 
-fn policy_of(script: &str, origin: &PageOrigin) -> String {
+fn policy_for(script: &str, origin: &PageOrigin) -> String {
     let connect = match origin {
         PageOrigin::File => "",
         PageOrigin::Server { .. } | PageOrigin::Editor { .. } => " connect-src 'self';",
@@ -216,13 +218,14 @@ fn hash(text: &str) -> String {
     STANDARD.encode(Sha256::digest(text.as_bytes()))
 }
 
-/// Writes a value as JSON, escaping characters that HTML interprets or that end a line of script.
+/// Writes a value as JSON and escapes characters that HTML interprets or that end a line of script.
 fn embed(value: &impl Serialize, out: &mut impl Write) -> io::Result<()> {
     let to = &mut Serializer::with_formatter(out, Embedded(CompactFormatter));
     value.serialize(to).map_err(io::Error::from)
 }
 
-/// Escapes such characters: they occur in texts only, where an escape means the same.
+/// Escapes characters with a meaning in HTML. In JSON they occur only inside strings, where an
+/// escape is equivalent.
 struct Embedded(CompactFormatter);
 
 impl Formatter for Embedded {

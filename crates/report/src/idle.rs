@@ -1,4 +1,4 @@
-//! Why devices do nothing: causes, owners and the longest gaps.
+//! The idle tab: causes and owners of idle device time, and the longest gaps.
 
 use std::cmp::Reverse;
 
@@ -8,23 +8,21 @@ use serde::Serialize;
 
 use crate::clock::Zero;
 
-/// How many of the longest gaps are listed, over all ranks.
+/// Limit of the listed gaps, over all ranks.
 const GAPS: usize = 200;
 
-/// Idle time of all devices.
+/// Idle time of all devices by cause and owner.
 #[derive(Clone, Debug, Serialize)]
 pub struct IdlePart {
-    /// By rank, device and cause; a device's rows sum to its idle time.
+    /// By rank, device and cause. The rows of a device sum to its idle time.
     pub causes: Vec<DeviceIdle>,
-    /// Who owns most of it, by rank and device.
+    /// Owners with the most idle time, by rank and device.
     pub owners: Vec<IdleOwner>,
-    /// The longest gaps, the longest first.
     pub gaps: Vec<GapView>,
-    /// How many gaps there are.
     pub gap_count: u64,
 }
 
-/// A stretch in which a device does nothing.
+/// A period in which a device is idle.
 #[derive(Clone, Debug, Serialize)]
 pub struct GapView {
     pub rank: u32,
@@ -32,14 +30,14 @@ pub struct GapView {
     /// Start on the page's clock.
     pub at_ns: i64,
     pub idle_ns: i64,
-    /// The cause of most of it.
+    /// The cause with the largest share of the gap.
     pub cause: DeviceCause,
-    /// Who owns most of that part.
+    /// The owner with the largest share of that cause.
     pub owner: Option<String>,
     pub ended_by: Option<String>,
 }
 
-pub(crate) fn of(job: &JobFacts<'_>, zero: &Zero) -> IdlePart {
+pub(crate) fn build_part(job: &JobFacts<'_>, zero: &Zero) -> IdlePart {
     let mut part =
         IdlePart { causes: Vec::new(), owners: Vec::new(), gaps: Vec::new(), gap_count: 0 };
     for rank in &job.ranks {

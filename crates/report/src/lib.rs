@@ -1,19 +1,22 @@
-//! Pictures and tables of a job's traces: one HTML file that needs nothing else.
+//! Reports as self-contained HTML pages: a job's traces, a comparison, a prediction, a training
+//! run.
 //!
-//! [`of`] runs every analysis once and keeps what the page shows; [`diff::of`] does so for two
-//! jobs, [`training::of`] for the figures of a training run. [`html`] renders the result as one
-//! file that needs no network. Pure: the same traces and options give the same bytes. Knows nothing
-//! of where traces come from or where the page goes.
+//! [`build_report`] runs every analysis once and keeps the results that the page shows. Likewise,
+//! [`diff::build_report`] compares two jobs, [`predicted::build_page`] shows a prediction, and
+//! [`training::build_report`] the metrics of a training run. [`html`] renders the result as one
+//! file that needs no network. The same traces and options give the same bytes.
 
 mod clock;
 mod device;
 pub mod diff;
+mod error;
 mod finding;
 mod host;
 pub mod html;
 mod idle;
 mod memory;
 mod network;
+mod options;
 mod path;
 pub mod predicted;
 mod step;
@@ -21,8 +24,6 @@ pub mod timeline;
 pub mod training;
 
 use analyze::JobFacts;
-use std::ops::Range;
-
 use analyze::antipattern;
 use analyze::coverage;
 use analyze::quality;
@@ -32,99 +33,48 @@ use serde::Serialize;
 pub use clock::Zero;
 pub use device::DevicePart;
 pub use diff::DiffReport;
+pub use error::Error;
 pub use finding::FindingPart;
 pub use host::HostPart;
 pub use idle::IdlePart;
 pub use memory::MemoryPart;
 pub use network::NetworkPart;
+pub use options::{Options, TimelineSteps};
 pub use path::PathPart;
 pub use step::StepPart;
 pub use timeline::Timeline;
 pub use training::TrainingReport;
 
-/// What is asked for.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// What the page calls the job.
-    pub title: String,
-    /// The program that made it, with its version.
-    pub program: String,
-    /// Which steps the timeline shows.
-    pub steps: TimelineSteps,
-    /// Events of the timeline, where `steps` does not say otherwise.
-    pub events_max: usize,
-}
-
-/// Which steps the timeline holds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum TimelineSteps {
-    /// The first ones, as many as [`Options::events_max`] allows, one at least.
-    Fitting,
-    /// So many of the first ones.
-    First(usize),
-    /// Those with these numbers.
-    Numbered(Range<i64>),
-}
-
-/// Why there is no report.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// Steps were asked for by numbers that the windows do not have.
-    #[error("steps {}..{}: expected some of {known}, got none", asked.start, asked.end)]
-    NoSuchStep {
-        /// As they were asked for.
-        asked: Range<i64>,
-        /// The steps there are, in words.
-        known: String,
-    },
-    /// A value has no JSON.
-    #[error("cannot write the report's data: {0}")]
-    Data(#[from] serde_json::Error),
-}
-
-impl Options {
-    /// A timeline that stays smooth and a file that can be mailed.
-    pub const EVENTS_MAX: usize = 200_000;
-}
-
-/// Everything that a page shows.
+/// Everything that the page of a job shows: the results of all analyses.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
-    /// What the page calls the job.
+pub struct JobReport {
     pub title: String,
     pub program: String,
-    /// What is missing of the recordings, in one line.
+    /// The missing parts of the recordings, in one line.
     pub missing: Option<String>,
-    /// The job in one page.
     pub summary: Summary,
-    /// What is wrong with the recordings, a line per kind.
+    /// Issues of the recordings, one line per kind.
     pub quality: Vec<IssueLine>,
     pub findings: FindingPart,
     pub steps: StepPart,
-    /// Why devices do nothing.
     pub idle: IdlePart,
     pub device: DevicePart,
-    /// What the hosts do.
     pub host: HostPart,
-    /// Collectives and who was late.
     pub network: NetworkPart,
     pub memory: MemoryPart,
-    /// What bounds the windows.
     pub path: PathPart,
-    /// Every event of some steps.
     pub timeline: Timeline,
 }
 
-/// All issues of one kind and severity, in words.
+/// All issues of one kind and severity, with texts for the page.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct IssueLine {
     pub id: &'static str,
     pub severity: quality::Severity,
-    /// What is wrong, and which ranks have exactly this, which the like.
+    /// The issue, and the ranks that have the same or a similar one.
     pub words: String,
-    /// The analyses that suffer, and how.
+    /// The affected analyses.
     pub matters: &'static str,
-    /// What to do about it.
     pub hint: &'static str,
 }
 
@@ -138,37 +88,37 @@ fn line(kind: &quality::IssueKind, job: &JobFacts<'_>) -> IssueLine {
     }
 }
 
-/// Kernels and operators that the summary names.
+/// Number of kernels and of operators in the summary.
 const TOP: usize = 8;
 
-/// Analyses a job for a page; `found` is what wastes time in it.
+/// Runs all analyses of a job for its page. The findings were computed before.
 ///
 /// # Cost
 /// `O(n log n)` in the rows of the traces.
 /// # Errors
-/// [`Error::NoSuchStep`].
-pub fn of(
+/// [`Error::NoSuchStep`] if the windows have none of the requested steps.
+pub fn build_report(
     job: &JobFacts<'_>,
-    found: &antipattern::FindingReport,
+    findings: &antipattern::FindingReport,
     options: &Options,
-) -> Result<Report, Error> {
+) -> Result<JobReport, Error> {
     let scopes = job.scopes();
     let zero = Zero::new(scopes, job.collectives());
-    let (path, marked) = path::of(job.paths(), &zero);
-    Ok(Report {
+    let (path, marked) = path::build_part(job.paths(), &zero);
+    Ok(JobReport {
         title: options.title.clone(),
         program: options.program.clone(),
         missing: coverage::missing(scopes.iter().map(|scope| scope.trace)),
         quality: quality::by_kind(job.issues()).iter().map(|kind| line(kind, job)).collect(),
         summary: summary::of(job, TOP),
-        findings: finding::of(scopes, found, &zero),
-        steps: step::of(job, &zero),
-        idle: idle::of(job, &zero),
-        device: device::of(scopes),
-        host: host::of(job),
-        network: network::of(job, &zero),
-        memory: memory::of(job, &zero),
+        findings: finding::build_part(scopes, findings, &zero),
+        steps: step::build_part(job, &zero),
+        idle: idle::build_part(job, &zero),
+        device: device::build_part(scopes),
+        host: host::build_part(job),
+        network: network::build_part(job, &zero),
+        memory: memory::build_part(job, &zero),
         path,
-        timeline: timeline::of(scopes, &marked, &zero, options)?,
+        timeline: timeline::build_timeline(scopes, &marked, &zero, options)?,
     })
 }

@@ -1,4 +1,5 @@
-//! Copies and what they achieve; memory over time, its peak and who allocated.
+//! The memory tab: copies and their bandwidth, memory over time, peaks, and allocations by
+//! operator.
 
 use analyze::JobFacts;
 use analyze::bandwidth::{self, Bandwidth};
@@ -7,36 +8,36 @@ use serde::Serialize;
 
 use crate::clock::Zero;
 
-/// Points of a curve: more than a screen has columns.
+/// Number of points of a curve, about the columns of a screen.
 const POINTS: usize = 1000;
-/// Operators that are listed of one device.
+/// Limit of the listed operators per device.
 const OPERATORS: usize = 20;
 
-/// Copies and allocations.
+/// Copies and allocations of a job.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct MemoryPart {
     /// By rank, then time.
     pub copies: Vec<Bandwidth>,
     /// By rank and device.
     pub peaks: Vec<MemoryPeak>,
-    /// Who allocated most, by rank and device.
+    /// Operators with the most allocations, by rank and device.
     pub operators: Vec<AllocatorRow>,
     /// One per rank and device with allocations.
     pub curves: Vec<Curve>,
 }
 
-/// Memory of a device over time.
+/// Memory of a device over time, thinned for display.
 #[derive(Clone, Debug, Serialize)]
 pub struct Curve {
     pub rank: u32,
-    /// The device; −1 for the host.
+    /// −1 for the host.
     pub device: i32,
-    /// On the page's clock, allocated bytes, reserved bytes: of each stretch of time the point with
-    /// most allocated.
+    /// Time on the page's clock, allocated bytes, reserved bytes. Each period is represented by its
+    /// point with the most allocated bytes.
     pub points: Vec<(i64, i64, i64)>,
 }
 
-pub(crate) fn of(job: &JobFacts<'_>, zero: &Zero) -> MemoryPart {
+pub(crate) fn build_part(job: &JobFacts<'_>, zero: &Zero) -> MemoryPart {
     let mut part = MemoryPart::default();
     for rank in &job.ranks {
         part.copies.extend(bandwidth::of(rank.scope));

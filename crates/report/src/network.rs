@@ -1,4 +1,4 @@
-//! Collectives with arrival, wait and transfer of every rank, and who was late.
+//! The network tab: collectives with arrival, wait and transfer of each rank, and stragglers.
 
 use std::cmp::Reverse;
 
@@ -10,23 +10,22 @@ use serde::Serialize;
 
 use crate::clock::Zero;
 
-/// Collectives that are listed, those with most waiting and transfer.
+/// Limit of the listed collectives. Those with the most waiting and transfer are listed.
 const LISTED: usize = 300;
 
-/// What ranks exchanged.
+/// The communication between the ranks of a job.
 #[derive(Clone, Debug, Serialize)]
 pub struct NetworkPart {
-    /// Whether the ranks' windows overlap in time; else they say nothing of each other.
+    /// Whether the ranks' windows overlap in time. If not, waiting between ranks is undefined.
     pub is_simultaneous: bool,
     pub collectives: Vec<CollectiveView>,
-    /// How many there are.
     pub collective_count: u64,
     pub unmatched: Vec<Unmatched>,
-    /// Every rank, the one that was last most often first.
+    /// All ranks; the one that was last most often comes first.
     pub stragglers: Vec<Straggler>,
-    /// Why the last rank of each listed collective was late.
+    /// Causes of the lateness of the last rank, for each listed collective.
     pub arrivals: Vec<LateArrival>,
-    /// How far the ranks' clocks are apart.
+    /// Offsets between the ranks' clocks.
     pub clocks: Vec<RankClock>,
 }
 
@@ -34,31 +33,29 @@ pub struct NetworkPart {
 #[derive(Clone, Debug, Serialize)]
 pub struct CollectiveView {
     pub index: u32,
-    /// The kernel's name up to its parameters.
+    /// Name of the kernel without its parameters.
     pub name: String,
     pub operation: CollectiveOperation,
     pub group: String,
-    /// Ranks that take part.
     pub group_size: u32,
-    /// Bytes of the largest message.
+    /// Size of the largest message.
     pub bytes: Option<u64>,
-    /// Type of the elements.
     pub dtype: String,
-    /// Moving the data took at most this.
+    /// Upper limit of the time for moving the data.
     pub transfer_ns: i64,
     pub last_rank: Option<u32>,
-    /// How much later than the one before.
+    /// Time after the second-last arrival.
     pub late_by_ns: i64,
-    /// Last arrival less first.
+    /// Last arrival minus first.
     pub arrival_spread_ns: i64,
-    /// Waiting of all ranks together.
+    /// Sum over all ranks.
     pub wait_ns: i64,
     pub bus_bandwidth_gb_per_s: Option<f64>,
-    /// Per rank: rank, arrival on the page's clock, wait, duration.
+    /// Rank, arrival on the page's clock, wait, duration.
     pub ranks: Vec<(u32, i64, i64, i64)>,
 }
 
-pub(crate) fn of(job: &JobFacts<'_>, zero: &Zero) -> NetworkPart {
+pub(crate) fn build_part(job: &JobFacts<'_>, zero: &Zero) -> NetworkPart {
     let (scopes, matched, found) = (job.scopes(), job.collectives(), job.stragglers());
     let mut collectives: Vec<CollectiveView> =
         matched.matched.iter().map(|one| view(one, zero)).collect();

@@ -1,4 +1,4 @@
-//! The critical path of the job and of each rank: by category, by name, and as a strip over time.
+//! The critical path tab: the paths of job and ranks by category, by name, and over time.
 
 use std::collections::BTreeMap;
 
@@ -8,40 +8,39 @@ use serde::Serialize;
 
 use crate::clock::Zero;
 
-/// Names that are listed of each path.
+/// Limit of the listed names per path.
 const CONTRIBUTORS: usize = 40;
-/// Stretches of a strip: the columns in which the page draws it (`STRIP_WIDTH` of `chart.js`).
+/// Number of columns of a strip, equal to `STRIP_WIDTH` of `chart.js`.
 const STRETCHES: usize = 1060;
 
-/// What bounds the windows.
+/// The critical paths of a job.
 #[derive(Clone, Debug, Serialize)]
 pub struct PathPart {
-    /// The job's first, if there are several ranks, then each rank's.
+    /// The job's path comes first if there are several ranks, then one path per rank.
     pub paths: Vec<PathView>,
-    /// What the dependencies rest on.
     pub evidence: Evidence,
 }
 
-/// One path.
+/// One critical path, prepared for display.
 #[derive(Clone, Debug, Serialize)]
 pub struct PathView {
-    /// The rank; `None` for the job's.
+    /// `None` for the job's path.
     pub rank: Option<u32>,
-    /// Its start on the page's clock.
+    /// Start on the page's clock.
     pub at_ns: i64,
-    /// What the parts sum to.
+    /// The parts sum to this time.
     pub window_ns: i64,
     pub parts: Vec<CategoryPart>,
-    /// By category and name, the longest first.
+    /// By category and name, longest first.
     pub contributors: Vec<Contributor>,
-    /// By time: rank, place among the parts, start on the page's clock, duration. Neighbours of one
-    /// rank and category are one; where there are more than a screen shows, each of so many columns
-    /// belongs to what has most of it.
+    /// In order of time: rank, index of the part, start on the page's clock, duration. Neighbors of
+    /// the same rank and category are joined. If there are more than a screen shows, each column is
+    /// assigned to the part with its largest share.
     pub strip: Vec<(u32, usize, i64, i64)>,
 }
 
-/// The paths, and the rows on the job's path by rank and row.
-pub(crate) fn of(found: &CriticalPath, zero: &Zero) -> (PathPart, Vec<(u32, u32)>) {
+/// Builds the tab. Also returns the rows on the job's path as pairs of rank and row.
+pub(crate) fn build_part(found: &CriticalPath, zero: &Zero) -> (PathPart, Vec<(u32, u32)>) {
     let marked = found.job.as_ref().or(found.ranks.first()).map_or_else(Vec::new, Path::overlay);
     let paths = found.job.iter().chain(&found.ranks).map(|path| view(path, zero)).collect();
     (PathPart { paths, evidence: found.evidence }, marked)
@@ -78,7 +77,8 @@ fn strip(path: &Path, zero: &Zero) -> Vec<(u32, PathCategory, i64, i64)> {
     joined(majority(segments, start, path.window_ns))
 }
 
-/// A window in columns of one length, each with the rank and category that have most of it.
+/// Divides a window into columns of equal length, and returns the rank and category with the
+/// largest share of each.
 fn majority(
     segments: impl Iterator<Item = (u32, PathCategory, i64, i64)>,
     start: i64,
@@ -101,14 +101,14 @@ fn majority(
         }
     }
     columns.into_iter().enumerate().filter_map(move |(column, shares)| {
-        // Of equal shares the first by rank and category.
+        // Of equal shares, the first by rank and category wins.
         let most = shares.into_iter().rev().max_by_key(|(_, share)| *share);
         let ((rank, category), _) = most?;
         Some((rank, category, edge(column), edge(column + 1) - edge(column)))
     })
 }
 
-/// Neighbours of one rank and category as one.
+/// Joins neighbors of the same rank and category.
 fn joined(
     segments: impl Iterator<Item = (u32, PathCategory, i64, i64)>,
 ) -> Vec<(u32, PathCategory, i64, i64)> {
@@ -129,9 +129,9 @@ mod tests {
     use super::{PathCategory, STRETCHES, joined, majority};
 
     #[test]
-    fn each_column_goes_to_what_has_most_of_it() {
-        // In every hundredth part 60 ns of work come before 40 ns of idle time, the last column
-        // apart: it is all idle.
+    fn each_column_shows_its_largest_share() {
+        // In every hundredth part, 60 ns of work precede 40 ns of idle time. Only the last column
+        // is all idle.
         let count = STRETCHES as i64;
         let each = |at: i64| {
             let works = if at + 1 < count { 60 } else { 0 };

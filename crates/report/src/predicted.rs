@@ -1,5 +1,5 @@
-//! A recorded step beside the one that is predicted: bars of both on a timeline, the execution
-//! graph of the predicted one, and how far off the prediction is. Decides no time.
+//! Compares a recorded step with its prediction: bars of both on a timeline, the execution graph of
+//! the prediction, and the prediction error. All times are computed elsewhere.
 
 use std::collections::BTreeMap;
 
@@ -10,88 +10,85 @@ use predict::simulate::Simulation;
 use serde::Serialize;
 use trace::store::StringId;
 
-/// Everything that a page of a prediction shows.
+/// Everything that the page of a prediction shows.
 #[derive(Clone, Debug, Serialize)]
 pub struct Predicted {
-    /// What the page is called.
     pub title: String,
     pub program: String,
-    /// The edits that were made, as a file of edits; empty of none.
+    /// The applied edits as the text of an edits file; empty without edits.
     pub edits: String,
-    /// Every rank that was recorded, and those that edits add.
+    /// The recorded ranks, and those that edits add.
     pub ranks: Vec<RankView>,
-    /// Every name once; bars name theirs by place.
+    /// Unique names. Bars refer to them by index.
     pub names: Vec<String>,
 }
 
 /// A rank's step, recorded and predicted.
 #[derive(Clone, Debug, Serialize)]
 pub struct RankView {
-    /// The prediction; its base is the step without edits.
+    /// The prediction with edits. Its base is the step without edits.
     pub row: WhatIfRow,
     pub measured_ns: i64,
-    /// Of the prediction without edits.
+    /// Error of the prediction without edits, in percent of the recorded time.
     pub error_pct: f64,
     pub measured: BarLanes,
     pub predicted: BarLanes,
-    /// Who waits for whom in the predicted step, by places of its bars.
+    /// Dependencies in the predicted step, by indices of its bars.
     pub edges: Vec<(u32, u32, EdgeKind)>,
 }
 
-/// Bars in lanes: threads, then streams.
+/// Bars in lanes: first threads, then streams.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct BarLanes {
-    /// What the lanes are called.
     pub lanes: Vec<String>,
-    /// Operators, thread by thread, then device work.
+    /// Operators by thread, followed by device work.
     pub bars: Vec<Bar>,
 }
 
-/// An operator or a piece of device work; nanoseconds since the start of the step.
+/// An operator or a piece of device work. Times are nanoseconds since the start of the step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Bar {
-    /// Place of its lane.
     pub lane: u32,
     pub start_ns: i64,
     pub end_ns: i64,
-    /// Place of its name.
+    /// Index in [`Predicted::names`].
     pub name: u32,
-    /// Place of the sizes of its tensors.
+    /// Index of the text with the tensor sizes in [`Predicted::names`].
     pub sizes: u32,
     pub kind: BarKind,
 }
 
-/// What a bar is; the page colours it so.
+/// The kind of a bar, which determines its color.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BarKind {
-    /// An operator of a thread.
     Operator,
     Compute,
-    /// A copy or a set.
+    /// A memory copy or a memory set.
     Memory,
-    /// A collective in which ranks meet.
+    /// A collective that synchronizes ranks.
     Communication,
 }
 
-/// Why one thing waits for another.
+/// The reason why one bar waits for another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EdgeKind {
-    /// An operator launches work.
+    /// Work waits for the operator that launches it.
     Launch,
-    /// Work of a stream runs in its order.
+    /// Work waits for the previous work of its stream.
     Queue,
-    /// Work of one stream waits for work of another.
+    /// Work waits for work of another stream.
     Event,
-    /// An operator waits for work.
+    /// An operator waits for device work.
     Wait,
 }
 
-/// Puts a recorded step and what is predicted of it on a page. `edits` is their file.
-pub fn of(title: &str, step: &Step, (found, edits): (&WhatIf, String)) -> Predicted {
+/// Builds the page's data from a recorded step and its prediction. `edits` is the text of the edits
+/// file.
+pub fn build_page(title: &str, step: &Step, found: &WhatIf, edits: String) -> Predicted {
     let mut names = Names::default();
-    // First, so that their names have the same places whatever the edits are.
+    // Recorded names come first, so that their indices do not depend on the edits.
     let recorded = step.program.ranks.iter().zip(&step.recorded.ranks);
     let measured: Vec<BarLanes> = recorded
         .map(|(rank, when)| DrawnRank { program: &step.program, rank }.lanes(&mut names, when).0)
@@ -122,7 +119,7 @@ pub fn of(title: &str, step: &Step, (found, edits): (&WhatIf, String)) -> Predic
     }
 }
 
-/// Names of bars, each once.
+/// Interns the names of bars.
 #[derive(Default)]
 struct Names {
     all: Vec<String>,
@@ -141,11 +138,11 @@ impl Names {
     }
 }
 
-/// When things happen.
+/// Source of the times of a step: either the recording or a simulation.
 trait ActionTimes {
-    /// When an action of a thread is done.
+    /// Returns the end of a thread's action.
     fn action_ns(&self, thread: usize, action: usize) -> i64;
-    /// From when to when a work runs.
+    /// Returns start and end of a piece of work.
     fn work_ns(&self, work: u32) -> (i64, i64);
 }
 
@@ -159,7 +156,7 @@ impl ActionTimes for RankTimes {
     }
 }
 
-/// The rank at a place of a simulation.
+/// The times of one rank in a simulation, which is identified by its index.
 struct Simulated<'a>(&'a Simulation, usize);
 
 impl ActionTimes for Simulated<'_> {
@@ -174,13 +171,13 @@ impl ActionTimes for Simulated<'_> {
     }
 }
 
-/// A rank that is drawn.
+/// A rank to be drawn, with its program.
 struct DrawnRank<'a> {
     program: &'a Program,
     rank: &'a Rank,
 }
 
-/// Where the operators are among the bars: thread, first and last action.
+/// For each bar of an operator: thread, first action and last action.
 type Operators = Vec<(usize, usize, usize)>;
 
 impl DrawnRank<'_> {
@@ -253,7 +250,7 @@ impl DrawnRank<'_> {
     }
 }
 
-/// The outermost operators of a rank's threads, in order.
+/// Lists the outermost operators of a rank's threads in order.
 fn operators(rank: &Rank) -> Operators {
     let mut found = Vec::new();
     for (thread, of) in rank.threads.iter().enumerate() {

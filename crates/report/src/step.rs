@@ -1,4 +1,4 @@
-//! Each step of each rank, on the page's clock.
+//! The steps tab: each step of each rank, on the page's clock.
 
 use analyze::job::{JobFacts, RankFacts};
 use analyze::steps;
@@ -6,15 +6,14 @@ use serde::Serialize;
 
 use crate::clock::Zero;
 
-/// Rows beyond this are left out: a page is no database.
+/// Limit of the listed rows, which keeps the page small.
 const ROWS_MAX: usize = 4000;
 
-/// Steps of all ranks.
+/// The steps of all ranks.
 #[derive(Clone, Debug, Serialize)]
 pub struct StepPart {
     /// By rank, then start.
     pub rows: Vec<StepView>,
-    /// Steps that are not listed.
     pub left_out_count: u64,
 }
 
@@ -26,26 +25,26 @@ pub struct StepView {
     /// Start on the page's clock.
     pub at_ns: i64,
     pub host_ns: i64,
-    /// To the start of the next.
+    /// Time to the start of the next step.
     pub period_ns: Option<i64>,
-    /// Whether all of it was recorded.
+    /// Whether the step was recorded completely.
     pub is_whole: bool,
     pub busy_ns: Option<i64>,
     pub idle_ns: Option<i64>,
     pub compute_ns: Option<i64>,
     pub communication_ns: Option<i64>,
-    /// Communication runs, and no compute.
+    /// Communication without concurrent compute.
     pub exposed_communication_ns: Option<i64>,
-    /// Copies or sets run.
+    /// Time of copies and memory sets.
     pub memory_ns: Option<i64>,
 }
 
-pub(crate) fn of(job: &JobFacts<'_>, zero: &Zero) -> StepPart {
+pub(crate) fn build_part(job: &JobFacts<'_>, zero: &Zero) -> StepPart {
     let of_all = job.ranks.iter().flat_map(RankFacts::steps);
     let mut rows: Vec<StepView> = of_all.map(|row| view(row, zero)).collect();
     let left_out_count = rows.len().saturating_sub(ROWS_MAX) as u64;
     if left_out_count > 0 {
-        // The same steps of every rank.
+        // The same steps are listed for every rank.
         let each = ROWS_MAX / job.ranks.len().max(1);
         let mut seen = std::collections::BTreeMap::<u32, usize>::new();
         rows.retain(|row| {

@@ -1,9 +1,10 @@
-//! Every event of some steps, in lanes, packed for a canvas.
+//! The timeline tab: all events of some steps, arranged in lanes and packed for a canvas.
 //!
-//! A lane is a line of a thread or stream on which no two events overlap: the depth of a stack of
-//! operators, or one stream's kernels. [`pack`] describes the bytes. Draws nothing.
+//! A lane is a line of a thread or stream on which no two events overlap: one level of a stack of
+//! operators, or the kernels of a stream. [`pack`] describes the bytes.
 
 mod choose;
+mod event;
 mod lay;
 mod pack;
 #[cfg(test)]
@@ -18,54 +19,53 @@ use trace::store::{EventKind, StringId, Trace};
 
 use crate::clock::Zero;
 use crate::{Error, Options};
+use event::DrawnEvent;
 use lay::PackedLane;
 
-/// What is drawn.
+/// The events of some steps in the packed form that the page's script draws.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Timeline {
-    /// First nanosecond on the page's clock.
+    /// On the page's clock.
     pub start_ns: i64,
-    /// First nanosecond behind it.
+    /// On the page's clock, exclusive.
     pub end_ns: i64,
-    /// Numbers of the steps it holds; empty where the traces name none or it holds all.
+    /// Numbers of the included steps; empty if all are included or the traces have no steps.
     pub steps: Vec<i64>,
-    /// Steps of the windows.
+    /// Number of steps in the windows.
     pub step_count: u64,
     pub event_count: u64,
-    /// Events of the same stretch that are not drawn: frames of Python, for want of room.
+    /// Python frames in the range that are omitted because of the limit.
     pub python_left_out_count: u64,
-    /// Whether events after `end_ns` are left out for want of room.
+    /// Whether later events of the step are omitted because of the limit.
     pub is_cut: bool,
     /// Threads and streams, by rank.
     pub tracks: Vec<TrackView>,
-    /// Place of the track, depth and events of each lane.
+    /// Index of the track, depth and number of events of each lane.
     pub lanes: Vec<(u32, u32, u32)>,
-    /// Name, place among `kinds` and short name (empty where it is the name) of what events say;
-    /// the most frequent first.
+    /// Name, index in `kinds` and short name (empty if equal to the name) of each kind of event,
+    /// most frequent first.
     pub labels: Vec<(String, u8, String)>,
-    /// Colours.
     pub kinds: [&'static str; KINDS.len()],
-    /// What details of device work say: launch shapes, bytes, messages.
+    /// Details of device work: launch shapes, bytes, messages.
     pub notes: Vec<String>,
-    /// The events, lane after lane, as base64.
+    /// The packed events, lane after lane, as base64.
     pub events: String,
-    /// Places of the events on the job's critical path, as base64.
+    /// Indices of the events on the job's critical path, packed as base64.
     pub marked: String,
 }
 
-/// A thread or a stream.
+/// A thread or a stream, as a group of lanes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TrackView {
     pub rank: u32,
     pub side: &'static str,
-    /// The device that worked there; none of a track of the host.
+    /// `None` for threads of the host.
     pub device: Option<i32>,
-    /// What it is called.
     pub name: String,
     pub depth: u32,
 }
 
-/// What events are drawn as. A class of device work has the name it has everywhere.
+/// The kinds of events, each drawn in its own color. Classes of device work have their usual names.
 pub const KINDS: [&str; 12] = [
     "compute",
     "communication",
@@ -81,24 +81,15 @@ pub const KINDS: [&str; 12] = [
     "unknown",
 ];
 
-/// An event that is drawn.
-#[derive(Clone, Copy, Debug)]
-struct DrawnEvent {
-    row: u32,
-    start: i64,
-    end: i64,
-    label: u32,
-    note: u32,
-}
-
-/// The timeline of the first steps of all ranks; `marked` are rows by rank and row.
-pub(crate) fn of(
+/// Builds the timeline of the selected steps of all ranks. `marked` are pairs of rank and row on
+/// the critical path.
+pub(crate) fn build_timeline(
     scopes: &[Scope<'_>],
     marked: &[(u32, u32)],
     zero: &Zero,
     options: &Options,
 ) -> Result<Timeline, Error> {
-    let chosen = choose::stretch(scopes, zero, options)?;
+    let chosen = choose::choose_range(scopes, zero, options)?;
     let mut texts = InternedTexts::default();
     let mut lines: Vec<PackedLane> = Vec::new();
     let mut tracks = Vec::new();
@@ -132,7 +123,7 @@ pub(crate) fn of(
     })
 }
 
-/// Where the lanes of all ranks go.
+/// Collects the lanes of all ranks.
 struct LaneSink<'a> {
     texts: &'a mut InternedTexts,
     lines: &'a mut Vec<PackedLane>,
@@ -166,14 +157,14 @@ fn add_rank(scope: &Scope<'_>, zero: &Zero, drawn: &[u32], sink: &mut LaneSink<'
                 .or_insert_with(|| sink.texts.label(trace.strings.get(name), kind));
             sink.texts.counts[label as usize] += 1;
             let note = if is_device { sink.texts.note(trace, *row) } else { 0 };
-            // The profiler's own work may begin before anything else does.
+            // The profiler's own work may begin before all other events.
             let start = zero.at(trace.rank, trace.slices.start(*row)).max(0);
             let end = zero.at(trace.rank, trace.slices.end(*row)).max(start);
             DrawnEvent { row: *row, start, end, label, note }
         };
         let events: Vec<DrawnEvent> = rows.iter().map(event).collect();
         let at = sink.tracks.len() as u32;
-        let placed = lay::lanes(trace, events, is_device, (trace.rank, at));
+        let placed = lay::lanes(trace, events, is_device, trace.rank, at);
         sink.tracks.push(TrackView {
             rank: trace.rank,
             side: if is_device { "device" } else { "host" },
@@ -206,7 +197,7 @@ fn track_name(trace: &Trace, track: usize, is_device: bool) -> String {
     }
 }
 
-/// Place among [`KINDS`].
+/// Returns the index in [`KINDS`].
 fn kind(trace: &Trace, row: u32, class: Option<WorkClass>) -> u8 {
     match trace.kind(row) {
         EventKind::Kernel | EventKind::Memcpy | EventKind::Memset => match class {
@@ -226,7 +217,7 @@ fn kind(trace: &Trace, row: u32, class: Option<WorkClass>) -> u8 {
     }
 }
 
-/// Names and notes, each once.
+/// Interned names and notes.
 #[derive(Debug)]
 struct InternedTexts {
     labels: BTreeMap<(String, u8), u32>,
@@ -237,16 +228,16 @@ struct InternedTexts {
 
 impl Default for InternedTexts {
     fn default() -> Self {
-        // Note 0: nothing to say.
+        // Note 0 is empty.
         let notes = vec![String::new()];
         Self { labels: BTreeMap::new(), counts: Vec::new(), notes, note_places: BTreeMap::new() }
     }
 }
 
-/// Labels by how often they occur.
+/// Labels in descending order of frequency.
 struct Labels {
     texts: Vec<(String, u8, String)>,
-    /// By the number that [`InternedTexts::label`] gave.
+    /// Rank of each label, indexed by the number from [`InternedTexts::label`].
     place: Vec<u32>,
 }
 
@@ -285,7 +276,7 @@ impl InternedTexts {
     }
 }
 
-/// Adds short names, which differ where the names do. Operators' names are short already.
+/// Adds short names, which are as distinct as the names. Operators' names are short already.
 fn with_short(all: Vec<(String, u8)>) -> Vec<(String, u8, String)> {
     const OPERATOR: u8 = 4;
     let mut names: Vec<&str> =
@@ -301,7 +292,7 @@ fn with_short(all: Vec<(String, u8)>) -> Vec<(String, u8, String)> {
     all.into_iter().zip(texts).map(|((name, kind), short)| (name, kind, short)).collect()
 }
 
-/// What there is to say of device work beside its name and times.
+/// Describes device work beyond its name and times.
 fn note(trace: &Trace, row: u32) -> String {
     let slices = &trace.slices;
     let mut said = Vec::new();

@@ -1,26 +1,32 @@
-//! A training run on a page: what it learnt, how fast, and what it made of its tables. Works on the
-//! lines of a run's `metrics.jsonl`; knows neither files nor the trainer.
+//! The page of a training run: its metrics, speed, and use of the embedding tables.
+//!
+//! The input is the text of a run's `metrics.jsonl`.
 
+mod page_data;
 mod verdict;
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
-/// Points that a curve keeps: more than a picture has pixels.
+pub use page_data::{
+    ByGroup, EvaluationAt, EvaluationFigures, LogInterval, SavedCheckpoint, TableUse, TableView,
+    TrainingOutcome, TrainingReport, TrainingVerdict,
+};
+
+/// Limit of the points of a curve, above the pixels of a plot.
 const POINTS_MAX: usize = 1500;
 
-/// What is known of a run beside its figures.
+/// Facts about a run that are not in its metrics.
 #[derive(Clone, Debug, Default)]
 pub struct About {
-    /// What the page calls the run.
     pub title: String,
-    /// The program that makes the page, with its version.
+    /// Name and version of the program that writes the page.
     pub program: String,
-    /// The figure by which the run chose its best checkpoint, if it did.
+    /// The metric by which the run chose its best checkpoint, if it did.
     pub best_by: Option<schema::Figure>,
     pub tables: Vec<TableShape>,
 }
 
-/// The shape of a table.
+/// Name and shape of an embedding table.
 #[derive(Clone, Debug, Default)]
 pub struct TableShape {
     pub name: String,
@@ -28,136 +34,7 @@ pub struct TableShape {
     pub dim: u64,
 }
 
-/// Everything that the page shows.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct TrainingReport {
-    /// What the page calls the run.
-    pub title: String,
-    pub program: String,
-    /// The run in a sentence or two.
-    pub verdict: TrainingVerdict,
-    pub steps: u64,
-    pub samples: u64,
-    /// Time in steps, without evaluations and checkpoints.
-    pub seconds: f64,
-    /// Samples per second of that time.
-    pub samples_per_second: f64,
-    /// Share of it spent waiting for input.
-    pub input_wait_share: f64,
-    /// Lines of the log, where there are many a few of them taken together.
-    pub intervals: Vec<LogInterval>,
-    /// How many lines of the log a point stands for, at most.
-    pub lines_per_point: u64,
-    /// Evaluations on held-out rows.
-    pub evaluations: Vec<EvaluationAt>,
-    pub checkpoints: Vec<SavedCheckpoint>,
-    /// The tables, as they were configured.
-    pub tables: Vec<TableView>,
-    /// Lines that could not be read.
-    pub lines_lost: u64,
-}
-
-/// What a reader is told first.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct TrainingVerdict {
-    /// Whether the model is worth something.
-    pub outcome: TrainingOutcome,
-    /// In a sentence or two.
-    pub text: String,
-    /// What else is to be known of it.
-    pub detail: Option<String>,
-    /// The step of the best evaluation.
-    pub best_step: Option<u64>,
-}
-
-/// How a run went.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum TrainingOutcome {
-    /// Better than the base rate on held-out rows.
-    Better,
-    /// Worse than the base rate.
-    Worse,
-    /// Nothing was held out, or nothing evaluated.
-    Unknown,
-}
-
-/// A line of the log.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct LogInterval {
-    pub step: u64,
-    /// Samples since the beginning.
-    pub samples: u64,
-    pub loss: f64,
-    /// Base learning rate times the schedule's factor.
-    pub learning_rate: f64,
-    /// Samples per second.
-    pub samples_per_second: f64,
-    /// Share of the time spent waiting for input.
-    pub input_wait_share: f64,
-}
-
-/// An evaluation; a figure without meaning is none.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct EvaluationAt {
-    pub step: u64,
-    #[serde(flatten)]
-    pub figures: EvaluationFigures,
-}
-
-/// The figures of an evaluation.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct EvaluationFigures {
-    pub samples: u64,
-    pub loss: Option<f64>,
-    /// Area under the ROC curve.
-    pub auc: Option<f64>,
-    /// Cross-entropy ÷ that of the mean label.
-    pub normalized_entropy: Option<f64>,
-    /// Predicted clicks ÷ observed ones.
-    pub calibration: Option<f64>,
-    /// Share of right answers.
-    pub accuracy: Option<f64>,
-    #[serde(default)]
-    pub by_group: Option<ByGroup>,
-}
-
-/// AUC within groups.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ByGroup {
-    pub auc: Option<f64>,
-}
-
-/// A checkpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct SavedCheckpoint {
-    pub step: u64,
-    pub bytes: u64,
-    pub seconds: f64,
-}
-
-/// A table over the checkpoints.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct TableView {
-    pub name: String,
-    pub rows: u64,
-    pub dim: u64,
-    /// Root mean square of the rows' norms when they were drawn.
-    pub drawn_norm: f64,
-    pub uses: Vec<TableUse>,
-}
-
-/// A table at a checkpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct TableUse {
-    pub step: u64,
-    /// Rows that training has changed.
-    pub rows_changed: u64,
-    /// Root mean square of their norms.
-    pub row_norm: f64,
-}
-
-/// A line of the file, as far as it is shown.
+/// A line of `metrics.jsonl`, without the fields that the page does not show.
 #[derive(Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 enum LogLine {
@@ -175,9 +52,9 @@ enum LogLine {
     Other,
 }
 
-/// Puts the lines of a run's `metrics.jsonl` on a page.
+/// Builds the page's data from the text of `metrics.jsonl`. Unreadable lines are counted.
 #[must_use]
-pub fn of(lines: &str, about: &About) -> TrainingReport {
+pub fn build_report(lines: &str, about: &About) -> TrainingReport {
     let mut report = empty(about);
     for line in lines.lines().filter(|line| !line.trim().is_empty()) {
         match serde_json::from_str(line) {
@@ -206,11 +83,11 @@ fn empty(about: &About) -> TrainingReport {
         name: table.name.clone(),
         rows: table.rows,
         dim: table.dim,
-        // Of weights uniform in ±1/√R.
+        // Norm of a row whose weights are uniform in ±1/√R.
         drawn_norm: (table.dim as f64 / (3.0 * table.rows.max(1) as f64)).sqrt(),
         uses: Vec::new(),
     };
-    let nothing = TrainingVerdict {
+    let unknown = TrainingVerdict {
         outcome: TrainingOutcome::Unknown,
         text: String::new(),
         detail: None,
@@ -219,7 +96,7 @@ fn empty(about: &About) -> TrainingReport {
     TrainingReport {
         title: about.title.clone(),
         program: about.program.clone(),
-        verdict: nothing,
+        verdict: unknown,
         steps: 0,
         samples: 0,
         seconds: 0.0,
@@ -239,27 +116,27 @@ fn used(step: u64, value: &serde_json::Value) -> Option<TableUse> {
     Some(TableUse { step, rows_changed, row_norm: value.get("row_norm")?.as_f64()? })
 }
 
-/// Fills in what is over the whole run.
+/// Computes the totals of the run.
 fn sums(report: &mut TrainingReport) {
     let ends = report.evaluations.iter().map(|evaluation| evaluation.step);
     let ends = ends.chain(report.checkpoints.iter().map(|checkpoint| checkpoint.step));
     let ends = ends.chain(report.intervals.iter().map(|interval| interval.step));
     report.steps = ends.max().unwrap_or(0);
     report.samples = report.intervals.last().map_or(0, |last| last.samples);
-    let whole = together(&report.intervals, 0);
+    let whole = average(&report.intervals, 0);
     report.seconds = whole.seconds;
     report.samples_per_second = whole.interval.samples_per_second;
     report.input_wait_share = whole.interval.input_wait_share;
 }
 
-/// Several lines of the log as one.
-struct Together {
+/// Several log lines, averaged.
+struct AveragedLines {
     interval: LogInterval,
     seconds: f64,
 }
 
-/// Takes consecutive lines together, the first of which began at `before` samples.
-fn together(lines: &[LogInterval], before: u64) -> Together {
+/// Averages consecutive lines, the first of which began at `before` samples.
+fn average(lines: &[LogInterval], before: u64) -> AveragedLines {
     let (mut seconds, mut waited, mut loss, mut at) = (0.0, 0.0, 0.0, before);
     for line in lines {
         let samples = line.samples.saturating_sub(at) as f64;
@@ -279,10 +156,10 @@ fn together(lines: &[LogInterval], before: u64) -> Together {
         samples_per_second: if seconds > 0.0 { samples / seconds } else { 0.0 },
         input_wait_share: if seconds > 0.0 { waited / seconds } else { 0.0 },
     };
-    Together { interval, seconds }
+    AveragedLines { interval, seconds }
 }
 
-/// Takes neighbouring lines of the log together where there are more than a picture can show.
+/// Averages neighboring log lines if there are more than a plot can show.
 fn thin(report: &mut TrainingReport) {
     let per_point = report.intervals.len().div_ceil(POINTS_MAX);
     if per_point <= 1 {
@@ -290,7 +167,7 @@ fn thin(report: &mut TrainingReport) {
     }
     let mut before = 0;
     let point = |lines: &[LogInterval]| {
-        let point = together(lines, before).interval;
+        let point = average(lines, before).interval;
         before = point.samples;
         point
     };

@@ -1,9 +1,9 @@
-//! A batch on the host: dense features, labels, and the jagged ids of all sparse features.
+//! A batch in host memory: dense features, labels, and the jagged ids of all sparse features.
 
-/// Per feature and sample a bag of ids, feature-major: bag `(f, b)` is number `f·B + b`.
+/// A bag of ids for each feature and sample, feature-major: bag `(f, b)` has the number `f·B + b`.
 ///
-/// Invariant (checked by [`JaggedTensor::check`]): `offsets` has `F·B + 1` entries, starts at
-/// 0, never falls, and ends at `values.len()`; `weights`, where present, is as long as `values`.
+/// Invariant (checked by [`JaggedTensor::check`]): `offsets` has `F·B + 1` entries, starts at 0,
+/// never decreases, and ends at `values.len()`. If present, `weights` is as long as `values`.
 ///
 /// ```
 /// use schema::JaggedTensor;
@@ -22,14 +22,14 @@ pub struct JaggedTensor {
     pub batch_size: usize,
     /// Bag boundaries, `[F·B + 1]`.
     pub offsets: Vec<usize>,
-    /// Ids, `[nnz]`. Negative ids are representable so that they can be refused by name.
+    /// Ids, `[nnz]`. Negative ids can be represented, so that errors can name them.
     pub values: Vec<i64>,
     /// One weight per id, `[nnz]`, for weighted pooling.
     pub weights: Option<Vec<f32>>,
 }
 
 impl JaggedTensor {
-    /// A tensor of `features × batch_size` empty bags.
+    /// Creates a tensor of `features × batch_size` empty bags.
     #[must_use]
     pub fn empty(features: usize, batch_size: usize) -> Self {
         Self {
@@ -55,20 +55,20 @@ impl JaggedTensor {
         Self { features, batch_size, offsets, values, weights: None }
     }
 
-    /// The positions in `values` of one bag.
+    /// Returns the range of one bag in `values`.
     #[must_use]
     pub fn bag(&self, feature: usize, sample: usize) -> std::ops::Range<usize> {
         let bag = feature * self.batch_size + sample;
         self.offsets[bag]..self.offsets[bag + 1]
     }
 
-    /// The positions in `values` of all bags of one feature.
+    /// Returns the range of all bags of one feature in `values`.
     #[must_use]
     pub fn feature(&self, feature: usize) -> std::ops::Range<usize> {
         self.offsets[feature * self.batch_size]..self.offsets[(feature + 1) * self.batch_size]
     }
 
-    /// Says what is wrong with the layout, if anything.
+    /// Checks the invariant of the layout.
     ///
     /// # Errors
     /// The first violated part of the invariant, with both numbers.
@@ -92,7 +92,7 @@ impl JaggedTensor {
         }
     }
 
-    /// The samples `range` of every feature, as a tensor of their own.
+    /// Returns the samples `range` of every feature as a separate tensor.
     #[must_use]
     pub fn slice(&self, range: std::ops::Range<usize>) -> Self {
         let batch_size = range.len();
@@ -115,52 +115,50 @@ impl JaggedTensor {
     }
 }
 
-/// What is wrong with a [`JaggedTensor`]'s layout.
+/// The layout of a [`JaggedTensor`] violates its invariant.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JaggedError {
-    /// Wrong number of offsets.
     #[error("offsets: expected {expected} entries, got {got}")]
     OffsetCount {
         /// `F·B + 1`.
         expected: usize,
         got: usize,
     },
-    /// Offsets must not fall.
     #[error("offsets fall after bag {bag}")]
     OffsetsFall {
-        /// The bag whose end lies before its start.
+        /// The bag that ends before it starts.
         bag: usize,
     },
-    /// Offsets must span the values.
+    /// The offsets do not cover all values.
     #[error("offsets: expected to run from 0 to {values}, got {first} to {last}")]
     Ends { first: usize, last: usize, values: usize },
-    /// One weight per id.
     #[error("weights: expected {expected} entries, got {got}")]
     WeightCount { expected: usize, got: usize },
 }
 
-/// One batch of samples.
+/// One batch of samples with dense features, ids and labels.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Batch {
     /// B, the number of samples.
     pub size: usize,
     /// Dense features, `[B, dense_features]`.
     pub dense: Vec<f32>,
-    /// Sparse features in the order of the model's features.
+    /// Features are in the order of the model's features.
     pub sparse: JaggedTensor,
     /// Labels, `[B]`.
     pub labels: Vec<f32>,
 }
 
 impl Batch {
-    /// Bytes of a batch of so many samples, dense features, sparse features and ids.
+    /// Computes the size in bytes of a batch with the given number of samples, dense features,
+    /// sparse features and ids.
     #[must_use]
-    pub fn bytes(samples: usize, dense: usize, (features, ids): (usize, usize)) -> usize {
+    pub fn bytes(samples: usize, dense: usize, features: usize, ids: usize) -> usize {
         let numbers = samples * (1 + dense) * size_of::<f32>();
         numbers + ids * size_of::<i64>() + (features * samples + 1) * size_of::<usize>()
     }
 
-    /// The samples `range` as a batch of their own.
+    /// Returns the samples `range` as a separate batch.
     #[must_use]
     pub fn slice(&self, range: std::ops::Range<usize>) -> Self {
         let width = self.dense.len().checked_div(self.size).unwrap_or(0);
@@ -180,7 +178,7 @@ mod tests {
     use super::{JaggedError, JaggedTensor};
 
     #[test]
-    fn a_wrong_layout_is_named() {
+    fn invalid_layouts_are_errors() {
         let mut kjt = JaggedTensor::from_lengths(2, &[1, 0, 2, 1], vec![5, 6, 7, 8]);
         assert_eq!(kjt.check(), Ok(()));
         kjt.values.push(9);
@@ -194,7 +192,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn slices_put_together_are_the_whole(
+        fn concatenated_slices_equal_the_batch(
             lengths in proptest::collection::vec(0usize..4, 0..40),
             cut in 0usize..20,
         ) {

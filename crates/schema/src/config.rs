@@ -1,7 +1,7 @@
-//! A job as one TOML text: `[model]`, `[optimizer]`, `[schedule]`, `[training]`, `[data]`,
-//! `[synthetic]`.
+//! The configuration of a job as one TOML text: `[model]`, `[optimizer]`, `[schedule]`,
+//! `[training]`, `[data]`, `[synthetic]`.
 //!
-//! Parses, applies overrides, refuses unknown keys and impossible shapes. Reads no files.
+//! Parses the text, applies overrides, and rejects unknown keys and invalid shapes. Reads no files.
 
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
@@ -18,41 +18,41 @@ use crate::training::TrainingConfig;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Optimizers {
-    /// Fused into the embedding backward.
+    /// Applied to tables, fused into the embedding backward.
     pub sparse: OptimizerConfig,
-    /// For MLPs and cross layers.
+    /// Applied to MLPs and cross layers.
     pub dense: OptimizerConfig,
 }
 
-/// Most samples of a batch. No device has memory for more, and byte counts of it do not overflow.
+/// Limit of a batch's samples. No device has memory for more, and byte counts below it do not
+/// overflow.
 const BATCH_SIZE_MAX: usize = i32::MAX as usize;
 
-/// A whole job. Valid by construction through [`JobConfig::parse`].
+/// A complete job. [`JobConfig::parse`] returns only valid ones.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JobConfig {
-    /// What is trained.
     pub model: ModelConfig,
     pub optimizer: Optimizers,
-    /// Learning-rate schedule of both optimizers.
+    /// Applies to both optimizers.
     #[serde(default)]
     pub schedule: LearningRateSchedule,
     pub training: TrainingConfig,
     pub data: DataConfig,
-    /// On what ids, where samples are made up.
+    /// Distribution of ids for generated samples.
     #[serde(default, skip_serializing_if = "SyntheticConfig::is_empty")]
     pub synthetic: SyntheticConfig,
 }
 
 impl JobConfig {
-    /// Parses a job, with `overrides` as (key, value) pairs in their order.
+    /// Parses a job, and applies `overrides` as (key, value) pairs in order.
     ///
-    /// A key is a dotted path, or the end of one where that is unambiguous (`batch_size` for
-    /// `training.batch_size`); an entry of a list is reached by its name
-    /// (`model.tables.C3.rows`). A value is TOML; what is not TOML is taken as text.
+    /// A key is a dotted path, or an unambiguous end of one (`batch_size` for
+    /// `training.batch_size`). An entry of a list is addressed by its name
+    /// (`model.tables.C3.rows`). A value is TOML; anything else is taken as text.
     ///
     /// # Errors
-    /// [`ConfigError`] naming the key.
+    /// [`ConfigError`] with the name of the key.
     pub fn parse(text: &str, overrides: &[(String, String)]) -> Result<Self, ConfigError> {
         let mut table: Table = toml::from_str(text).map_err(syntax)?;
         let mut lines = reference::KeyLines::parse(text);
@@ -80,7 +80,7 @@ impl JobConfig {
         Ok(config)
     }
 
-    /// Gives every table with `rows = "auto"` the rows that `rows` says for it.
+    /// Sets the rows of every table with `rows = "auto"` to the result of `rows`.
     pub fn size_tables(&mut self, rows: impl FnMut(&TableConfig) -> u64) {
         self.model.size_tables(rows);
         self.note_table_rows();
@@ -96,7 +96,7 @@ impl JobConfig {
         self.data.table_rows = known.map(rows).collect();
     }
 
-    /// The job as TOML, overrides included; [`JobConfig::parse`] gives it back.
+    /// Formats the job as TOML, including overrides. [`JobConfig::parse`] restores it.
     ///
     /// # Errors
     /// [`ConfigError::Syntax`] if a number cannot be written as TOML.
@@ -135,8 +135,8 @@ impl JobConfig {
         Ok(())
     }
 
-    /// Refuses `rows = "auto"` where the data has no number of rows to give, and figures that
-    /// nothing would make.
+    /// Rejects `rows = "auto"` if the data cannot determine the number of rows, and metrics that
+    /// nothing would compute.
     fn check_auto(&self) -> Result<(), ConfigError> {
         if let Some(label) = &self.data.label
             && label.positive_from.is_some()
@@ -176,7 +176,7 @@ impl JobConfig {
         Ok(())
     }
 
-    /// Refuses what text files cannot be read with.
+    /// Rejects options that do not apply to text files.
     fn check_text(&self) -> Result<(), ConfigError> {
         let data = &self.data;
         for (key, text, most) in
@@ -211,7 +211,7 @@ impl JobConfig {
         Ok(())
     }
 
-    /// Refuses rules for ids where there is nothing to which they could apply.
+    /// Rejects rules for ids that do not apply to any column.
     fn check_ids(&self) -> Result<(), ConfigError> {
         for column in &self.data.categorical {
             let (text, exact) = match (column.kind, self.data.ids) {

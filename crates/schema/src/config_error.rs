@@ -1,24 +1,25 @@
-//! Why a configuration is refused.
+//! The error type of configurations.
 
-/// Why a configuration was refused.
+/// A configuration is invalid. The texts name the key, and the line if it is known.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// The text is not TOML.
+    /// The text is not valid TOML.
     #[error("{message}")]
     Syntax {
-        /// What the parser said, with the line where it is known.
+        /// Message of the parser, with the line if it is known.
         message: String,
     },
-    /// Keys are unknown or missing, or values are of another kind: all there are, one a line.
+    /// Some keys are unknown or missing, or values have the wrong type. All problems are listed,
+    /// one per line.
     #[error("{}", numbered(problems))]
     Keys {
-        /// What is wrong with each.
+        /// One text per problem.
         problems: Vec<String>,
     },
-    /// An override could not be applied.
+    /// An override cannot be applied.
     #[error("--set {key}: {problem}")]
     Override {
-        /// The key as given.
+        /// As given by the user.
         key: String,
         problem: String,
     },
@@ -26,12 +27,12 @@ pub enum ConfigError {
     #[error("{key}: {problem}")]
     Shape {
         key: String,
-        /// What is wrong, with the layer and both numbers.
+        /// The problem, with the layer and both numbers.
         problem: String,
     },
 }
 
-/// A single problem, or how many there are and each on a line.
+/// Formats a single problem, or the number of problems with one per line.
 fn numbered(problems: &[String]) -> String {
     match problems {
         [one] => one.clone(),

@@ -1,5 +1,4 @@
-//! How often each id of a table occurs: uniform, Zipf, or by a measured histogram of reuse. Knows
-//! nothing of files or labels.
+//! Frequencies of the ids of a table: uniform, Zipf, or a measured histogram of reuse.
 
 mod law;
 mod reuse;
@@ -17,17 +16,18 @@ pub enum IndexDistribution {
     Uniform,
     /// `P(rank k) ∝ k^-exponent` over exactly the table's rows.
     Zipf {
-        /// Skew; 1.05 is typical of production tables.
+        /// Skew of the distribution. 1.05 is typical of production tables.
         exponent: f64,
     },
-    /// Rows by how often a batch uses each.
+    /// Rows classified by their number of uses per batch.
     Reuse(ReuseHistogram),
 }
 
 impl IndexDistribution {
-    /// The frequency rank in `0..rows` (0 is the most frequent) at the quantile `u` in `[0, 1)`.
+    /// Returns the frequency rank in `0..rows` (0 is the most frequent) at the quantile `u` in `[0,
+    /// 1)`.
     ///
-    /// Zipf uses the inverse of the continuous law, bounded to `rows` ranks.
+    /// Zipf uses the inverse of the continuous distribution, bounded to `rows` ranks.
     #[must_use]
     pub fn rank_at(self, u: f64, rows: u64) -> u64 {
         match self {
@@ -46,14 +46,14 @@ impl IndexDistribution {
         }
     }
 
-    /// The row at the quantile `u`: frequency ranks scattered so that hot rows are not neighbours.
+    /// Returns the row at the quantile `u`. Frequent rows are scattered over the table.
     #[must_use]
     pub fn row_at(self, u: f64, rows: u64) -> u64 {
         row_of(self.rank_at(u, rows), rows)
     }
 }
 
-/// The row that has a frequency rank: scattered, so that hot rows are not neighbours.
+/// Returns the row with a frequency rank. The mapping scatters frequent rows over the table.
 #[must_use]
 pub fn row_of(rank: u64, rows: u64) -> u64 {
     ((u128::from(rank) * 2_654_435_761 + 12_345) % u128::from(rows)) as u64

@@ -1,31 +1,30 @@
-//! What a look at a file found, column by column: what a configuration is proposed from. Reading is
-//! `data`'s, deciding is `proposal`'s.
+//! Statistics of a file's columns, from which a configuration is proposed. `data` computes them,
+//! and `proposal` decides.
 
 use serde::Serialize;
 
 use crate::source::{DataFormat, NumberForm};
 
-/// A file, or several of the same layout.
+/// The facts of one file, or of several files with the same layout.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FileFacts {
     pub format: DataFormat,
-    /// What stands between fields, where that is no comma.
+    /// Separator of fields; `None` for a comma.
     pub delimiter: Option<String>,
-    /// What encloses fields, where that is no `"`.
+    /// Quote character of fields; `None` for `"`.
     pub quote: Option<String>,
-    /// Whether the columns are named by the file.
+    /// Whether the file names its columns.
     pub has_names: bool,
-    /// A published layout, if it is one.
+    /// The published layout that the file has, if any.
     pub layout: Option<KnownLayout>,
-    /// Rows of all files.
+    /// Number of rows over all files.
     pub rows: u64,
-    /// Text that stands for missing values.
+    /// Text that represents missing values.
     pub missing: Option<String>,
-    /// The columns in order.
     pub columns: Vec<ColumnFacts>,
 }
 
-/// A published layout.
+/// A published layout of data files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KnownLayout {
@@ -34,12 +33,12 @@ pub enum KnownLayout {
     /// MovieLens' user, item, rating and time.
     MovieLens,
     Avazu,
-    /// Criteo's days as the arrays of TorchRec and MLPerf.
+    /// Criteo's days as arrays, in the format of TorchRec and MLPerf.
     Arrays,
 }
 
 impl KnownLayout {
-    /// As people call it.
+    /// Returns the layout's name for messages.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -51,80 +50,80 @@ impl KnownLayout {
     }
 }
 
-/// One column, over all rows.
+/// Statistics of one column over all rows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ColumnFacts {
     pub name: String,
-    /// The type in the file, if no reader handles it.
+    /// Type in the file, if no reader supports it.
     pub unreadable: Option<String>,
-    /// Rows with a value.
+    /// Number of rows with a value.
     pub present: u64,
     pub missing: u64,
-    /// Different values; of a list, of whole lists.
+    /// Number of distinct values. For lists, whole lists are compared.
     pub distinct: u64,
-    /// Whether that was counted, not estimated.
+    /// Whether `distinct` is exact rather than estimated.
     pub is_counted: bool,
-    /// Values that occur once; 0 where that is not known.
+    /// Number of values that occur once; 0 if unknown.
     pub once: u64,
-    /// Values that are whole numbers of 64 bits.
+    /// Number of values that are 64-bit integers.
     pub integers: u64,
-    /// Values that are whole numbers written with digits alone, of 2^53 or more: a number of 64
-    /// bits with a fraction cannot tell them apart.
+    /// Number of integers, written with digits only, that are 2^53 or more. A 64-bit float cannot
+    /// distinguish them.
     pub large_integers: u64,
-    /// Whole numbers that do not fit in 64 bits. `large_integers` counts them too.
+    /// Number of integers that do not fit 64 bits. They also count in `large_integers`.
     pub integers_beyond_64_bits: u64,
-    /// Different texts that are the same whole number as another text, such as `007` and `7`.
+    /// Number of texts that equal another text as an integer, such as `007` and `7`.
     pub merged_texts: u64,
-    /// The form in which most values are numbers.
+    /// The number format that most values match.
     pub number_form: NumberForm,
-    /// The first value that is a number in another form than plain ones.
+    /// The first value in a number format other than plain.
     pub example: Option<String>,
-    /// Another form in which as many values are numbers, but other ones: 1,002 may be either.
+    /// Another format that matches as many values but gives other numbers: 1,002 has two readings.
     pub other_form: Option<NumberForm>,
-    /// Values that are numbers in that form.
+    /// Number of values that match `number_form`.
     pub numbers: u64,
-    /// The form in which most values are times, if they are any.
+    /// Statistics of the values as times, if most values are times.
     pub times: Option<TimeFacts>,
-    /// What the values are as lists, if they may be lists.
+    /// Statistics of the values as lists, if they may be lists.
     pub list: Option<ListFacts>,
     pub least: Option<f64>,
     pub greatest: Option<f64>,
-    /// Mean of the numbers.
+    /// Mean of the numeric values.
     pub mean: f64,
     pub deviation: f64,
-    /// Whether no value, as a number or as a time, is less than the one before.
+    /// Whether the values are ascending, as numbers or as times.
     pub is_sorted: bool,
-    /// All values with their counts, the most frequent first, where there are no more than 64.
+    /// All values with their counts, most frequent first, if there are at most 64.
     pub values: Vec<(String, u64)>,
 }
 
-/// Values as times.
+/// Statistics of a column's values as times.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TimeFacts {
-    /// In the letters of strftime; ISO 8601 if none.
+    /// Format in strftime notation; `None` for ISO 8601.
     pub format: Option<String>,
-    /// Another form in which as many values are times, but other ones: day and month may change
-    /// places.
+    /// Another format that matches as many values but gives other times: day and month may be
+    /// swapped.
     pub other_format: Option<String>,
-    /// Values that are times of this form.
+    /// Number of values in this format.
     pub count: u64,
-    /// The first, in seconds since 1970.
+    /// Earliest time, in seconds since 1970.
     pub least: f64,
     pub greatest: f64,
-    /// Whether some have a time of the day.
+    /// Whether some values have a time of day.
     pub has_clock: bool,
 }
 
-/// Values as lists.
+/// Statistics of a column's values as lists.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ListFacts {
-    /// What stands between the elements; none where the file has lists of its own.
+    /// Separator of elements; `None` if the file format has lists.
     pub separator: Option<String>,
-    /// Elements of all lists.
+    /// Number of elements over all lists.
     pub elements: u64,
     pub distinct: u64,
-    /// Elements that are whole numbers.
+    /// Number of elements that are integers.
     pub integers: u64,
-    /// Elements that occur once; 0 where that is not known.
+    /// Number of elements that occur once; 0 if unknown.
     pub once: u64,
 }

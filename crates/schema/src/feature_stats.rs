@@ -1,39 +1,37 @@
-//! How a sparse feature is used: ids of its bags, and how often each row is looked up. What a
-//! prediction needs of data that nobody has read.
+//! Statistics of a sparse feature's use: ids per bag and the frequencies of rows. They replace data
+//! that was not read in a prediction.
 
 use serde::Serialize;
 
 use crate::distribution::IndexDistribution;
 use crate::model::ModelConfig;
 
-/// The use of one sparse feature, batch after batch.
+/// The use of one sparse feature per batch.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct FeatureStats {
-    /// Ids of a bag, on average; those beyond a sequence's length are not looked up.
+    /// Mean number of ids per bag. Ids beyond a sequence's length are not looked up.
     pub ids_per_bag: f64,
-    /// Ids of the longest bag.
+    /// Number of ids in the longest bag.
     pub longest_bag: u64,
-    /// How often each row of its table is looked up.
+    /// Distribution of lookups over the rows of the table.
     pub ids: IndexDistribution,
 }
 
-/// Why statistics are none.
+/// The mean number of ids per bag is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[error(
     "feature statistics: expected from 0 to {longest} ids a bag on average, the longest bag having {longest}, got {mean}"
 )]
 pub struct FeatureStatsError {
-    /// The mean that was given.
     pub mean: f64,
-    /// The longest bag that was given.
     pub longest: u64,
 }
 
 impl FeatureStats {
-    /// Bags of so many ids on average and at most.
+    /// Creates statistics from the mean and the maximum number of ids per bag.
     ///
     /// # Errors
-    /// [`FeatureStatsError`] where the mean is no number, below 0 or above the longest bag.
+    /// [`FeatureStatsError`] if the mean is not finite, is negative, or exceeds the maximum.
     pub fn new(
         ids_per_bag: f64,
         longest_bag: u64,
@@ -45,7 +43,8 @@ impl FeatureStats {
         Ok(Self { ids_per_bag, longest_bag, ids })
     }
 
-    /// All bags of one length, all rows alike, for each feature of a model.
+    /// Returns statistics for each feature of a model with bags of equal length and uniform
+    /// lookups.
     #[must_use]
     pub fn uniform(model: &ModelConfig, ids_per_bag: u32) -> Vec<Self> {
         let one = Self {
@@ -63,7 +62,7 @@ mod tests {
     use crate::distribution::IndexDistribution;
 
     #[test]
-    fn a_mean_lies_between_nothing_and_the_longest_bag() {
+    fn mean_must_be_between_zero_and_the_longest_bag() {
         let check = |mean, longest| FeatureStats::new(mean, longest, IndexDistribution::Uniform);
         assert!(check(1.5, 4).is_ok() && check(0.0, 0).is_ok());
         for (mean, longest) in [(5.0, 4), (-1.0, 4), (f64::NAN, 4)] {

@@ -1,12 +1,12 @@
-//! The type of a file by its first bytes: compressed, an archive, or something else. The one list
-//! for data and traces.
+//! Detects the type of a file by its first bytes: compressed, an archive, or other content. Data
+//! and traces share this list.
 //!
-//! Ignores file names, which are often wrong.
+//! File names are ignored, because they are often wrong.
 
-/// Bytes that decide: a tar header.
+/// Number of bytes needed for detection, which is the size of a tar header.
 pub const HEAD: usize = 512;
 
-/// What first bytes announce.
+/// The container format of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileForm {
     Gzip,
@@ -15,14 +15,14 @@ pub enum FileForm {
     Xz,
     Zip,
     Tar,
-    /// Anything else, a text at best.
+    /// Any other content, possibly text.
     Plain,
 }
 
-/// Where the checksum of a tar header stands.
+/// Position of the checksum in a tar header.
 const CHECKSUM: std::ops::Range<usize> = 148..156;
 
-/// First bytes of formats that neither data nor traces are read from.
+/// Signatures of formats that are read neither as data nor as traces.
 const KNOWN: [(&[u8], &str); 35] = [
     (b"\x89PNG\r\n\x1a\n", "a PNG image"),
     (b"\xff\xd8\xff", "a JPEG image"),
@@ -61,16 +61,16 @@ const KNOWN: [(&[u8], &str); 35] = [
     (b"<html", "an HTML page"),
 ];
 
-/// What the first bytes announce.
+/// Detects the container format from the first bytes of a file.
 #[must_use]
-pub fn recognise(head: &[u8]) -> FileForm {
-    // RFC 1952; its only method is 8.
+pub fn recognize(head: &[u8]) -> FileForm {
+    // RFC 1952; its only compression method is 8.
     if head.starts_with(&[0x1f, 0x8b, 8]) || matches!(head, [0x1f, 0x8b]) {
         FileForm::Gzip
     } else if is_zstd(head) {
         FileForm::Zstd
     } else if matches!(head, [b'B', b'Z', b'h', b'1'..=b'9', 0x31, 0x41, ..]) {
-        // The mark of a block follows the size of blocks.
+        // The signature of a block follows the digit for the block size.
         FileForm::Bzip2
     } else if head.starts_with(b"\xfd7zXZ\0") {
         FileForm::Xz
@@ -83,10 +83,10 @@ pub fn recognise(head: &[u8]) -> FileForm {
     }
 }
 
-/// The name of what a file is that is no text, if it is known.
+/// Names the format of a file that is not text, if it is known.
 #[must_use]
 pub fn name(head: &[u8]) -> Option<&'static str> {
-    match recognise(head) {
+    match recognize(head) {
         FileForm::Gzip => return Some("gzip data"),
         FileForm::Zstd => return Some("Zstandard data"),
         FileForm::Bzip2 => return Some("bzip2 data"),
@@ -105,13 +105,13 @@ pub fn name(head: &[u8]) -> Option<&'static str> {
     known.map(|(_, name)| *name)
 }
 
-/// RFC 8878: a frame, or one that is to be skipped.
+/// Detects a Zstandard frame or a skippable frame, RFC 8878.
 fn is_zstd(head: &[u8]) -> bool {
     head.starts_with(&[0x28, 0xb5, 0x2f, 0xfd])
         || matches!(head, [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..])
 }
 
-/// A header of any tar is right by its own checksum; a cut one is known by its name.
+/// A complete tar header is detected by its checksum, a truncated one by its signature.
 fn is_tar(head: &[u8]) -> bool {
     let Some(header) = head.get(..HEAD) else {
         return head.get(257..262) == Some(b"ustar");
@@ -126,12 +126,12 @@ fn is_tar(head: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{FileForm, name, recognise};
+    use super::{FileForm, name, recognize};
 
     #[test]
-    fn first_bytes_tell() {
+    fn formats_are_detected_by_first_bytes() {
         let check =
-            |head: &[u8], form, called| assert_eq!((recognise(head), name(head)), (form, called));
+            |head: &[u8], form, called| assert_eq!((recognize(head), name(head)), (form, called));
         check(b"", FileForm::Plain, Some("an empty file"));
         check(b" \n", FileForm::Plain, Some("white space only"));
         check(&[0; 600], FileForm::Plain, Some("zero bytes only"));
@@ -148,13 +148,13 @@ mod tests {
     }
 
     #[test]
-    fn a_tar_header_is_known_by_its_checksum() {
+    fn tar_header_is_detected_by_its_checksum() {
         let mut bytes = vec![0; super::HEAD];
         bytes[..6].copy_from_slice(b"x.json");
         let sum = 8 * 32 + b"x.json".iter().map(|&byte| u32::from(byte)).sum::<u32>();
         bytes[148..155].copy_from_slice(format!("{sum:06o}\0").as_bytes());
-        assert_eq!(recognise(&bytes), FileForm::Tar);
+        assert_eq!(recognize(&bytes), FileForm::Tar);
         bytes[3] ^= 1;
-        assert_eq!(recognise(&bytes), FileForm::Plain);
+        assert_eq!(recognize(&bytes), FileForm::Plain);
     }
 }

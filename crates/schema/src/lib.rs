@@ -1,8 +1,7 @@
-//! The shared nouns of rowmill: configurations, batches, plans, operations and units, as plain
-//! data.
+//! The shared types of rowmill as plain data: configurations, batches, plans, operations and units.
 //!
-//! Pure: no files, no clock, no threads, no environment. Every other crate stands on this one, and
-//! it knows none of them.
+//! This crate uses neither files nor clocks nor threads nor the environment. All other crates may
+//! depend on it.
 
 pub mod batch;
 pub mod config;

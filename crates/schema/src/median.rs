@@ -1,6 +1,7 @@
-//! The median: one definition for tables, rules, models and processes.
+//! The median, with one definition for the whole workspace.
 
-/// The middle value, or the mean of the two in the middle; `None` of none. Sorts the values.
+/// Sorts the values and returns the middle one, or the mean of the two middle ones. `None` if there
+/// are no values.
 ///
 /// # Cost
 /// `O(n log n)`.
@@ -11,8 +12,8 @@ pub fn float_median(values: &mut [f64]) -> Option<f64> {
     Some(f64::midpoint(*low, values[values.len() / 2]))
 }
 
-/// The middle value, or the mean of the two in the middle, rounded down; `None` of none. Sorts the
-/// values.
+/// Sorts the values and returns the middle one, or the mean of the two middle ones, rounded down.
+/// `None` if there are no values.
 ///
 /// # Cost
 /// `O(n log n)`.
@@ -29,7 +30,7 @@ mod tests {
     use super::{float_median, integer_median};
 
     #[test]
-    fn the_median_of_two_values_is_their_mean() {
+    fn median_of_two_values_is_their_mean() {
         assert_eq!(integer_median(&mut [30, 10]), Some(20));
         assert_eq!(integer_median(&mut [-4, -1]), Some(-3));
         assert_eq!(integer_median(&mut [-4, -1, 3, 2]), Some(0));

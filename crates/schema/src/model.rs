@@ -1,5 +1,5 @@
-//! A recommendation model as plain data: tables, dense arch, interaction, over arch and loss.
-//! Knows nothing of weights or of where the tables live; see `plan` for that.
+//! The architecture of a recommendation model: tables, dense arch, interaction, over arch and loss.
+//! Weights are not part of it; `plan` assigns tables to ranks.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,30 +7,29 @@ use crate::batch::JaggedTensor;
 use crate::config_error::ConfigError;
 use crate::unit::Bytes;
 
-/// How the rows of a bag become one vector.
+/// The reduction of a bag's rows to one vector.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pooling {
-    /// Sum of the rows; an empty bag gives zeros.
+    /// Sum of the rows; zeros for an empty bag.
     #[default]
     Sum,
-    /// Mean of the rows; an empty bag gives zeros.
+    /// Mean of the rows; zeros for an empty bag.
     Mean,
-    /// No pooling: each of the first [`TableConfig::sequence_length`] ids gives a vector of its
-    /// own, zeros where a bag has fewer, and later ids are left out. TorchRec's
-    /// `EmbeddingCollection` with `JaggedTensor.to_padded_dense`.
+    /// No pooling. Each of the first [`TableConfig::sequence_length`] ids gives a separate vector;
+    /// shorter bags are padded with zeros, and later ids are ignored. This corresponds to
+    /// TorchRec's `EmbeddingCollection` with `JaggedTensor.to_padded_dense`.
     None,
 }
 
-/// Longest sequence of a table without pooling.
+/// Limit of the sequence length for tables without pooling.
 pub const SEQUENCE_LENGTH_MAX: usize = 65_536;
 
 /// The format of a table's weights in memory and in checkpoints. Sums, gradients and optimizer
-/// state are f32 in any case; writing to a 16-bit table rounds stochastically.
+/// state are always f32; writing to a 16-bit table rounds stochastically.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DataType {
-    /// 4 bytes.
     #[default]
     F32,
     /// 2 bytes: 11 significant bits, up to 65504.
@@ -40,7 +39,7 @@ pub enum DataType {
 }
 
 impl DataType {
-    /// Bytes of a weight.
+    /// Returns the size of a weight in bytes.
     #[must_use]
     pub fn bytes(self) -> usize {
         match self {
@@ -54,31 +53,30 @@ impl DataType {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TableConfig {
-    /// Unique name; `t{0..7}` stands for eight such tables.
+    /// Unique name. `t{0..7}` defines eight tables.
     pub name: String,
-    /// R, the number of rows; [`AUTO_ROWS`] until the data says how many.
+    /// R, the number of rows; [`AUTO_ROWS`] until the data determines it.
     #[serde(with = "rows")]
     pub rows: u64,
-    /// D, the embedding dim.
+    /// D, the embedding dimension.
     pub dim: usize,
-    /// Pooling of all features of this table.
+    /// Applies to all features of this table.
     #[serde(default)]
     pub pooling: Pooling,
-    /// Vectors that a bag gives where it is not pooled; only there.
+    /// Number of vectors per bag; only without pooling.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sequence_length: Option<usize>,
-    /// Format of the weights.
     #[serde(default)]
     pub data_type: DataType,
-    /// The features that look ids up here; the table's own name if left out.
+    /// The features that use this table. If empty, the feature with the table's own name.
     #[serde(default)]
     pub features: Vec<String>,
 }
 
-/// Stands for `rows = "auto"`: as many rows as the ids of the training data need.
+/// Represents `rows = "auto"`: as many rows as the ids of the training data need.
 pub const AUTO_ROWS: u64 = 0;
 
-/// `rows` as configurations have it: a number, or `"auto"`.
+/// Reads and writes `rows`, which is a number or `"auto"`.
 mod rows {
     use serde::de::{Error, Unexpected, Visitor};
     use serde::{Deserializer, Serializer};
@@ -123,20 +121,20 @@ mod rows {
 }
 
 impl TableConfig {
-    /// Whether the data is to say how many rows it has.
+    /// Whether the data determines the number of rows.
     #[must_use]
     pub fn is_auto(&self) -> bool {
         self.rows == AUTO_ROWS
     }
 
-    /// Vectors that a bag of each of its features gives: 1 if it is pooled.
+    /// Returns the number of vectors per bag: 1 with pooling.
     #[must_use]
     pub fn vectors(&self) -> usize {
         self.sequence_length.unwrap_or(1)
     }
 }
 
-/// Which triangle of the pairwise products the dot interaction keeps, and in which order.
+/// The half of the matrix of pairwise products that the dot interaction keeps, and its order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TriangleOrder {
@@ -147,32 +145,30 @@ pub enum TriangleOrder {
     Upper,
 }
 
-/// How the dense vector, where there is one, and those of the sparse features meet. A feature
-/// without pooling counts as one feature per position.
+/// The combination of the dense vector, if there is one, with the vectors of the sparse features. A
+/// feature without pooling counts as one feature per position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind", deny_unknown_fields)]
 pub enum Interaction {
-    /// Pairwise dot products of the dense output and all pooled vectors, after the dense output;
-    /// those of the pooled vectors alone where there are no dense features.
+    /// The dense output, followed by the pairwise dot products of all vectors. Without dense
+    /// features, only the products of the pooled vectors.
     Dot {
-        /// Order of the pairs.
         #[serde(default)]
         order: TriangleOrder,
-        /// Whether the products of a vector with itself are kept.
+        /// Whether products of a vector with itself are kept.
         #[serde(default)]
         itself: bool,
     },
     Cat,
     /// Low-rank cross network: `x_{l+1} = x₀ ⊙ (W_l V_l x_l + b_l) + x_l`.
     DcnV2 {
-        /// Number of cross layers.
         layers: usize,
         /// Rank of each layer's product `W V`.
         rank: usize,
     },
 }
 
-/// The loss over a batch; both are means over samples.
+/// The loss of a batch, as the mean over its samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Loss {
@@ -182,7 +178,7 @@ pub enum Loss {
     Mse,
 }
 
-/// The initial distribution of the dense parameters. Tables are always U(±1/√rows).
+/// The initial distribution of the dense parameters. Tables always use U(±1/√rows).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DenseInit {
@@ -193,32 +189,30 @@ pub enum DenseInit {
     Torchrec,
 }
 
-/// A model. Obtain a valid one from [`crate::JobConfig::parse`] or check with
+/// A complete model. [`crate::JobConfig::parse`] returns a valid one; other sources must call
 /// [`ModelConfig::check`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelConfig {
-    /// A name for people.
+    /// For display only.
     pub name: String,
     /// Seed of the initial weights.
     #[serde(default = "default_seed")]
     pub seed: u64,
-    /// No table keeps more rows than this; ids wrap around. For trying a large model on a small
+    /// Limit of the rows per table; larger ids wrap around. Allows trying a large model on a small
     /// machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rows_cap: Option<u64>,
-    /// Width of the dense input; that of the data's dense columns if left out.
+    /// Width of the dense input. If omitted, the number of dense columns in the data.
     #[serde(default = "dense_features_of_the_data")]
     pub dense_features: usize,
     /// Widths of the bottom MLP's layers, without the input.
     #[serde(default)]
     pub bottom: Vec<usize>,
-    /// Widths of the top MLP's layers, without the input; ends in 1.
+    /// Widths of the top MLP's layers, without the input. The last is 1.
     pub top: Vec<usize>,
-    /// How bottom MLP and tables meet.
     pub interaction: Interaction,
     pub loss: Loss,
-    /// Initial distribution of the dense parameters.
     #[serde(default)]
     pub init: DenseInit,
     pub tables: Vec<TableConfig>,
@@ -228,27 +222,26 @@ fn default_seed() -> u64 {
     42
 }
 
-/// Stands for a width that [`crate::JobConfig`] takes from the data.
+/// Represents a width that [`crate::JobConfig`] takes from the data.
 const DENSE_FEATURES_OF_THE_DATA: usize = usize::MAX;
 
 fn dense_features_of_the_data() -> usize {
     DENSE_FEATURES_OF_THE_DATA
 }
 
-/// One sparse feature, in the model's feature order (tables in order, then features within a
-/// table).
+/// One sparse feature, in the model's feature order: by table, then by feature within the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Feature<'a> {
-    /// Name of the feature, which is its column's name.
+    /// Name of the feature and its column.
     pub name: &'a str,
-    /// Position of its table.
+    /// Index of its table.
     pub table: usize,
     /// First column of its vectors in `[B, ΣD]`.
     pub column: usize,
 }
 
 impl ModelConfig {
-    /// Expands ranges of tables, applies `rows_cap` and fills in what was left out.
+    /// Expands ranges of tables, applies `rows_cap` and fills in defaults.
     pub(crate) fn complete(&mut self, dense_columns: usize) {
         if self.dense_features == DENSE_FEATURES_OF_THE_DATA {
             self.dense_features = dense_columns;
@@ -268,8 +261,8 @@ impl ModelConfig {
         }
     }
 
-    /// Gives every table that the data sizes the rows that `rows` says for it; `rows_cap` holds for
-    /// them too.
+    /// Sets the rows of every table with `rows = "auto"` to the result of `rows`, limited by
+    /// `rows_cap`.
     pub fn size_tables(&mut self, mut rows: impl FnMut(&TableConfig) -> u64) {
         for at in 0..self.tables.len() {
             if self.tables[at].is_auto() {
@@ -279,13 +272,13 @@ impl ModelConfig {
         }
     }
 
-    /// Whether the data has yet to say how many rows a table has.
+    /// Whether the data has yet to determine the rows of a table.
     #[must_use]
     pub fn has_auto_tables(&self) -> bool {
         self.tables.iter().any(TableConfig::is_auto)
     }
 
-    /// All sparse features in the order of a batch's [`crate::JaggedTensor`].
+    /// Lists all sparse features in the order of a batch's [`crate::JaggedTensor`].
     #[must_use]
     pub fn features(&self) -> Vec<Feature<'_>> {
         let mut column = 0;
@@ -299,54 +292,55 @@ impl ModelConfig {
         features
     }
 
-    /// Vectors of all sparse features: one for each that is pooled, one per position of the others.
+    /// Counts the vectors of all sparse features: one per pooled feature, one per position of the
+    /// others.
     #[must_use]
     pub fn sparse_vectors(&self) -> usize {
         self.tables.iter().map(|table| table.vectors() * table.features.len()).sum()
     }
 
-    /// ΣD over the vectors of all sparse features.
+    /// Returns ΣD over the vectors of all sparse features.
     #[must_use]
     pub fn pooled_width(&self) -> usize {
         self.tables.iter().map(|table| table.dim * table.vectors() * table.features.len()).sum()
     }
 
-    /// Ids of a batch that lie beyond their table's sequence length and are not looked up.
+    /// Counts the ids of a batch beyond their table's sequence length, which are not looked up.
     #[must_use]
     pub fn ids_left_out(&self, sparse: &JaggedTensor) -> usize {
         let lengths = self
             .tables
             .iter()
             .flat_map(|table| std::iter::repeat_n(table.sequence_length, table.features.len()));
-        let of_feature = |(feature, length): (usize, Option<usize>)| -> usize {
+        let left_out_of_feature = |(feature, length): (usize, Option<usize>)| -> usize {
             let Some(length) = length else { return 0 };
             let beyond = |sample| sparse.bag(feature, sample).len().saturating_sub(length);
             (0..sparse.batch_size).map(beyond).sum()
         };
-        lengths.enumerate().map(of_feature).sum()
+        lengths.enumerate().map(left_out_of_feature).sum()
     }
 
-    /// Width of the bottom MLP's output.
+    /// Returns the width of the bottom MLP's output.
     #[must_use]
     pub fn dense_width(&self) -> usize {
         self.bottom.last().copied().unwrap_or(self.dense_features)
     }
 
-    /// Whether samples have a dense vector beside those of their features.
+    /// Whether samples have a dense vector in addition to sparse features.
     #[must_use]
     pub fn has_dense(&self) -> bool {
         self.dense_width() > 0
     }
 
-    /// Vectors that meet in the interaction: the dense one, where there is one, and those of all
+    /// Counts the vectors in the interaction: the dense vector, if there is one, and those of all
     /// sparse features.
     #[must_use]
     pub fn vectors(&self) -> usize {
         self.sparse_vectors() + usize::from(self.has_dense())
     }
 
-    /// Elements of the vectors that the dot interaction multiplies: those of the dense one, or of
-    /// the tables where there is none.
+    /// Returns the dimension of the vectors in the dot interaction: that of the dense vector, or
+    /// that of the tables if there is none.
     #[must_use]
     pub fn dot_dim(&self) -> usize {
         match self.tables.first() {
@@ -355,7 +349,7 @@ impl ModelConfig {
         }
     }
 
-    /// Width of the interaction's output, which is the top MLP's input.
+    /// Returns the width of the interaction's output, which is the input of the top MLP.
     #[must_use]
     pub fn interaction_width(&self) -> usize {
         let vectors = self.vectors();
@@ -370,7 +364,7 @@ impl ModelConfig {
         }
     }
 
-    /// Weights of all tables, each in its data type, and their optimizer state, in f32.
+    /// Returns the size of all tables in their data types, plus their optimizer state in f32.
     #[must_use]
     pub fn table_bytes(&self, optimizer: crate::Optimizer) -> Bytes {
         let bytes = |table: &TableConfig| {
@@ -381,10 +375,10 @@ impl ModelConfig {
         Bytes(self.tables.iter().map(bytes).fold(0, u64::saturating_add))
     }
 
-    /// Refuses impossible shapes.
+    /// Rejects impossible shapes.
     ///
     /// # Errors
-    /// [`ConfigError::Shape`] names the key, the layer and both numbers.
+    /// [`ConfigError::Shape`] with the key, the layer and both numbers.
     pub fn check(&self) -> Result<(), ConfigError> {
         self.check_widths()?;
         self.check_tables()?;

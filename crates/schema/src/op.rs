@@ -1,14 +1,13 @@
-//! The trainer's operations with their shapes, and the work each does: FLOPs and bytes.
+//! The operations of the trainer with their shapes, FLOPs and bytes.
 //!
-//! [`Op`] names what the trainer executes, no more; PyTorch's operations never enter it. Benches,
-//! traces and (later) predictions all take FLOPs and bytes from [`Op::work`], so they are written
-//! here once.
+//! [`Op`] covers only what the trainer executes, not the operators of PyTorch. Benchmarks, traces
+//! and predictions all use [`Op::work`], so the formulas exist only here.
 
 use crate::optimizer::Optimizer;
 use crate::training::Precision;
 
-/// Which of a linear layer's three matrix products; `m`, `n`, `k` in [`Op::Gemm`] are the product's
-/// own.
+/// One of the three matrix products of a linear layer. `m`, `n`, `k` in [`Op::Gemm`] are those of
+/// the product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GemmProduct {
     /// `Y[B, out] = X[B, in] Wᵀ`.
@@ -22,14 +21,14 @@ pub enum GemmProduct {
 /// An operation of the trainer, with its shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Waiting for the loader's next batch.
+    /// Waits for the loader's next batch.
     InputWait { batch_size: usize },
-    /// Ids to the ranks that own them.
+    /// Sends ids to the ranks that own them.
     InputDist {
         /// Ids sent by this rank.
         ids: usize,
     },
-    /// Pooled lookup of all local tiles.
+    /// Looks up and pools all local tiles.
     EmbeddingForward {
         bags: usize,
         ids: usize,
@@ -37,55 +36,53 @@ pub enum Op {
         elements: usize,
         /// Σ over bags of D.
         pooled_elements: usize,
-        /// Σ over ids of the bytes of a row.
+        /// Σ over ids of the row size in bytes.
         row_bytes: usize,
     },
-    /// Pooled vectors to the ranks of their samples.
+    /// Sends pooled vectors to the ranks of their samples.
     OutputDist {
         /// f32 values sent by this rank.
         elements: usize,
     },
-    /// Gradients of pooled vectors back to the owners of the rows.
+    /// Sends gradients of pooled vectors to the owners of the rows.
     GradientDist {
         /// f32 values sent by this rank.
         elements: usize,
     },
-    /// Sort, sum and fused row update of all local tiles.
+    /// Sorts and sums gradients, and updates the rows of all local tiles, fused.
     EmbeddingBackward {
         ids: usize,
-        /// Distinct rows updated, over all tiles.
+        /// Distinct updated rows, over all tiles.
         unique_rows: usize,
         /// Σ over ids of D.
         elements: usize,
         /// Σ over distinct rows of D.
         unique_elements: usize,
-        /// Σ over distinct rows of the bytes of a row.
+        /// Σ over distinct rows of the row size in bytes.
         unique_row_bytes: usize,
         /// Σ over bags of D.
         pooled_elements: usize,
         optimizer: Optimizer,
     },
-    /// A matrix product of a linear layer, and what is done to its sums before they are written:
-    /// bias and ReLU forward, the gradient of the ReLU before the layer in
-    /// [`GemmProduct::BackwardInput`], the gradient of the bias in [`GemmProduct::BackwardWeight`].
+    /// A matrix product of a linear layer, including fused operations on its result: bias and ReLU
+    /// in the forward, the gradient of the previous ReLU in [`GemmProduct::BackwardInput`], and the
+    /// gradient of the bias in [`GemmProduct::BackwardWeight`].
     Gemm {
         product: GemmProduct,
-        /// Of what it multiplies.
+        /// Precision of the factors.
         precision: Precision,
-        /// Rows of the result.
         m: usize,
-        /// Columns of the result.
         n: usize,
         k: usize,
     },
-    /// Values laid out as the matrix products read them: the dense features of a batch, or what is
-    /// rounded on its way into products of a lower precision.
+    /// Copies values to the layout of the matrix products: the dense features of a batch, or values
+    /// rounded for products of a lower precision.
     Pack { elements: usize },
-    /// The gradient of a ReLU that no product of the trainer precedes in the backward.
+    /// The gradient of a ReLU that is not fused into a product of the backward.
     ReluBackward { elements: usize },
     /// Pairwise dot products or their backward.
     Interaction { batch_size: usize, vectors: usize, dim: usize, pass: Pass },
-    /// Dense and pooled vectors side by side, or their gradients apart.
+    /// Concatenates dense and pooled vectors, or splits their gradients.
     Concat {
         /// B times the width.
         elements: usize,
@@ -97,38 +94,38 @@ pub enum Op {
         elements: usize,
         pass: Pass,
     },
-    /// Loss and its gradient.
+    /// Computes the loss and its gradient.
     Loss { batch_size: usize },
-    /// Sum of dense gradients over ranks.
+    /// Sums dense gradients over ranks.
     AllReduce { elements: usize },
-    /// Optimizer step of dense parameters. On a single rank, that of a weight under SGD, Adagrad or
-    /// Adam is part of the product that makes its gradient.
+    /// Optimizer step of the dense parameters. On one rank, the SGD, Adagrad and Adam updates of a
+    /// weight are fused into the product that computes its gradient, so they do not appear here.
     DenseUpdate {
         elements: usize,
-        /// Values written once more, as the matrix products read them.
+        /// Values that are also written in the layout of the matrix products.
         packed: usize,
         optimizer: Optimizer,
     },
 }
 
-/// Forward or backward.
+/// Whether an operation belongs to the forward or the backward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pass {
     Forward,
     Backward,
 }
 
-/// What an operation costs at least.
+/// Lower bounds of an operation's cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpWork {
-    /// Floating-point operations, a multiply-add counted as two.
+    /// A multiply-add counts as two.
     pub flops: u64,
     /// Useful bytes read and written, each tensor once.
     pub bytes: u64,
 }
 
 impl Op {
-    /// The name in traces, without the `rowmill::` prefix.
+    /// Returns the name in traces, without the `rowmill::` prefix.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -155,7 +152,7 @@ impl Op {
         }
     }
 
-    /// Shapes of the main tensor arguments, for traces.
+    /// Returns the shapes of the main tensor arguments, for traces.
     #[must_use]
     pub fn shapes(&self) -> Vec<Vec<usize>> {
         match *self {
@@ -184,7 +181,7 @@ impl Op {
         }
     }
 
-    /// FLOPs and useful bytes.
+    /// Computes FLOPs and useful bytes.
     #[must_use]
     pub fn work(&self) -> OpWork {
         let (flops, bytes) = match *self {
@@ -213,7 +210,7 @@ impl Op {
                     Precision::F32 => 4,
                     Precision::Bf16 => 2,
                 };
-                // The gradient of a weight is f32 in either.
+                // The gradient of a weight is always f32.
                 let result = if product == GemmProduct::BackwardWeight { 4 } else { value };
                 (2 * m * n * k, value * (m * k + k * n) + result * m * n)
             }
@@ -234,7 +231,7 @@ impl Op {
             },
             Self::Loss { batch_size } => (8 * batch_size, 16 * batch_size),
             Self::DenseUpdate { elements, packed, optimizer } => {
-                // The few values of row-wise Adagrad are left out.
+                // The few values of row-wise Adagrad are neglected.
                 let (flops, state) = row_update(optimizer, 0, elements);
                 (flops, 12 * elements + 4 * packed + 8 * state)
             }
@@ -243,7 +240,7 @@ impl Op {
     }
 }
 
-/// FLOPs of a row update, and the state values it touches.
+/// Returns the FLOPs of a row update, and the number of state values it accesses.
 fn row_update(optimizer: Optimizer, rows: usize, elements: usize) -> (usize, usize) {
     match optimizer {
         Optimizer::Sgd => (2 * elements, 0),
@@ -261,7 +258,7 @@ mod tests {
     use crate::training::Precision;
 
     #[test]
-    fn useful_bytes_of_the_embedding_follow_the_baselines() {
+    fn useful_bytes_of_the_embedding_match_the_baselines() {
         // 8 tables, B = 2048, L = 32, D = 64, all rows distinct.
         let (ids, bags) = (8 * 2048 * 32, 8 * 2048);
         let forward = Op::EmbeddingForward {
@@ -286,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_product_counts_two_flops_per_multiply_add() {
+    fn multiply_add_counts_as_two_flops() {
         let check = |product, precision, bytes: u64| {
             let op = Op::Gemm { product, precision, m: 2, n: 3, k: 5 };
             assert_eq!(op.work(), OpWork { flops: 60, bytes });

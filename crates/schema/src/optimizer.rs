@@ -1,5 +1,5 @@
-//! Which optimizer updates a parameter, and how its learning rate moves with the step.
-//! The arithmetic lives in `device`; this file names the rule and its constants.
+//! Optimizers and learning-rate schedules: the rules and their constants. The arithmetic is in
+//! `device`.
 
 use serde::{Deserialize, Serialize};
 
@@ -26,23 +26,23 @@ pub enum Optimizer {
     Lamb,
 }
 
-/// What the step of one weight depends on, beside its own gradient and state.
+/// The gradients that the update of one weight depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Granularity {
     Element,
-    /// The gradient of its whole row: such a rule keeps one value of each state for a row.
+    /// Those of the whole row: such a rule keeps one value of each state per row.
     Row,
-    /// Weights and gradient of its whole tensor; of a table, of its row.
+    /// The norms of the whole tensor, or of the row for tables.
     Tensor,
 }
 
 impl Optimizer {
-    /// Every rule.
+    /// All rules, in the order of their declaration.
     pub const ALL: [Self; 6] =
         [Self::Sgd, Self::Adagrad, Self::RowwiseAdagrad, Self::Adam, Self::SparseAdam, Self::Lamb];
 
-    /// What the step of one weight depends on: row-wise Adagrad takes the mean square of a row,
-    /// LAMB two norms.
+    /// Returns what the update of one weight depends on. Row-wise Adagrad uses the mean square of a
+    /// row, LAMB two norms.
     #[must_use]
     pub fn granularity(self) -> Granularity {
         match self {
@@ -52,14 +52,14 @@ impl Optimizer {
         }
     }
 
-    /// Whether the step of a weight depends on the others of its row. Where a table's columns are
-    /// split such a rule is another one; see [`crate::RowScope`].
+    /// Whether the update of a weight depends on other weights of its row. If a table's columns are
+    /// split, such a rule gives different results; see [`crate::RowScope`].
     #[must_use]
     pub fn looks_at_rows(self) -> bool {
         self.granularity() != Granularity::Element
     }
 
-    /// The name that configurations and checkpoints use.
+    /// Returns the name used in configurations and checkpoints.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -72,14 +72,14 @@ impl Optimizer {
         }
     }
 
-    /// State values kept per row of `dim` weights.
+    /// Returns the number of state values per row of `dim` weights.
     #[must_use]
     pub fn state_per_row(self, dim: usize) -> usize {
         let values = if self.granularity() == Granularity::Row { 1 } else { dim };
         self.state_names().len() * values
     }
 
-    /// Names of the parts of the optimizer state. All parts have the same number of values, and a
+    /// Returns the names of the parts of the optimizer state. All parts have the same size, and a
     /// row stores its parts one after another.
     #[must_use]
     pub fn state_names(self) -> &'static [&'static str] {
@@ -97,15 +97,15 @@ impl std::fmt::Display for Optimizer {
     }
 }
 
-/// Where weight decay enters a rule.
+/// The way in which weight decay enters a rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WeightDecayMode {
     #[default]
     None,
-    /// In the gradient: `g + λ w` takes the place of `g`.
+    /// Added to the gradient: `g + λ w` replaces `g`.
     L2,
-    /// Beside it: `w −= η λ w`, out of sight of the rule's state.
+    /// Separate from the gradient: `w −= η λ w`, which does not affect the rule's state.
     Decoupled,
 }
 
@@ -125,14 +125,14 @@ pub struct OptimizerConfig {
     pub kind: Optimizer,
     /// Base learning rate η.
     pub learning_rate: f64,
-    /// ε, added outside the root: of Adam and LAMB beside the corrected one, of SparseAdam beside
-    /// the one before its correction. Ignored by SGD.
+    /// ε, added outside the root. Adam and LAMB add it to the corrected root, SparseAdam to the
+    /// root before its correction. SGD ignores it.
     #[serde(default = "default_epsilon")]
     pub epsilon: f64,
-    /// β₁, the share of the mean gradient kept per step. Adam, SparseAdam and LAMB only.
+    /// β₁, the share of the mean gradient kept per step. Used by Adam, SparseAdam and LAMB.
     #[serde(default = "default_beta1")]
     pub beta1: f64,
-    /// β₂, the share of the mean squared gradient kept per step. Adam, SparseAdam and LAMB only.
+    /// β₂, the share of the mean squared gradient kept per step. Used by Adam, SparseAdam and LAMB.
     #[serde(default = "default_beta2")]
     pub beta2: f64,
     /// λ of the weight decay. Rows of a table decay when a batch looks them up.
@@ -143,7 +143,7 @@ pub struct OptimizerConfig {
 }
 
 impl OptimizerConfig {
-    /// `kind` at `learning_rate`, every other constant as a configuration that leaves it out.
+    /// Creates an optimizer of `kind` with `learning_rate` and the default constants.
     #[must_use]
     pub fn new(kind: Optimizer, learning_rate: f64) -> Self {
         Self {
@@ -160,7 +160,7 @@ impl OptimizerConfig {
     /// Rejects constants that could make a weight NaN or infinite.
     ///
     /// # Errors
-    /// [`ConfigError::Shape`] names the constant below `key`.
+    /// [`ConfigError::Shape`] with the name of the constant below `key`.
     pub fn check(&self, key: &str) -> Result<(), ConfigError> {
         let fail = |name: &str, text| Err(ConfigError::shape(format!("{key}.{name}"), text));
         for (name, value) in [
@@ -171,7 +171,7 @@ impl OptimizerConfig {
             if !value.is_finite() || value < 0.0 {
                 return fail(name, format!("expected a finite number ≥ 0, got {value}"));
             }
-            // The step is taken in f32.
+            // Updates are computed in f32.
             if !(value as f32).is_finite() {
                 let most = f32::MAX;
                 return fail(name, format!("expected at most {most:e}, as f32 has, got {value:e}"));
@@ -213,25 +213,24 @@ fn default_beta2() -> f64 {
     0.999
 }
 
-/// Learning-rate schedule of training steps `s = 0, 1, …`: linear warm-up, hold, polynomial decay,
-/// hold.
+/// The learning-rate schedule over training steps `s = 0, 1, …`: linear warm-up, constant,
+/// polynomial decay, constant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LearningRateSchedule {
     /// Steps of linear warm-up; at step `s` the factor is `(s + 1) / warmup_steps`.
     pub warmup_steps: u64,
-    /// First step of the decay; 0 decay steps means a constant rate.
+    /// First step of the decay. If there are no decay steps, the rate stays constant.
     pub decay_start_step: u64,
-    /// Steps of the decay.
     pub decay_steps: u64,
     /// Exponent of the decay `((end − s) / decay_steps)^decay_power`.
     pub decay_power: f64,
-    /// The decayed factor never falls below this share of the base rate.
+    /// Lower limit of the factor.
     pub decay_floor: f64,
 }
 
 impl LearningRateSchedule {
-    /// The factor on the base learning rate at `step`.
+    /// Returns the factor on the base learning rate at `step`.
     #[must_use]
     pub fn factor(&self, step: u64) -> f64 {
         if step < self.warmup_steps {
@@ -251,7 +250,7 @@ mod tests {
     use super::{LearningRateSchedule, Optimizer, OptimizerConfig, WeightDecayMode};
 
     #[test]
-    fn impossible_constants_are_named() {
+    fn impossible_constants_are_errors() {
         let refused = |spoil: fn(&mut OptimizerConfig)| {
             let mut config = OptimizerConfig::new(Optimizer::Adam, 0.1);
             assert_eq!(config.check("dense"), Ok(()));
@@ -290,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn every_rule_is_listed_by_the_name_that_configurations_use() {
+    fn every_rule_has_its_configuration_name() {
         for kind in Optimizer::ALL {
             let saved = toml::Value::try_from(kind).unwrap();
             assert_eq!(saved.as_str(), Some(kind.name()));

@@ -1,6 +1,6 @@
-//! Names that stand for many: `t{0..7}` is `t0, t1, … t7`, and `*` matches any text.
+//! Patterns for names: `t{0..7}` expands to `t0, t1, … t7`, and `*` matches any text.
 
-/// The names `text` stands for, or `text` itself without a range.
+/// Expands the range in `text`. Returns `text` itself if it has no range.
 #[must_use]
 pub fn expand(text: &str) -> Vec<String> {
     let Some((first, last, head, tail)) = range(text) else { return vec![text.to_owned()] };
@@ -24,7 +24,7 @@ pub fn matches(pattern: &str, name: &str) -> bool {
     let mut parts: Vec<&str> = parts.collect();
     let Some(last) = parts.pop() else { return rest.is_empty() };
     for part in parts {
-        // The leftmost match leaves most for what follows.
+        // The leftmost match leaves the most text for the rest of the pattern.
         let Some(at) = rest.find(part) else { return false };
         rest = &rest[at + part.len()..];
     }

@@ -1,9 +1,9 @@
-//! Who holds what: a sharding plan is a tiling of every table by rectangles over rows × columns.
+//! Sharding plans. A plan is a tiling of every table by rectangles over rows × columns, each on one
+//! rank.
 //!
-//! Table-, row- and column-wise sharding and their mixes are all tilings; the runtime knows two
-//! laws: tiles over split rows are summed, tiles over split columns are concatenated. What split
-//! columns do to rules that look at whole rows is in [`crate::row_scope`]. Knows nothing of
-//! weights, links or costs.
+//! Table-, row- and column-wise sharding and their mixes are all tilings. The runtime needs only
+//! two rules: tiles over split rows are summed, and tiles over split columns are concatenated.
+//! [`crate::row_scope`] describes how split columns affect rules that use whole rows.
 
 use std::ops::Range;
 
@@ -17,35 +17,32 @@ use crate::unit::{Rank, TableId};
 #[serde(deny_unknown_fields)]
 pub struct Tile {
     pub table: TableId,
-    /// Its rows held here.
     pub rows: Range<u64>,
-    /// Its columns held here.
     pub columns: Range<usize>,
-    /// The rank that holds them.
     pub rank: Rank,
 }
 
 impl Tile {
-    /// D of this tile.
+    /// Returns D, the number of columns.
     #[must_use]
     pub fn dim(&self) -> usize {
         self.columns.len()
     }
 
-    /// Rows of this tile.
+    /// Returns the number of rows.
     #[must_use]
     pub fn row_count(&self) -> usize {
         (self.rows.end - self.rows.start) as usize
     }
 }
 
-/// Why a plan was refused.
+/// A plan is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    /// A tile names what does not exist.
+    /// A tile refers to a table, row, column or rank that does not exist.
     #[error("tile {tile}: {what}: expected below {bound}, got {got}")]
     OutOfRange {
-        /// Position in the plan.
+        /// Index in the plan.
         tile: usize,
         what: &'static str,
         bound: u64,
@@ -54,24 +51,21 @@ pub enum PlanError {
     /// A tile has no rows or columns.
     #[error("tile {tile} of table {table:?} is empty")]
     Empty {
-        /// Position in the plan.
+        /// Index in the plan.
         tile: usize,
-        /// Name of the table.
         table: String,
     },
     /// Two tiles share a cell.
     #[error("tiles {first} and {second} of table {table:?} overlap")]
     Overlap {
-        /// Name of the table.
         table: String,
-        /// Position in the plan.
+        /// Index in the plan.
         first: usize,
-        /// Position in the plan.
+        /// Index in the plan.
         second: usize,
     },
     #[error("table {table:?}: expected tiles over {expected} weights, got {got}")]
     Uncovered {
-        /// Name of the table.
         table: String,
         /// rows × dim.
         expected: u128,
@@ -79,8 +73,7 @@ pub enum PlanError {
     },
 }
 
-/// The tiles of all tables over `world_size` ranks. Exact by construction: every weight on one
-/// rank.
+/// The tiles of all tables over `world_size` ranks. Every weight is on exactly one rank.
 ///
 /// ```
 /// use schema::{Rank, ShardingPlan, TableConfig};
@@ -105,11 +98,11 @@ pub struct ShardingPlan {
 }
 
 impl ShardingPlan {
-    /// Checks that `tiles` cover each table exactly once; sorts them by table, first row, first
+    /// Checks that `tiles` cover each table exactly once. Sorts them by table, first row and first
     /// column.
     ///
     /// # Errors
-    /// [`PlanError`] naming tile and table.
+    /// [`PlanError`] with tile and table.
     pub fn new(
         world_size: u32,
         mut tiles: Vec<Tile>,
@@ -125,24 +118,25 @@ impl ShardingPlan {
         Ok(Self { world_size, tiles })
     }
 
-    /// Number of ranks.
+    /// Returns the number of ranks.
     #[must_use]
     pub fn world_size(&self) -> u32 {
         self.world_size
     }
 
-    /// All tiles, by table, first row, first column.
+    /// Returns all tiles, ordered by table, first row and first column.
     #[must_use]
     pub fn tiles(&self) -> &[Tile] {
         &self.tiles
     }
 
-    /// The tiles one rank holds, in plan order.
+    /// Returns the tiles of one rank in plan order.
     pub fn tiles_of(&self, rank: Rank) -> impl Iterator<Item = &Tile> {
         self.tiles.iter().filter(move |tile| tile.rank == rank)
     }
 
-    /// Whole tables, the largest first onto the rank with the fewest weights so far.
+    /// Assigns whole tables to ranks. The largest table comes first, and goes to the rank with the
+    /// fewest weights so far.
     #[must_use]
     pub fn table_wise(tables: &[TableConfig], world_size: u32) -> Self {
         let mut order: Vec<usize> = (0..tables.len()).collect();
@@ -163,7 +157,8 @@ impl ShardingPlan {
         Self::from_tiles(world_size, tiles)
     }
 
-    /// Rows of every table in blocks of ⌈R/W⌉; late ranks may hold fewer rows or none.
+    /// Splits the rows of every table into blocks of ⌈R/W⌉. The last ranks may get fewer rows or
+    /// none.
     #[must_use]
     pub fn row_wise(tables: &[TableConfig], world_size: u32) -> Self {
         let mut tiles = Vec::new();
@@ -179,7 +174,8 @@ impl ShardingPlan {
         Self::from_tiles(world_size, tiles)
     }
 
-    /// Columns of every table in blocks of ⌈D/W⌉; late ranks may hold fewer columns or none.
+    /// Splits the columns of every table into blocks of ⌈D/W⌉. The last ranks may get fewer columns
+    /// or none.
     #[must_use]
     pub fn column_wise(tables: &[TableConfig], world_size: u32) -> Self {
         let mut tiles = Vec::new();
@@ -195,7 +191,8 @@ impl ShardingPlan {
         Self::from_tiles(world_size, tiles)
     }
 
-    /// Tables take turns: whole, by rows, by columns, and as a 2 × 2 grid with ranks in rotation.
+    /// Alternates between tables: whole, by rows, by columns, and as a 2 × 2 grid, with ranks in
+    /// rotation.
     #[must_use]
     pub fn mixed(tables: &[TableConfig], world_size: u32) -> Self {
         let mut tiles = Vec::new();
@@ -256,7 +253,7 @@ fn check_cover(id: usize, table: &TableConfig, tiles: &[Tile]) -> Result<(), Pla
         tiles.iter().enumerate().filter(|(_, tile)| tile.table.index() == id).collect();
     for (n, (first, a)) in own.iter().enumerate() {
         for (second, b) in &own[n + 1..] {
-            // Sorted by first row: no later tile reaches back.
+            // Tiles are sorted by first row, so no later tile overlaps.
             if b.rows.start >= a.rows.end {
                 break;
             }
@@ -301,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_and_overlaps_are_named() {
+    fn gaps_and_overlaps_are_errors() {
         let tables = [table(10, 4)];
         let refused = |tiles| ShardingPlan::new(1, tiles, &tables).unwrap_err();
         assert_eq!(
@@ -320,7 +317,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_ready_made_plan_is_a_tiling(
+        fn every_generated_plan_is_a_tiling(
             shapes in proptest::collection::vec((1u64..40, 1usize..20), 1..9),
             world_size in 1u32..9,
         ) {

@@ -1,17 +1,18 @@
-//! A configuration for files nobody has described: what each column is for, how large tables and
-//! layers are, how it is trained. Pure: facts in, a commented TOML out.
+//! Proposes a configuration for files without one: the use of each column, the sizes of tables and
+//! layers, and the training. Input are facts, output is a commented TOML text.
 //!
 //! # Rules
-//! - A column that is constant, empty or different in every row is left out.
-//! - Times part held-out rows from the others, and give hour and weekday.
-//! - Text, integers that are names of things, and integers of few values become categories; a
-//!   number of up to 1,000 whole values is both a number and a category.
-//! - Without a number, the constant 1 is the dense input: the bottom MLP makes a learnt vector of
-//!   it, whose products with the rows of the tables are biases of their ids, as in a factorisation
-//!   machine (Rendle, ICDM 2010). The vectors are kept small by weight decay.
-//! - Numbers are standardised; amounts and counts with a long tail go through a logarithm.
-//! - The embedding dim is the power of two at or below 6·n^¼ of the table with the most categories
-//!   (DCN, arXiv:1708.05123, section 4.1), from 8 to 32: the dot interaction wants one dim for all.
+//! Columns that are constant, empty or different in every row are left out.
+//! Times split held-out rows from the others, and give hour and weekday as inputs.
+//! Text, integers that are identifiers, and integers with few values become categories. A number
+//! with up to 1,000 integer values is both a number and a category.
+//! Without a number, the dense input is the constant 1. The bottom MLP turns it into a learned
+//! vector, whose products with the rows of the tables are biases of their ids, as in a
+//! factorization machine (Rendle, ICDM 2010). Weight decay keeps the vectors small.
+//! Numbers are standardized. Amounts and counts with a long tail are transformed by a logarithm.
+//! The embedding dimension is the power of two at or below 6·n^¼, with n the categories of the
+//! largest table (DCN, arXiv:1708.05123, section 4.1), from 8 to 32. The dot interaction requires
+//! one dimension for all tables.
 
 mod error;
 mod label;
@@ -27,17 +28,17 @@ pub use plan::Wish;
 use plan::{Input, ProposalPlan};
 use role::{Role, role_of};
 
-/// A configuration, and what is to be said of it.
+/// A proposed configuration, and remarks about it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Proposal {
     pub text: String,
-    /// What each column is for.
+    /// The use of each column.
     pub uses: Vec<Use>,
-    /// What to look at.
+    /// Points that the user should check.
     pub remarks: Vec<String>,
 }
 
-/// What a column is for.
+/// The use of one column, with a reason.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Use {
     pub column: String,
@@ -46,13 +47,13 @@ pub struct Use {
     pub reason: String,
 }
 
-/// A configuration that trains on files with these facts as they are.
+/// Proposes a configuration that trains on files with these facts without changes.
 ///
 /// # Errors
-/// [`ProposalError`].
+/// [`ProposalError`] if no label can be determined, or if there are no inputs.
 pub fn propose(facts: &FileFacts, wish: &Wish) -> Result<Proposal, ProposalError> {
     let facts = named(facts);
-    let label = label::of_facts(&facts, wish)?;
+    let label = label::plan_label(&facts, wish)?;
     let mut inputs = Vec::new();
     for (at, column) in facts.columns.iter().enumerate() {
         if at != label.at {
@@ -66,7 +67,7 @@ pub fn propose(facts: &FileFacts, wish: &Wish) -> Result<Proposal, ProposalError
         return Err(ProposalError::NoInputs { reasons: reasons.collect() });
     }
     let plan = ProposalPlan::new(&facts, &inputs, wish);
-    let text = text::written(&facts, (&label, &inputs), &plan, wish);
+    let text = text::format_config(&facts, &label, &inputs, &plan, wish);
     let column = &facts.columns[label.at];
     let of_label =
         Use { column: column.name.clone(), role: "label".to_owned(), reason: label.reason.clone() };
@@ -105,7 +106,7 @@ fn remarks(
     remarks
 }
 
-/// What to know of a column in which different texts become one id.
+/// Describes a column in which different texts become one id.
 fn merged(input: &Input<'_>) -> Option<String> {
     let (texts, name) = (input.facts.merged_texts, &input.facts.name);
     (input.role.is_category() && input.role.is_integer() && texts > 0).then(|| {
@@ -118,7 +119,7 @@ fn merged(input: &Input<'_>) -> Option<String> {
     })
 }
 
-/// What to check of a column whose values can be read in two ways.
+/// Describes a column whose values have two possible readings.
 fn guessed(input: &Input<'_>) -> Option<String> {
     let name = &input.facts.name;
     match &input.role {
@@ -147,14 +148,13 @@ fn guessed(input: &Input<'_>) -> Option<String> {
     }
 }
 
-/// The names under which a proposal knows the columns, in their order: those of a published layout
-/// where the files have none.
+/// Returns the column names in order. Files without names use those of the published layout.
 #[must_use]
 pub fn column_names(facts: &FileFacts) -> Vec<String> {
     named(facts).columns.into_iter().map(|column| column.name).collect()
 }
 
-/// The facts under the names that a published layout has.
+/// Renames the columns to those of a published layout.
 fn named(facts: &FileFacts) -> FileFacts {
     let mut facts = facts.clone();
     let names: Vec<String> = match facts.layout {
@@ -174,7 +174,8 @@ fn named(facts: &FileFacts) -> FileFacts {
     facts
 }
 
-/// Rows of a table from which on counting takes more memory than most machines give to it.
+/// Number of a table's rows above which counting categories needs more memory than most machines
+/// have.
 const EXACT_CATEGORIES: u64 = 40_000_000;
 
 impl ProposalPlan {
@@ -184,7 +185,7 @@ impl ProposalPlan {
         let all: u64 = tables().map(|input| input.role.categories(input.facts)).sum();
         let dim = dim_of(most);
         let has_dense = inputs.iter().any(|input| input.role.is_dense());
-        // A list is no number, not even 1.
+        // A list is not a number, so it does not count.
         let single = || tables().find(|input| input.facts.list.is_none());
         let constant =
             if has_dense { None } else { single().map(|input| input.facts.name.clone()) };
@@ -225,7 +226,7 @@ impl ProposalPlan {
     }
 }
 
-/// The power of two at or below 6·n^¼, from 8 to 32.
+/// Returns the power of two at or below 6·n^¼, from 8 to 32.
 fn dim_of(categories: u64) -> usize {
     let width = 6.0 * (categories.max(1) as f64).sqrt().sqrt();
     let power = 1 << (width.log2().floor() as u32).min(10);

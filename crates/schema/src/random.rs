@@ -1,9 +1,9 @@
-//! A counter-based random generator: the value at a key depends on the key alone, so any rank,
-//! thread or chunk can produce its own part of a random tensor without communication.
+//! A counter-based random generator. The value depends only on the key, so any rank, thread or
+//! chunk can generate its own part of a random tensor without communication.
 //!
-//! Not for cryptography. The mixing function is the 64-bit finaliser of SplitMix64.
+//! Not for cryptography. The mixing function is the 64-bit finalizer of SplitMix64.
 
-/// Mixes 64 bits so that neighbouring inputs give unrelated outputs.
+/// Mixes 64 bits so that similar inputs give unrelated outputs.
 #[must_use]
 #[inline]
 pub fn mix(mut x: u64) -> u64 {
@@ -12,7 +12,7 @@ pub fn mix(mut x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// A stream of random numbers, addressed by counter; `stream` separates independent uses of one
+/// A stream of random numbers addressed by a counter. `stream` separates independent uses of one
 /// seed.
 #[derive(Clone, Copy, Debug)]
 pub struct CounterRng {
@@ -20,47 +20,48 @@ pub struct CounterRng {
 }
 
 impl CounterRng {
-    /// The generator of `stream` under `seed`.
+    /// Creates the generator of `stream` under `seed`.
     #[must_use]
     pub fn new(seed: u64, stream: u64) -> Self {
         let key = mix(mix(seed ^ 0x9e37_79b9_7f4a_7c15).wrapping_add(mix(stream)));
         Self { key }
     }
 
-    /// A generator below this one: `rng.child(table).child(row)` addresses a row of a table.
+    /// Derives a generator: `rng.child(table).child(row)` addresses a row of a table.
     #[must_use]
     pub fn child(self, stream: u64) -> Self {
         Self { key: mix(self.key.wrapping_add(mix(stream.wrapping_add(0x632b_e59b_d9b4_e019)))) }
     }
 
-    /// The whole state, for kernels that draw the same numbers on another device.
+    /// Returns the whole state, for kernels that generate the same numbers on another device.
     #[must_use]
     pub fn key(self) -> u64 {
         self.key
     }
 
-    /// 64 uniform bits at position `counter`.
+    /// Returns 64 uniform bits at position `counter`.
     #[must_use]
     #[inline]
     pub fn bits(self, counter: u64) -> u64 {
         mix(self.key.wrapping_add(counter.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
     }
 
-    /// Uniform in `[0, 1)` with 53 bits.
+    /// Returns a uniform number in `[0, 1)` with 53 bits.
     #[must_use]
     #[inline]
     pub fn unit(self, counter: u64) -> f64 {
         (self.bits(counter) >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
     }
 
-    /// Uniform integer in `0..bound`; `bound` must not be 0.
+    /// Returns a uniform integer in `0..bound`; `bound` must not be 0.
     #[must_use]
     #[inline]
     pub fn below(self, counter: u64, bound: u64) -> u64 {
         ((u128::from(self.bits(counter)) * u128::from(bound)) >> 64) as u64
     }
 
-    /// Standard normal deviate (Box–Muller; uses positions `2·counter` and `2·counter + 1`).
+    /// Returns a standard normal deviate (Box–Muller; uses the positions `2·counter` and `2·counter
+    /// + 1`).
     #[must_use]
     pub fn normal(self, counter: u64) -> f64 {
         let radius = (-2.0 * (1.0 - self.unit(counter.wrapping_mul(2))).ln()).sqrt();

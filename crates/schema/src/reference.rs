@@ -1,5 +1,5 @@
-//! What a configuration may say: every key with its meaning, type, default and range, and the check
-//! of a written one against it. Knows no types of [`crate::JobConfig`]; a test compares the two.
+//! The reference of all configuration keys with meaning, type, default and range, and the check of
+//! a configuration against it. A test compares it with the types of [`crate::JobConfig`].
 
 mod check;
 mod edit;
@@ -14,77 +14,72 @@ pub use keys::KEYS;
 /// A key of a configuration.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ConfigKey {
-    /// Its dotted path; `[]` stands for each entry of a list, `*` for any name.
+    /// Dotted path; `[]` represents each entry of a list, `*` any name.
     pub path: &'static str,
-    /// What its value is.
     pub kind: ValueKind,
-    /// Whether it must be there.
     pub need: Need,
-    /// Which values are allowed, where its kind does not say.
+    /// Allowed values, if the kind does not determine them.
     pub range: &'static str,
     pub meaning: &'static str,
-    /// How it is written.
     pub example: &'static str,
 }
 
-/// What a value is.
+/// The type of a value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ValueKind {
     Integer,
     Number,
     Boolean,
     Text,
-    /// One of some texts.
+    /// One of these texts.
     Choice(&'static [&'static str]),
-    /// A list of whole numbers.
     Integers,
-    /// A list of texts.
     Texts,
-    /// A list of some texts.
+    /// A list of these texts.
     Choices(&'static [&'static str]),
-    /// A whole number, or `"auto"`.
+    /// An integer, or `"auto"`.
     Rows,
-    /// Keys of its own.
+    /// A section of keys.
     Section,
-    /// A list of entries with keys of their own.
+    /// A list of entries with their own keys.
     Sections,
-    /// An entry with keys of its own for each name.
+    /// One entry with its own keys per name.
     SectionPerName,
 }
 
-/// Whether a key must be there.
+/// The condition under which a key is required.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Need {
-    /// Always, within its section.
+    /// Required in its section.
     Always,
     Never {
-        /// What holds without it.
+        /// The behavior without the key.
         default: &'static str,
     },
-    /// Only with one value of the section's `kind` or `mode`.
+    /// Only allowed with one value of the section's `kind` or `mode`.
     With {
         tag: &'static str,
-        /// Whether it must be there then.
+        /// Whether the key is required in that case.
         is_required: bool,
-        /// What holds without it.
+        /// The behavior without the key.
         default: &'static str,
     },
 }
 
 impl ConfigKey {
-    /// The last part of its path.
+    /// Returns the last part of the path.
     #[must_use]
     pub fn name(&self) -> &'static str {
         self.path.rsplit('.').next().unwrap_or(self.path)
     }
 
-    /// The path of the section it is in; empty for a section itself.
+    /// Returns the path of the enclosing section; empty for a section itself.
     #[must_use]
     pub fn section(&self) -> &'static str {
         self.path.rsplit_once('.').map_or("", |(section, _)| section)
     }
 
-    /// What its value may be: `an integer of at least 1`, `"dot", "cat" or "dcn_v2"`.
+    /// Describes the allowed values: `an integer of at least 1`, `"dot", "cat" or "dcn_v2"`.
     #[must_use]
     pub fn expected(&self) -> String {
         let kind = self.kind.to_string();
@@ -95,7 +90,7 @@ impl ConfigKey {
         if range.is_empty() { kind } else { format!("{kind}, {range}") }
     }
 
-    /// What holds without it; empty where there is nothing to say.
+    /// Describes the behavior without the key; empty if there is nothing to describe.
     #[must_use]
     pub fn default(&self) -> &'static str {
         match self.need {
@@ -124,13 +119,13 @@ impl fmt::Display for ValueKind {
     }
 }
 
-/// `"a", "b" or "c"`.
+/// Formats `"a", "b" or "c"`.
 fn either(choices: &[&str]) -> String {
     let quoted: Vec<String> = choices.iter().map(|choice| format!("{choice:?}")).collect();
     listed(&quoted)
 }
 
-/// `a, b or c`.
+/// Formats `a, b or c`.
 pub(crate) fn listed(items: &[String]) -> String {
     match items {
         [] => String::new(),
@@ -139,13 +134,13 @@ pub(crate) fn listed(items: &[String]) -> String {
     }
 }
 
-/// The keys directly in `section`.
+/// Returns the keys directly in `section`.
 pub fn keys_of(section: &str) -> impl Iterator<Item = &'static ConfigKey> {
     KEYS.iter().filter(move |key| key.section() == section)
 }
 
-/// The keys that `text` may mean: the one of that path, or all whose path ends so. `[]` may be left
-/// out.
+/// Returns the keys that `text` may refer to: the key with this path, or all whose path ends with
+/// it. `[]` may be omitted.
 #[must_use]
 pub fn find(text: &str) -> Vec<&'static ConfigKey> {
     let plain = |path: &str| path.replace("[]", "");
@@ -157,7 +152,7 @@ pub fn find(text: &str) -> Vec<&'static ConfigKey> {
     KEYS.iter().filter(|key| plain(key.path).ends_with(&end)).collect()
 }
 
-/// The name among `known` that `name` was probably meant to be.
+/// Returns the most similar name among `known`.
 #[must_use]
 pub fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let best = known.map(|known| (distance(name, known), known)).min()?;
@@ -165,7 +160,7 @@ pub fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&
     (best.0 <= most).then_some(best.1)
 }
 
-/// Levenshtein's distance: letters to change, add or remove.
+/// Computes Levenshtein's distance: letters to change, add or remove.
 #[must_use]
 pub fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();

@@ -1,6 +1,6 @@
-//! Over which columns an optimizer that looks at whole rows takes its mean or norm: a whole row, or
-//! each column tile of it by itself. Under column tiles row-wise Adagrad and LAMB are other rules
-//! than on whole rows. Knows plans and rules; knows no state and no formula.
+//! The columns over which an optimizer takes a row's mean or norm: the whole row, or each column
+//! tile separately. With column tiles, row-wise Adagrad and LAMB give other results than with whole
+//! rows.
 
 use std::fmt;
 use std::ops::Range;
@@ -11,47 +11,45 @@ use crate::model::TableConfig;
 use crate::optimizer::Optimizer;
 use crate::plan::Tile;
 
-/// The columns that a rule's mean or norm is taken over.
+/// The columns that a rule's mean or norm covers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RowScope {
-    /// The rule treats every weight alone: no plan changes it.
+    /// The rule treats each weight separately, so no plan affects it.
     EachWeight,
-    /// The rule looks at rows, but there is no state yet: any scope may begin.
+    /// The rule depends on rows, but there is no state yet, so any scope may start.
     Undecided,
     /// All columns of a row, in every table.
     WholeRows,
-    /// The columns of each tile, where a table's columns are split; the other rows are whole. Never
-    /// empty; by table and first row.
+    /// The columns of each tile, where a table's columns are split; all other rows are whole. Never
+    /// empty; ordered by table and first row.
     ColumnTiles(Vec<ColumnSplit>),
 }
 
 /// Rows of a table whose columns are split.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ColumnSplit {
-    /// Name of the table.
     pub table: String,
     pub rows: Range<u64>,
-    /// The columns of each tile, ascending; at least two.
+    /// The columns of each tile, ascending; at least two tiles.
     pub columns: Vec<Range<usize>>,
 }
 
 /// A table that two scopes treat differently.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScopeDifference {
-    /// Name of the table.
     pub table: String,
-    /// What the first scope is there, as text.
+    /// The first scope of the table, as text.
     pub before: String,
-    /// What the second scope is there.
+    /// The second scope of the table, as text.
     pub after: String,
 }
 
-/// Tiles listed one by one in messages; more are counted.
+/// Limit of the tiles that messages list.
 const LISTED: usize = 6;
 
 impl RowScope {
-    /// The scope of `optimizer` under a tiling of `tables`.
+    /// Determines the scope of `optimizer` under a tiling of `tables`.
     #[must_use]
     pub fn new(optimizer: Optimizer, tiles: &[Tile], tables: &[TableConfig]) -> Self {
         if !optimizer.looks_at_rows() {
@@ -62,13 +60,13 @@ impl RowScope {
         if splits.is_empty() { Self::WholeRows } else { Self::ColumnTiles(splits) }
     }
 
-    /// Whether a state of this scope continues under `other` without a change of the rule.
+    /// Whether state of this scope can continue under `other` without changing the rule.
     #[must_use]
     pub fn continues_as(&self, other: &Self) -> bool {
         *self == Self::Undecided || self == other
     }
 
-    /// The rows whose columns are split.
+    /// Returns the rows whose columns are split.
     #[must_use]
     pub fn splits(&self) -> &[ColumnSplit] {
         match self {
@@ -77,7 +75,7 @@ impl RowScope {
         }
     }
 
-    /// Names of the tables with split columns, in order.
+    /// Returns the names of tables with split columns, in order.
     #[must_use]
     pub fn split_tables(&self) -> Vec<&str> {
         let mut names: Vec<&str> = self.splits().iter().map(|split| &split.table[..]).collect();
@@ -85,7 +83,7 @@ impl RowScope {
         names
     }
 
-    /// What the scope is in one table, such as `whole rows` or `2 column tiles of 8 columns`.
+    /// Describes the scope in one table, such as `whole rows` or `2 column tiles of 8 columns`.
     #[must_use]
     pub fn text_of(&self, table: &str) -> String {
         let splits: Vec<_> = self.splits().iter().filter(|split| split.table == table).collect();
@@ -102,15 +100,15 @@ impl RowScope {
         }
     }
 
-    /// The first table that `self` and `other` treat differently, in the order of their names in
-    /// `self`, then in `other`.
+    /// Returns the first table that `self` and `other` treat differently, in the order of their
+    /// names in `self`, then in `other`.
     #[must_use]
     pub fn first_difference(&self, other: &Self) -> Option<ScopeDifference> {
-        let of = |scope: &Self, table: &str| -> Vec<ColumnSplit> {
+        let splits = |scope: &Self, table: &str| -> Vec<ColumnSplit> {
             scope.splits().iter().filter(|split| split.table == table).cloned().collect()
         };
         let mut names = self.split_tables().into_iter().chain(other.split_tables());
-        let table = names.find(|table| of(self, table) != of(other, table))?;
+        let table = names.find(|table| splits(self, table) != splits(other, table))?;
         let (before, after) = (self.text_of(table), other.text_of(table));
         Some(ScopeDifference { table: table.to_owned(), before, after })
     }
@@ -147,8 +145,8 @@ fn tiles_text(columns: &[Range<usize>]) -> String {
     format!("{count} column tiles ({}{more})", ranges.collect::<Vec<_>>().join(", "))
 }
 
-/// The rows of one table whose columns are split; rows beside each other that are split alike are
-/// one entry, so that how the rows themselves are tiled does not matter.
+/// Finds the rows of one table whose columns are split. Adjacent rows with the same split are
+/// merged, so that the tiling of rows does not matter.
 fn splits_of(id: u32, table: &TableConfig, tiles: &[Tile]) -> Vec<ColumnSplit> {
     let own: Vec<&Tile> = tiles.iter().filter(|tile| tile.table.0 == id).collect();
     let mut cuts: Vec<u64> = own.iter().flat_map(|t| [t.rows.start, t.rows.end]).collect();
@@ -195,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn tilings_of_rows_leave_rows_whole_and_tilings_of_columns_do_not() {
+    fn only_column_tilings_split_rows() {
         let rule = Optimizer::RowwiseAdagrad;
         for ranks in 1..5 {
             let plans = [ShardingPlan::table_wise, ShardingPlan::row_wise];
@@ -215,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn how_rows_are_tiled_does_not_matter_where_their_columns_are_split_alike() {
+    fn row_tiling_does_not_affect_the_scope() {
         let plan = ShardingPlan::mixed(&tables(), 2);
         let RowScope::ColumnTiles(splits) = scope(Optimizer::Lamb, &plan) else { panic!() };
         let split = |table: &str, rows| ColumnSplit {
@@ -228,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_of_single_weights_know_no_rows() {
+    fn rules_of_single_weights_do_not_depend_on_rows() {
         let plan = ShardingPlan::column_wise(&tables(), 2);
         for kind in Optimizer::ALL {
             let alone = scope(kind, &plan) == RowScope::EachWeight;
@@ -237,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scope_is_said_in_words() {
+    fn scopes_are_described_as_text() {
         let plan = ShardingPlan::column_wise(&tables()[..1], 4);
         let uneven = RowScope::new(Optimizer::Lamb, plan.tiles(), &tables()[..1]).to_string();
         assert_eq!(uneven, "a: 3 column tiles of 2 columns");

@@ -1,5 +1,5 @@
-//! What the input files contain: label, dense and categorical columns and how ids are made of them.
-//! The reading itself is `data`'s.
+//! The columns of input files: label, dense and categorical columns, and the mapping of categories
+//! to ids. The files are read by `data`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,52 +10,50 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DataConfig {
-    /// Files of the training data: plain, `.gz` or `.zst`, `-` for standard input; relative to the
-    /// folder the command runs in.
+    /// Training files: plain, `.gz` or `.zst`, `-` for standard input. Relative to the folder in
+    /// which the command runs.
     #[serde(default)]
     pub train: Vec<String>,
-    /// Files of the held-out data. If left out, `hold_out` of the training data serves.
+    /// Held-out files. If empty, `hold_out` of the training data is used.
     #[serde(default)]
     pub evaluation: Vec<String>,
-    /// Share of the training data's end that is held out where `evaluation` names no file.
+    /// Share at the end of the training data that is held out if `evaluation` names no file.
     #[serde(default = "default_hold_out")]
     pub hold_out: f64,
-    /// The column whose greatest values are held out instead of the last rows: a time. The rows
-    /// are prepared with the held-out ones last.
+    /// Column, usually a time, whose greatest values are held out instead of the last rows.
+    /// Held-out rows are moved to the end during preparation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold_out_by: Option<String>,
-    /// How the columns are found.
     pub format: DataFormat,
-    /// What stands between the fields of `csv`: up to four ASCII characters; a comma if left out.
+    /// Separator of fields in `csv`: up to four ASCII characters; a comma if omitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delimiter: Option<String>,
-    /// What encloses fields of `csv` that hold delimiters or line ends: one ASCII character, or
-    /// nothing; `"` if left out.
+    /// Quote of fields in `csv` that contain separators or line ends: one ASCII character or empty;
+    /// `"` if omitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quote: Option<String>,
-    /// A published preparation that fixes label, dense and categorical columns.
+    /// A published preparation that determines label, dense and categorical columns.
     #[serde(default)]
     pub preset: Option<Preset>,
-    /// Column names, in order, for files without a header.
+    /// Column names in order, for files without a header.
     #[serde(default)]
     pub columns: Vec<String>,
-    /// The label. Required without a preset.
+    /// Required without a preset.
     #[serde(default)]
     pub label: Option<LabelColumn>,
-    /// Dense columns, in the order of the model's dense input. Required without a preset.
+    /// In the order of the model's dense input. Required without a preset.
     #[serde(default)]
     pub dense: Vec<DenseColumn>,
-    /// Categorical columns; each model feature names one. Required without a preset.
+    /// Each model feature names one. Required without a preset.
     #[serde(default)]
     pub categorical: Vec<CategoricalColumn>,
-    /// Text that stands for a missing value, besides the empty field.
+    /// Text that represents a missing value, in addition to the empty field.
     #[serde(default)]
     pub missing: Option<String>,
-    /// How categories become ids.
     #[serde(default)]
     pub ids: IdMode,
-    /// Rows of the table of each categorical column that a model looks up: of a whole job alone,
-    /// which knows the model. No part of the written configuration.
+    /// Number of rows of each categorical column's table. Set only for complete jobs, which know
+    /// the model; not part of the written configuration.
     #[serde(skip)]
     pub table_rows: BTreeMap<String, u64>,
 }
@@ -64,25 +62,25 @@ fn default_hold_out() -> f64 {
     0.1
 }
 
-/// The layout of a file.
+/// The format of an input file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DataFormat {
     /// Criteo's tab-separated layout: label, 13 integers, 26 hexadecimal categories; no header.
     Criteo,
-    /// Text with quoted fields, separated by commas or by `delimiter`; `columns` or a header line
+    /// Text with quoted fields, separated by commas or by `delimiter`. `columns` or a header line
     /// names the columns.
     Csv,
-    /// Tab-separated text; `columns` or a header line names the columns.
+    /// Tab-separated text. `columns` or a header line names the columns.
     Tsv,
     Parquet,
-    /// NumPy's arrays as TorchRec and MLPerf keep them: `X_dense.npy`, `X_labels.npy`, and
-    /// `X_sparse.npy` or `X_sparse_multi_hot.npz`; an input names one of them. Columns are named as
-    /// in Criteo's layout; dense values are transformed already, which presets respect.
+    /// NumPy arrays as in TorchRec and MLPerf: `X_dense.npy`, `X_labels.npy`, and `X_sparse.npy` or
+    /// `X_sparse_multi_hot.npz`; an input names one of them. Column names are those of Criteo's
+    /// layout. Dense values are already transformed, which presets take into account.
     Npy,
 }
 
-/// What the rest of rowmill knows of a format beside how it is read.
+/// Properties of a format apart from its reader.
 struct FormatFacts {
     name: &'static str,
     has_header_line: bool,
@@ -91,7 +89,7 @@ struct FormatFacts {
 }
 
 impl DataFormat {
-    /// Every format.
+    /// All formats, in the order of their declaration.
     pub const ALL: [Self; 5] = [Self::Criteo, Self::Csv, Self::Tsv, Self::Parquet, Self::Npy];
 
     const fn facts(self) -> FormatFacts {
@@ -105,25 +103,25 @@ impl DataFormat {
         FormatFacts { name, has_header_line, holds_numbers, has_own_columns }
     }
 
-    /// As in a configuration.
+    /// Returns the name in configurations.
     #[must_use]
     pub const fn name(self) -> &'static str {
         self.facts().name
     }
 
-    /// Whether a file begins with a line that names its columns, where no configuration does.
+    /// Whether the first line names the columns if the configuration does not.
     #[must_use]
     pub const fn has_header_line(self) -> bool {
         self.facts().has_header_line
     }
 
-    /// Whether ids come as numbers, not as text.
+    /// Whether ids are stored as numbers, not as text.
     #[must_use]
     pub const fn holds_numbers(self) -> bool {
         self.facts().holds_numbers
     }
 
-    /// Whether the format itself fixes its columns and their names.
+    /// Whether the format determines its columns and their names.
     #[must_use]
     pub const fn has_own_columns(self) -> bool {
         self.facts().has_own_columns
@@ -140,25 +138,23 @@ pub enum Preset {
     CriteoTorchrec,
 }
 
-/// Which column is the label and what counts as a click.
+/// The label column, and the values that count as a click.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LabelColumn {
-    /// Name of the column.
     pub column: String,
-    /// Values that mean 1; all others mean 0. If left out the column is numeric.
+    /// Values that mean 1; all others mean 0. If empty, the column is numeric.
     #[serde(default)]
     pub positive: Vec<String>,
-    /// Least whole number that means 1, of a column of counts such as clicks; lower ones mean 0.
+    /// For counts such as clicks: the lowest integer that means 1; lower ones mean 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub positive_from: Option<i64>,
-    /// What a row without a label does.
     #[serde(default, skip_serializing_if = "Unlabeled::is_malformed")]
     pub unlabeled: Unlabeled,
 }
 
 impl LabelColumn {
-    /// A column of numbers from 0 to 1.
+    /// Creates a label column of numbers from 0 to 1.
     #[must_use]
     pub fn new(column: impl Into<String>) -> Self {
         let (positive, positive_from, unlabeled) = Default::default();
@@ -172,14 +168,14 @@ impl LabelColumn {
     }
 }
 
-/// What a row without a label does.
+/// The treatment of a row without a label.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unlabeled {
-    /// It counts as malformed, of which only a small share is allowed.
+    /// Counts as malformed, of which only a small share is allowed.
     #[default]
     Malformed,
-    /// It is left out and counted, however many there are.
+    /// Skipped and counted, without a limit.
     LeaveOut,
 }
 
@@ -193,40 +189,41 @@ impl Unlabeled {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DenseColumn {
-    /// Name of the column; `d{0..3}` stands for four such columns.
+    /// Name of the column; `d{0..3}` defines four columns.
     pub column: String,
-    /// What is done to its values.
     #[serde(default)]
     pub transform: DenseTransform,
-    /// How its numbers are written.
+    /// Notation of the numbers.
     #[serde(default, skip_serializing_if = "NumberForm::is_plain")]
     pub number: NumberForm,
-    /// Under `transform = "datetime"` what is taken of a time, an input each; hour, weekday and
-    /// age if left out.
+    /// With `transform = "datetime"`: the parts of a time, each a separate input; hour, weekday and
+    /// age if omitted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<DatePart>,
-    /// Under `transform = "datetime"` how times are written, in the letters of strftime; ISO 8601
-    /// or seconds, milliseconds … since 1970 if left out.
+    /// With `transform = "datetime"`: the format of times in strftime notation. If omitted, ISO
+    /// 8601, or seconds, milliseconds … since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub date_format: Option<String>,
 }
 
 impl DenseColumn {
-    /// The column `column`, as plain numbers.
+    /// Creates a dense column of plain numbers.
     #[must_use]
     pub fn new(column: impl Into<String>, transform: DenseTransform) -> Self {
         let (number, parts, date_format) = Default::default();
         Self { column: column.into(), transform, number, parts, date_format }
     }
 
-    /// The one part of a time that it stands for in a configuration that was read.
+    /// Returns the single part of a time that the column represents after the configuration was
+    /// read.
     #[must_use]
     pub fn part(&self) -> Option<DatePart> {
         let is_time = self.transform == DenseTransform::Datetime;
         self.parts.first().copied().filter(|_| is_time)
     }
 
-    /// The name of the model's input: the column's, and of a part of a time also the part's.
+    /// Returns the name of the model's input: the column's name, and the part of a time if there is
+    /// one.
     #[must_use]
     pub fn name(&self) -> String {
         match self.part() {
@@ -235,7 +232,7 @@ impl DenseColumn {
         }
     }
 
-    /// One column for each part of a time.
+    /// Splits the column into one per part of a time.
     fn split(self) -> Vec<Self> {
         if self.transform != DenseTransform::Datetime {
             return vec![self];
@@ -253,16 +250,16 @@ impl DenseColumn {
     }
 }
 
-/// How the numbers of a column are written.
+/// The notation of the numbers in a column.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NumberForm {
     #[default]
     Plain,
-    /// `$1,234.50`, `(4.21)`, `12 %`, `1 234 EUR`: a point before the decimals, currency signs and
-    /// separators of thousands left out, parentheses for amounts below 0.
+    /// `$1,234.50`, `(4.21)`, `12 %`, `1 234 EUR`: decimal point, with currency signs and thousands
+    /// separators ignored, and parentheses for negative amounts.
     Money,
-    /// `1.234,50 €`: likewise with a comma before the decimals.
+    /// `1.234,50 €`: the same with a decimal comma.
     DecimalComma,
 }
 
@@ -272,29 +269,30 @@ impl NumberForm {
     }
 }
 
-/// What is taken of a time.
+/// A part of a time that is used as input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DatePart {
-    /// The time of the day, from −0.5 at midnight to 0.5.
+    /// Time of day, from −0.5 at midnight to 0.5.
     Hour,
-    /// The day of the week, from −0.5 on Monday to 0.5 on Sunday.
+    /// Day of the week, from −0.5 on Monday to 0.5 on Sunday.
     Weekday,
-    /// The day of the month, from −0.5 on the first to 0.5 on the 31st.
+    /// Day of the month, from −0.5 on the first to 0.5 on the 31st.
     Day,
-    /// The month, from −0.5 in January to 0.5 in December.
+    /// Month, from −0.5 in January to 0.5 in December.
     Month,
-    /// Years since 2000, in tens.
+    /// Years since 2000, divided by ten.
     Year,
-    /// Time before the newest training row, in standard deviations of the column; below 0 after it.
+    /// Time before the newest training row, in standard deviations of the column; negative after
+    /// it.
     Age,
 }
 
 impl DatePart {
-    /// What is taken where a configuration does not say.
+    /// The default parts.
     pub const USUAL: [Self; 3] = [Self::Hour, Self::Weekday, Self::Age];
 
-    /// As in a configuration.
+    /// Returns the name in configurations.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -308,7 +306,7 @@ impl DatePart {
     }
 }
 
-/// A function of one dense value. A missing value is 0 before it.
+/// A function of one dense value. A missing value is replaced by 0 before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DenseTransform {
@@ -318,12 +316,12 @@ pub enum DenseTransform {
     Log1p,
     /// `ln(max(x, −2) + 3)`.
     Log3,
-    /// `(x − mean) / deviation`, both over the training data; a missing value becomes the mean.
+    /// `(x − mean) / deviation`, both over the training data. A missing value becomes the mean.
     Standardise,
-    /// Parts of a time, an input each: see `parts`. A missing one gives 0.
+    /// Parts of a time, each a separate input; see `parts`. A missing time gives 0.
     Datetime,
-    /// 1, whatever the value. Where there are no numbers, the bottom MLP makes a learnt vector of
-    /// it, whose dot products with the rows of the tables are biases of their ids.
+    /// Always 1. If there are no numbers, the bottom MLP turns it into a learned vector, whose dot
+    /// products with the rows of the tables are biases of their ids.
     One,
 }
 
@@ -331,47 +329,46 @@ pub enum DenseTransform {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CategoricalColumn {
-    /// Name of the column and of the model's feature; `t{0..3}` stands for four such columns.
+    /// Name of the column and of the model's feature; `t{0..3}` defines four columns.
     pub column: String,
-    /// How a field is read.
     #[serde(default)]
     pub kind: CategoryKind,
-    /// Separator of a list of categories (multi-hot); one category if left out.
-    /// A Parquet list column needs none.
+    /// Separator of a list of categories (multi-hot); one category if omitted. Not needed for
+    /// Parquet list columns.
     #[serde(default)]
     pub separator: Option<String>,
-    /// What an id outside `0..rows` of its table becomes, under `ids.mode = "modulo"`; `modulo` if
-    /// left out. No key for hashed text, which has no range.
+    /// With `ids.mode = "modulo"`: the treatment of an id outside `0..rows` of its table; `modulo`
+    /// if omitted. Not allowed for hashed text, which has no range.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub out_of_range: Option<OutOfRange>,
-    /// The id that stands for a missing one, such as −1; no key for text.
+    /// The id that represents a missing one, such as −1. Not allowed for text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing: Option<i64>,
-    /// Under `ids.mode = "exact"`, least number of occurrences of a category that gets a row of its
-    /// own; that of `ids` if left out.
+    /// With `ids.mode = "exact"`: minimum number of occurrences for a separate row; that of `ids`
+    /// if omitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_count: Option<u64>,
 }
 
-/// What an id becomes that is no row of its table.
+/// The treatment of an id outside its table.
 ///
-/// Ids of kind `integer`, and all of Parquet and NumPy, are counted where they are outside their
-/// table. Hexadecimal text is taken for hashes, of which most are outside and none is counted,
-/// unless the column names one of these.
+/// Ids of kind `integer`, and all ids of Parquet and NumPy files, are counted if they are outside
+/// their table. Hexadecimal text is treated as hashes, most of which are outside, so it is not
+/// counted unless the column sets one of these.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutOfRange {
-    /// The remainder by the table's rows, from 0 on as in Python: −1 becomes the last row.
+    /// The remainder by the number of rows, never negative as in Python: −1 becomes the last row.
     #[default]
     Modulo,
-    /// Nothing: the command ends with an error.
+    /// The command ends with an error.
     Error,
-    /// What a missing id becomes: row 0 in a column of single ids; in a list it is left out.
+    /// The id counts as missing: row 0 in a column of single ids, dropped from a list.
     Missing,
 }
 
 impl fmt::Display for OutOfRange {
-    /// As in a configuration.
+    /// Formats the name in configurations.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Modulo => "modulo",
@@ -381,33 +378,33 @@ impl fmt::Display for OutOfRange {
     }
 }
 
-/// How one category is written.
+/// The notation of a category.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CategoryKind {
     /// A decimal integer, which is the id before `ids` is applied.
     Integer,
-    /// A hexadecimal integer, likewise.
+    /// A hexadecimal integer, which is the id before `ids` is applied.
     Hex,
-    /// Any text; hashed with XXH3.
+    /// Any text, hashed with XXH3.
     #[default]
     String,
 }
 
-/// How categories become rows of a table.
+/// The mapping of categories to rows of a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "mode", deny_unknown_fields)]
 pub enum IdMode {
-    /// The category, or its hash, modulo the table's rows; a missing one is row 0.
+    /// The category or its hash modulo the number of rows. A missing category is row 0.
     #[default]
     Modulo,
-    /// Ids `2, 3, …` by first appearance among categories seen at least `min_count` times in the
-    /// training data; 0 is missing, 1 is rare or unseen.
+    /// Ids `2, 3, …` by first appearance among categories that occur at least `min_count` times in
+    /// the training data; 0 is missing, 1 is rare or unseen.
     Exact {
-        /// Least number of occurrences; `threshold` in earlier versions.
+        /// Minimum number of occurrences; called `threshold` in earlier versions.
         #[serde(default, alias = "threshold")]
         min_count: u64,
-        /// Memory the counting may use, in MiB.
+        /// Memory limit of the counting, in MiB.
         #[serde(default = "default_memory_mib")]
         memory_mib: u64,
     },
@@ -417,12 +414,12 @@ fn default_memory_mib() -> u64 {
     1024
 }
 
-/// Criteo's column names: `label`, `I1`…`I13`, `C1`…`C26`.
+/// Numbers of Criteo's columns `I1`…`I13` and `C1`…`C26`.
 const CRITEO_DENSE: usize = 13;
 const CRITEO_CATEGORICAL: usize = 26;
 
 impl DataConfig {
-    /// No inputs and no columns; all else as a configuration that leaves it out.
+    /// Creates a configuration without inputs and columns, and with defaults for everything else.
     #[must_use]
     pub fn new(format: DataFormat) -> Self {
         Self {
@@ -459,7 +456,7 @@ impl DataConfig {
         self.categorical = self.categorical.iter().flat_map(categorical).collect();
     }
 
-    /// Dense columns in model order, those of the preset included.
+    /// Returns the dense columns in model order, including those of the preset.
     #[must_use]
     pub fn dense_columns(&self) -> Vec<DenseColumn> {
         let Some(preset) = self.preset else { return self.dense.clone() };
@@ -471,7 +468,7 @@ impl DataConfig {
         (1..=CRITEO_DENSE).map(|i| DenseColumn::new(format!("I{i}"), transform)).collect()
     }
 
-    /// Categorical columns, those of the preset included.
+    /// Returns the categorical columns, including those of the preset.
     #[must_use]
     pub fn categorical_columns(&self) -> Vec<CategoricalColumn> {
         if self.preset.is_none() {
@@ -489,7 +486,7 @@ impl DataConfig {
             .collect()
     }
 
-    /// The label column, that of the preset included.
+    /// Returns the label column, or that of the preset.
     #[must_use]
     pub fn label_column(&self) -> Option<LabelColumn> {
         match self.preset {
@@ -504,7 +501,7 @@ mod tests {
     use super::DataFormat;
 
     #[test]
-    fn every_format_is_listed_by_the_name_that_configurations_use() {
+    fn every_format_has_its_configuration_name() {
         for format in DataFormat::ALL {
             assert_eq!(toml::Value::try_from(format).unwrap().as_str(), Some(format.name()));
         }

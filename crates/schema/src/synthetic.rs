@@ -1,4 +1,4 @@
-//! `[synthetic]`: what made-up ids are like, table by table. Knows neither files nor labels.
+//! The `[synthetic]` section: the distribution of generated ids per table.
 
 use std::collections::BTreeMap;
 
@@ -8,26 +8,26 @@ use crate::config_error::ConfigError;
 use crate::distribution::IdLaw;
 use crate::model::TableConfig;
 
-/// The ids of made-up samples.
+/// The distribution of the ids of generated samples.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SyntheticConfig {
-    /// How often each id occurs; the maker's habit if left out.
+    /// Distribution for all tables; the generator's default if omitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ids: Option<IdLaw>,
-    /// The same for single tables, by name.
+    /// Distribution for single tables, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub tables: BTreeMap<String, IdLaw>,
 }
 
 impl SyntheticConfig {
-    /// The law of a table's ids, if one is asked for.
+    /// Returns the configured distribution of a table's ids, if there is one.
     #[must_use]
     pub fn law(&self, table: &str) -> Option<&IdLaw> {
         self.tables.get(table).or(self.ids.as_ref())
     }
 
-    /// Whether nothing is asked for.
+    /// Whether nothing is configured.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()

@@ -1,5 +1,5 @@
-//! The hardware a step runs on: what one device can do ([`HardwareSpec`]), and how devices are
-//! joined ([`Topology`]). Plain data with its sources. Knows nothing of kernels or of steps.
+//! The hardware of a step: the capabilities of one device ([`HardwareSpec`]), and the links between
+//! devices ([`Topology`]). Plain data with its sources.
 
 mod link;
 mod rows;
@@ -13,82 +13,80 @@ use crate::reference::distance;
 pub use link::{Link, LinkError};
 pub use rows::HARDWARE;
 
-/// FLOP/s of one device by the form of the numbers; `None` where the device has no such unit.
+/// FLOP/s of one device by number format; `None` if the device has no such unit.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Flops {
-    /// Of `f32` outside tensor and matrix cores.
+    /// `f32` outside of tensor and matrix cores.
     pub f32: f64,
-    /// Of `f32` rounded to ten bits in tensor cores.
+    /// `f32` rounded to ten bits in tensor cores.
     pub tf32: Option<f64>,
-    /// Of 16-bit floats, in tensor or matrix cores where there are some.
+    /// 16-bit floats, in tensor or matrix cores if there are any.
     pub f16: Option<f64>,
 }
 
-/// What one device can do, as PyTorch sees a device.
+/// The capabilities of one device, as PyTorch counts devices.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HardwareSpec {
-    /// What users type, such as `v100`.
+    /// Name on the command line, such as `v100`.
     pub key: Cow<'static, str>,
-    /// Its name as the driver says it.
+    /// Name reported by the driver.
     pub name: Cow<'static, str>,
-    /// Peak FLOP/s.
     pub peak: Flops,
-    /// FLOP/s of `f32` that a benchmark reached.
+    /// FLOP/s of `f32` reached in a benchmark.
     pub sustained_f32: Option<f64>,
-    /// Peak bytes per second of the device's memory.
+    /// Peak bandwidth of the device's memory, in bytes per second.
     pub dram: f64,
-    /// Bytes per second that a benchmark reached.
+    /// Bandwidth reached in a benchmark, in bytes per second.
     pub dram_sustained: Option<f64>,
-    /// Bytes of the last cache that all multiprocessors share.
+    /// Size of the last cache shared by all multiprocessors.
     pub l2_bytes: u64,
-    /// Bytes per second of that cache, as a benchmark reached them.
+    /// Bandwidth of that cache reached in a benchmark, in bytes per second.
     pub l2: Option<f64>,
     /// Multiprocessors, compute units or cores.
     pub multiprocessors: u32,
     pub clock_mhz: u32,
-    /// Power limit; 0 where it is not known.
+    /// Power limit; 0 if unknown.
     pub power_w: u32,
-    /// Bytes of memory.
     pub memory_bytes: u64,
-    /// The shortest kernel that was recorded.
+    /// Duration of the shortest recorded kernel.
     pub launch_floor_ns: Option<u32>,
-    /// Where these numbers are from.
+    /// Sources of these numbers.
     pub source: Cow<'static, str>,
 }
 
 impl HardwareSpec {
-    /// FLOPs per byte from which on arithmetic is the limit.
+    /// Returns the FLOPs per byte above which arithmetic is the limit.
     #[must_use]
     pub fn ridge(&self) -> f64 {
         self.peak.f32 / self.dram
     }
 }
 
-/// Why a hardware or topology cannot be used.
+/// A hardware or topology is unknown or invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HardwareError {
-    /// No row of this name.
+    /// There is no device of this name.
     #[error("hardware {name:?}: expected a known device, got none of that name; like it: {}", near.join(", "))]
     Unknown { name: String, near: Vec<String> },
-    /// A count of devices or hosts that is none.
+    /// A count of devices or hosts is invalid.
     #[error(
         "hardware {text:?}: expected DEVICE, DEVICExN or HOSTSxDEVICExN with counts from 1 to 65536, such as h100x8"
     )]
     Count { text: String },
 }
 
-/// The device with a key or name, in any case.
+/// Finds a device by key or name, ignoring case.
 ///
 /// # Errors
-/// [`HardwareError::Unknown`] with the nearest names.
+/// [`HardwareError::Unknown`] with the most similar names.
 pub fn hardware(name: &str) -> Result<&'static HardwareSpec, HardwareError> {
     let wanted = plain(name);
     let found = HARDWARE.iter().find(|row| plain(&row.key) == wanted || plain(&row.name) == wanted);
     found.ok_or_else(|| HardwareError::Unknown { name: name.to_owned(), near: nearest(&wanted) })
 }
 
-/// Letters and digits alone, small.
+/// Keeps only letters and digits, in lower case.
 fn plain(text: &str) -> String {
     let kept = text.chars().filter(char::is_ascii_alphanumeric);
     kept.map(|letter| letter.to_ascii_lowercase()).collect()
@@ -102,23 +100,23 @@ fn nearest(wanted: &str) -> Vec<String> {
     all.into_iter().take(SHOWN).map(|(_, key)| key.to_owned()).collect()
 }
 
-/// Hosts with alike devices, and what joins them.
+/// Hosts with equal devices, and the links between them.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Topology {
     pub device: HardwareSpec,
     pub hosts: u32,
-    /// Ranks of each host, one for each device.
+    /// One rank per device.
     pub ranks_per_host: u32,
-    /// Between devices of a host.
+    /// Link between devices of a host.
     pub within: Link,
     pub between: Link,
 }
 
 impl Topology {
-    /// From `h100`, `h100x8` or `4xh100x8`, with links measured on other machines of that kind.
+    /// Parses `h100`, `h100x8` or `4xh100x8`. Links are those measured on similar machines.
     ///
     /// # Errors
-    /// [`HardwareError`]
+    /// [`HardwareError`] if the device is unknown or a count is invalid.
     pub fn parse(text: &str) -> Result<Self, HardwareError> {
         if let Ok(device) = hardware(text) {
             return Ok(Self::uniform(device, 1, 1));
@@ -144,7 +142,7 @@ impl Topology {
         Self { device: device.clone(), hosts, ranks_per_host, within, between }
     }
 
-    /// Ranks of all hosts.
+    /// Returns the number of ranks over all hosts.
     #[must_use]
     pub fn ranks(&self) -> u64 {
         u64::from(self.hosts) * u64::from(self.ranks_per_host)

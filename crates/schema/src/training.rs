@@ -1,16 +1,16 @@
-//! How a run proceeds: batch size, length, evaluation, checkpoints, shuffling.
+//! The settings of a training run: batch size, length, evaluation, checkpoints, shuffling.
 
 use serde::{Deserialize, Serialize};
 
-/// In what the matrix products multiply; sums, weights as they are kept, embeddings, interaction
-/// and loss are f32 in either.
+/// The precision of the matrix products. Sums, stored weights, embeddings, interaction and loss are
+/// always f32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Precision {
     /// 32-bit floats.
     #[default]
     F32,
-    /// Weights, activations and their gradients rounded to bf16 where they enter a product.
+    /// Weights, activations and their gradients are rounded to bf16 before a product.
     Bf16,
 }
 
@@ -29,7 +29,7 @@ impl std::fmt::Display for Precision {
 pub struct TrainingConfig {
     /// Samples per step over all ranks.
     pub batch_size: usize,
-    /// Of the matrix products.
+    /// Precision of the matrix products.
     #[serde(default)]
     pub precision: Precision,
     /// Passes over the training data.
@@ -41,52 +41,52 @@ pub struct TrainingConfig {
     /// Seed of the shuffle.
     #[serde(default)]
     pub seed: u64,
-    /// Samples the shuffle holds back and draws from; 0 keeps the order of the file.
+    /// Number of samples from which the shuffle draws; 0 keeps the order of the files.
     #[serde(default = "default_shuffle_rows")]
     pub shuffle_rows: usize,
-    /// Leave out the last, smaller batch of an epoch.
+    /// Whether to skip the last, smaller batch of an epoch.
     #[serde(default)]
     pub drop_last: bool,
     /// Steps between log lines.
     #[serde(default = "default_log_every")]
     pub log_every: u64,
-    /// Steps between evaluations on the held-out data; there is always one at the end.
+    /// Steps between evaluations on the held-out data. There is always one at the end.
     #[serde(default)]
     pub evaluate_every: Option<u64>,
-    /// Samples of one evaluation; all if left out.
+    /// Samples per evaluation; all if omitted.
     #[serde(default)]
     pub evaluate_samples: Option<u64>,
-    /// Steps between checkpoints; there is always one at the end.
+    /// Steps between checkpoints. There is always one at the end.
     #[serde(default)]
     pub checkpoint_every: Option<u64>,
-    /// How many checkpoints are kept.
+    /// Number of checkpoints to keep.
     #[serde(default = "default_keep")]
     pub keep_checkpoints: usize,
-    /// Keep the checkpoint that is best by this held-out figure too.
+    /// Also keep the checkpoint with the best value of this held-out metric.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_best: Option<Figure>,
-    /// Stop after so many evaluations in a row without a better figure.
+    /// Stop after this many evaluations in a row without an improvement.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub patience: Option<u64>,
-    /// The feature whose ids part held-out samples into groups with an AUC of their own.
+    /// The feature whose ids group held-out samples for an AUC within groups.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub auc_by: Option<String>,
 }
 
-/// A figure of held-out samples by which models are compared.
+/// A metric on held-out samples by which models are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Figure {
-    /// The greater the better.
+    /// Higher is better.
     Auc,
-    /// The smaller the better.
+    /// Lower is better.
     NormalizedEntropy,
-    /// The smaller the better.
+    /// Lower is better.
     Loss,
 }
 
 impl Figure {
-    /// As in a configuration.
+    /// Returns the name in configurations.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

@@ -1,15 +1,18 @@
-//! PyTorch execution traces: which operators ran, on which tensors, nested in which.
+//! PyTorch execution traces: which operators ran, on which tensors, and how they nest.
 //!
-//! The one in-memory form of all schemas, 1.0.0 to 1.1.1-chakra. Knows no times (they are in the
-//! Kineto trace, see [`crate::link`]) and no file format (`format::execution_trace::read`).
-//! Dependencies through storages are left to the simulator.
+//! One in-memory form covers all schemas from 1.0.0 to 1.1.1-chakra. Times are not part of it: they
+//! are in the Kineto trace, which [`crate::link`] joins to it. `read` parses the JSON, `write`
+//! writes the steps of our own recorder. Data flow through shared storages is reconstructed by the
+//! simulator.
 
 mod collective;
 mod node;
 mod open;
+mod read;
 mod recorded;
 mod tree;
 mod value;
+pub(crate) mod write;
 
 pub use collective::NodeCollective;
 pub use node::{Node, ProcessGroup, RecordScope};
@@ -19,13 +22,12 @@ pub use tree::NodeForest;
 pub use value::{Argument, NodeTensor, TraceValue};
 
 use crate::Error;
-use crate::format::execution_trace::read as json;
 
-/// Reads one execution trace from its JSON text. Slightly broken text is repaired, or the nodes
-/// that are whole are kept; [`ExecutionTrace::losses`] counts what was not.
+/// Reads one execution trace from its JSON text. Slightly broken text is repaired. If that fails,
+/// the intact nodes are kept, and [`ExecutionTrace::losses`] counts the rest.
 ///
 /// # Errors
 /// [`Error::NotATrace`] if the text has no list of nodes.
 pub fn read_text(text: &[u8]) -> Result<ExecutionTrace, Error> {
-    json::read(text)
+    read::parse(text)
 }

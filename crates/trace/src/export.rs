@@ -1,7 +1,7 @@
-//! Traces to files that other tools open: Kineto JSON or Perfetto's TrackEvent protobuf.
+//! Writes traces to files that other tools open: Kineto JSON or Perfetto's TrackEvent protobuf.
 //!
-//! The file's name decides format and compression. Knows how a file is written, not the format of
-//! its rows.
+//! The file name decides format and compression. The encoding of single rows is up to the format's
+//! own module.
 
 pub(crate) mod argument;
 pub(crate) mod binding;
@@ -22,10 +22,9 @@ use crate::format::{TIMELINES, kineto};
 use crate::merge::Merged;
 use crate::packed;
 
-/// Zstandard's effort.
 const ZSTD_LEVEL: i32 = 3;
 
-/// How a file is compressed.
+/// Compression of an output file, chosen by its file name extension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Compression {
     None,
@@ -33,13 +32,13 @@ enum Compression {
     Zstd,
 }
 
-/// Writes one file; what stood there before stays until the new one is whole.
+/// Writes one file atomically: an existing file stays in place until the new one is complete.
 ///
-/// `.pftrace` and `.perfetto-trace` get Perfetto's protobuf, every other name Kineto JSON; `.gz`
-/// and `.zst` behind it compress.
+/// `.pftrace` and `.perfetto-trace` select Perfetto's protobuf, any other name selects Kineto JSON.
+/// An additional `.gz` or `.zst` compresses the file.
 ///
 /// # Errors
-/// [`Error::Write`]; no file of that name appears or changes.
+/// [`Error::Write`]; then no file of that name was created or changed.
 pub fn write(path: &Path, merged: &Merged<'_>, options: &Options) -> Result<ExportedEvents, Error> {
     let (format, compression) = form(path);
     let mut written = ExportedEvents::default();
@@ -64,7 +63,8 @@ fn form(path: &Path) -> (&'static WriteTimeline, Compression) {
         (name.as_str(), Compression::None)
     };
     let mut formats = TIMELINES.iter().filter_map(|format| format.write);
-    let is_named = |format: &&WriteTimeline| format.endings.iter().any(|end| stem.ends_with(end));
+    let is_named =
+        |format: &&WriteTimeline| format.extensions.iter().any(|end| stem.ends_with(end));
     (formats.find(is_named).unwrap_or(&kineto::WRITER), compression)
 }
 

@@ -1,4 +1,4 @@
-//! Puts a finished file in place: temporary name, sync, rename. Knows nothing of its content.
+//! Writes files atomically: temporary name, sync, rename.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 
 use crate::Error;
 
-/// Writes `path` whole or not at all: what stood there before stays until the new file is on the
+/// Writes `path` completely or not at all. An existing file stays in place until the new one is on
 /// disk.
 ///
 /// # Errors
-/// [`Error::Write`] names the step that failed; the temporary file is removed.
+/// [`Error::Write`] names the step that failed. The temporary file is removed.
 pub fn put(
     path: &Path,
     fill: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
@@ -18,18 +18,18 @@ pub fn put(
     let temporary = temporary_name(path);
     let done = fill_and_rename(path, &temporary, fill);
     if done.is_err() {
-        // The first error is the one to report; a temporary file that was never created cannot be
-        // removed.
+        // The first error is reported. Removal fails if the temporary file was never created.
         let _ = fs::remove_file(&temporary);
     }
     done
 }
 
 /// Creates a file under a temporary name. An existing file or link of that name is removed first
-/// and never followed: a killed process may have left it, or another user planted it.
+/// and never followed: a killed process may have left it, or another user may have planted it.
 ///
 /// # Errors
-/// The name cannot be freed, somebody takes it again meanwhile, or the system refuses.
+/// Fails if the name cannot be freed, if somebody takes it again meanwhile, or if the system
+/// refuses.
 pub fn create_anew(path: &Path) -> io::Result<File> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -67,7 +67,7 @@ mod tests {
     use super::create_anew;
 
     #[test]
-    fn a_planted_link_is_replaced_and_its_target_stays() {
+    fn planted_link_is_replaced_and_its_target_stays() {
         let folder = tempfile::tempdir().unwrap();
         let (name, victim) = (folder.path().join("out.tmp"), folder.path().join("victim"));
         fs::write(&victim, "kept").unwrap();

@@ -1,19 +1,19 @@
-//! The trace formats we know, one file or folder each, and what they share about an operation.
+//! The supported trace formats, one file or folder each, and the description of operations that our
+//! writers share.
 
 pub mod chakra;
-pub mod execution_trace;
 pub mod kineto;
 pub mod perfetto;
 
 pub(crate) mod blocks;
-mod collective;
-mod identity;
+pub(crate) mod collective;
+pub(crate) mod identity;
 pub(crate) mod json_keys;
-mod tensor;
+pub(crate) mod tensor;
 pub(crate) mod timeline;
 
 use timeline::Timeline;
 
-/// Every format of timelines: the first that recognises a text reads it, the first whose ending a
-/// name has is written.
+/// All formats of timelines. A text is read by the first format that recognizes it. A file is
+/// written in the first format that has an extension equal to the file's.
 pub(crate) static TIMELINES: &[&Timeline] = &[&perfetto::TIMELINE, &kineto::TIMELINE];

@@ -1,45 +1,46 @@
-//! Lanes: where slices of one track overlap without nesting, the later ones move to further lines.
+//! Assigns slices of a track that overlap without nesting to further lanes.
 //!
-//! Viewers keep one stack per line and drop what does not nest. Knows nothing of formats.
+//! Trace viewers keep one stack of slices per line and drop slices that do not nest.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::store::Slices;
 
-/// Lanes in which a slice may lie inside others; in the lanes behind them it lies alone, which
-/// bounds the cost where thousands overlap.
+/// Number of lanes in which slices may nest. Further lanes hold one slice at a time, which bounds
+/// the cost if thousands overlap.
 const NESTING: usize = 8;
 
-/// Which lane of its track every slice is drawn in.
+/// The lane of its track in which each slice is drawn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SliceLanes {
-    /// By row; 0 is the track's own line.
+    /// By row. Lane 0 is the track's own line.
     pub lane: Vec<u32>,
-    /// By track: how many lanes it has, at least 1.
+    /// Number of lanes by track, at least 1.
     pub count: Vec<u32>,
-    /// Rows by track, then by start, longer ones first: parents stand before their children.
+    /// Rows ordered by track, then start, then descending duration. Parents precede their children.
     order: Vec<u32>,
-    /// Where each track begins in `order`, and the end.
+    /// Offset of each track in `order`, and the length of `order`.
     first: Vec<usize>,
 }
 
 impl SliceLanes {
-    /// The rows of a track by start, longer ones first.
+    /// Returns the rows of a track by start. Of equal starts, longer slices come first.
     pub fn rows(&self, track: usize) -> &[u32] {
         &self.order[self.first[track]..self.first[track + 1]]
     }
 
-    /// How many slices are not in their track's own line.
+    /// Counts the slices that are not in lane 0.
     pub fn moved(&self) -> u64 {
         self.lane.iter().filter(|lane| **lane > 0).count() as u64
     }
 }
 
-/// Puts each slice in the first lane of its track where it nests or stands apart.
+/// Puts each slice in the first lane of its track in which it nests in other slices or is separate
+/// from them.
 ///
 /// # Cost
-/// `n log n`; slices that are in order cost less.
+/// `O(n log n)`, less if the slices are already in order.
 pub fn assign(slices: &Slices, tracks: usize) -> SliceLanes {
     let (mut order, first) = by_track(slices, tracks);
     let mut lane = vec![0; slices.len()];
@@ -52,7 +53,7 @@ pub fn assign(slices: &Slices, tracks: usize) -> SliceLanes {
     SliceLanes { lane, count, order, first }
 }
 
-/// All rows on their own track's line, whether they overlap or not.
+/// Leaves all slices in lane 0, even if they overlap.
 pub fn none(slices: &Slices, tracks: usize) -> SliceLanes {
     let (order, first) = by_track(slices, tracks);
     SliceLanes { lane: vec![0; slices.len()], count: vec![1; tracks], order, first }
@@ -76,7 +77,7 @@ fn by_track(slices: &Slices, tracks: usize) -> (Vec<u32>, Vec<usize>) {
     (order, first)
 }
 
-/// Returns how many lanes the rows take.
+/// Assigns lanes to the rows of a track, and returns the number of lanes.
 fn assign_track(slices: &Slices, rows: &[u32], lane: &mut [u32]) -> u32 {
     let mut nesting: Vec<Vec<i64>> = vec![Vec::new()];
     let mut alone = Alone::default();
@@ -98,7 +99,7 @@ fn assign_track(slices: &Slices, rows: &[u32], lane: &mut [u32]) -> u32 {
     nesting.len() as u32 + alone.lanes
 }
 
-/// Whether a slice fits behind or inside the open slices of a lane, whose ends are given.
+/// Whether a slice lies after or inside the open slices of a lane, whose end times are given.
 fn fits(open: &mut Vec<i64>, start: i64, end: i64) -> bool {
     while open.last().is_some_and(|last| *last <= start) {
         open.pop();
@@ -106,7 +107,7 @@ fn fits(open: &mut Vec<i64>, start: i64, end: i64) -> bool {
     open.last().is_none_or(|last| end <= *last)
 }
 
-/// Lanes with at most one slice at a time.
+/// Lanes that hold at most one slice at a time.
 #[derive(Default)]
 struct Alone {
     lanes: u32,

@@ -1,8 +1,8 @@
-//! Traces: read, stored and written, and the spans of our own runs.
+//! Traces: reading, storing and writing them, and recording the spans of our own runs.
 //!
-//! [`open::read`] reads any file of PyTorch's profiler into a [`store::Job`]; [`Recorder`] writes
-//! our own runs to files. Knows the trainer's [`schema::Op`], but neither the trainer, nor any
-//! device, nor any analysis of the rows.
+//! [`open::read`] reads any file of PyTorch's profiler into a [`store::Job`]. [`Recorder`] writes
+//! our own runs to files. The crate knows the trainer's [`schema::Op`], but does not depend on the
+//! trainer or on devices, and does not analyze traces.
 
 mod error;
 pub mod execution_trace;

@@ -1,8 +1,8 @@
-//! Joins the nodes of an execution trace to the rows of a Kineto trace of the same job.
+//! Links the nodes of an execution trace to the rows of a Kineto trace of the same job.
 //!
-//! By record-function id where both traces have it and were recorded together; otherwise by the
-//! order in which each thread began its operators, which also joins one recorded iteration to the
-//! many of another recording. Knows names and order, not what operators do.
+//! If both traces have record-function ids from the same recording, the ids link them. Otherwise
+//! the order in which each thread started its operators does. The order also links one recorded
+//! iteration to many iterations of another recording.
 
 mod align;
 mod order;
@@ -14,66 +14,64 @@ use crate::execution_trace::ExecutionTrace;
 use crate::store::{Trace, TrackId};
 use sequence::{HostSequence, Sequence};
 
-/// Which node is which row.
+/// The result of linking: which node is which row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceLink {
-    /// How they were joined.
     pub method: LinkMethod,
-    /// The row of each node, by its place in [`ExecutionTrace::nodes`]. Where a recording repeats
-    /// the nodes, those of the first whole repetition.
+    /// The row of each node, indexed like [`ExecutionTrace::nodes`]. If the recording repeats the
+    /// nodes, these are the rows of the first complete repetition.
     pub rows: Vec<Option<u32>>,
-    /// Later whole repetitions, as `rows`, by time.
+    /// Rows of the later complete repetitions, in order of time.
     pub repetitions: Vec<Vec<Option<u32>>>,
-    /// The threads of the execution trace, by number.
+    /// By the number of the thread in the execution trace.
     pub threads: Vec<ThreadLink>,
 }
 
-/// How nodes and rows were joined.
+/// The evidence by which nodes and rows were linked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkMethod {
-    /// `Record function id` of the rows is `rf_id` of the nodes, and names agree.
+    /// Rows whose `Record function id` equals the nodes' `rf_id`, with equal names.
     RecordFunction,
-    /// Names in order of start, thread by thread.
+    /// Equal names in order of start, thread by thread.
     Order,
 }
 
-/// How much of one thread was joined.
+/// Counts of linked nodes and rows of one thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ThreadLink {
-    /// The thread in the execution trace.
     pub thread: u64,
-    /// The thread in the Kineto trace; `None` if there is none like it.
+    /// The corresponding track of the Kineto trace, if one was found.
     pub track: Option<TrackId>,
-    /// Nodes that could be joined: all but roots and process groups.
+    /// Nodes that can be linked: all but roots and process groups.
     pub nodes: u64,
-    /// Operators and annotations of the track, from the first joined to the last.
+    /// Operators and annotations of the track between the first and the last linked row.
     pub rows: u64,
-    /// Nodes that were joined.
     pub matched: u64,
 }
 
 impl TraceLink {
-    /// Share of the nodes that were joined, 0..=1; `None` if there are none.
+    /// Returns the share of nodes that were linked, 0..=1. `None` if there are no nodes.
     pub fn node_score(&self) -> Option<f64> {
         self.score(|thread| thread.nodes)
     }
 
-    /// Share of the rows in between that were joined, 0..=1; `None` if there are none.
+    /// Returns the share of the rows between the first and the last linked one that were linked,
+    /// 0..=1. `None` if there are no rows.
     pub fn row_score(&self) -> Option<f64> {
         self.score(|thread| thread.rows)
     }
 
-    fn score(&self, of: impl Fn(&ThreadLink) -> u64) -> Option<f64> {
-        let all: u64 = self.threads.iter().map(of).sum();
+    fn score(&self, total: impl Fn(&ThreadLink) -> u64) -> Option<f64> {
+        let all: u64 = self.threads.iter().map(total).sum();
         let matched: u64 = self.threads.iter().map(|thread| thread.matched).sum();
         (all > 0).then(|| matched as f64 / all as f64)
     }
 }
 
-/// Joins the nodes of an execution trace to the rows of a trace.
+/// Links the nodes of an execution trace to the rows of a trace.
 ///
 /// # Cost
-/// `O(n log n)` in nodes and rows, times the threads of the execution trace.
+/// `O(n log n)` in nodes and rows, times the number of threads of the execution trace.
 pub fn join(execution: &ExecutionTrace, trace: &Trace) -> TraceLink {
     let host = HostSequence::new(execution, trace);
     let by_id = by_record_function(execution, trace, &host);
@@ -93,7 +91,7 @@ fn count(rows: &[Option<u32>]) -> usize {
     rows.iter().flatten().count()
 }
 
-/// Ids begin anew in every process, so names must agree too.
+/// Links by record-function id. Ids start anew in every process, so names must agree too.
 fn by_record_function(
     execution: &ExecutionTrace,
     trace: &Trace,
@@ -115,7 +113,7 @@ fn by_record_function(
     found
 }
 
-/// Counts how well the first repetition fits.
+/// Counts the linked nodes and rows of the first repetition.
 fn link(
     method: LinkMethod,
     mut repetitions: Vec<Vec<Option<u32>>>,
@@ -138,7 +136,7 @@ fn link(
     TraceLink { method, threads: threads.collect(), rows, repetitions }
 }
 
-/// Rows of a track from the first joined one to the last.
+/// Counts the rows of a track from the first linked one to the last.
 fn between(track: &Sequence, joined: &[u32]) -> u64 {
     let mut joined = joined.to_vec();
     joined.sort_unstable();

@@ -1,6 +1,6 @@
-//! Several ranks' traces as one: whose process ids, correlations and clocks no longer collide.
+//! Merges several ranks' traces so that their process ids, correlations and clocks do not collide.
 //!
-//! Nothing is copied: a [`MergedPart`] maps each number of its trace. Knows no format.
+//! Nothing is copied: a [`MergedPart`] maps the ids and times of its trace when they are read.
 
 mod namespace;
 
@@ -10,41 +10,42 @@ use crate::store::{EventKind, Job, Trace, TrackKey};
 pub use namespace::IdKind;
 use namespace::Namespace;
 
-/// By how much each rank's clock runs ahead of the others', by rank; 0 for ranks not listed.
+/// The offset of each rank's clock relative to a common clock. Ranks that are not listed have 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Offsets {
-    /// Nanoseconds, subtracted from the rank's times.
+    /// Nanoseconds by which the clock is ahead. They are subtracted from the rank's times.
     pub ahead_ns: BTreeMap<u32, i64>,
 }
 
-/// The content of one file: one trace, or several that share only time.
+/// The content of one output file: one trace, or several on a common clock.
 #[derive(Clone, Debug)]
 pub struct Merged<'a> {
     pub parts: Vec<MergedPart<'a>>,
 }
 
-/// One rank's share.
+/// The view of one rank's trace in a merged file.
 #[derive(Clone, Debug)]
 pub struct MergedPart<'a> {
-    /// The trace, in its own numbers.
+    /// The trace with its original ids.
     pub trace: &'a Trace,
-    /// Where its clock is ahead, subtracted from its times.
+    /// Nanoseconds by which its clock is ahead. They are subtracted from its times.
     pub ahead_ns: i64,
     namespace: Option<Namespace>,
     device_tracks: Vec<bool>,
 }
 
-/// One trace, every number as it is.
+/// Creates a view of one trace that leaves all ids unchanged.
 pub fn alone(trace: &Trace) -> Merged<'_> {
     Merged { parts: vec![MergedPart::new(trace, 0, None)] }
 }
 
-/// All traces of a job, numbers prefixed with the rank: process 12345 of rank 3 becomes 312345.
+/// Merges all traces of a job. Ids are prefixed with the rank: process 12345 of rank 3 becomes
+/// 312345.
 ///
-/// A job of one trace keeps its numbers.
+/// A job with a single trace keeps its ids.
 ///
 /// # Panics
-/// If two traces have one rank.
+/// Panics if two traces have the same rank.
 pub fn merge<'a>(job: &'a Job, offsets: &Offsets) -> Merged<'a> {
     let ahead = |trace: &Trace| offsets.ahead_ns.get(&trace.rank).copied().unwrap_or(0);
     if let [trace] = job.traces.as_slice() {
@@ -61,7 +62,7 @@ pub fn merge<'a>(job: &'a Job, offsets: &Offsets) -> Merged<'a> {
 }
 
 impl Merged<'_> {
-    /// The first time on the common clock; none if there is no event.
+    /// Returns the earliest time on the common clock; `None` if there are no events.
     pub fn first_time(&self) -> Option<i64> {
         let mut first: Option<i64> = None;
         for part in &self.parts {
@@ -76,17 +77,17 @@ impl<'a> MergedPart<'a> {
         Self { trace, ahead_ns, namespace, device_tracks: device_tracks(trace) }
     }
 
-    /// Whether its numbers stand beside those of other ranks.
+    /// Whether the part is one of several and its ids are therefore prefixed.
     pub fn is_one_of_several(&self) -> bool {
         self.namespace.is_some()
     }
 
-    /// A time on the common clock.
+    /// Converts a time to the common clock.
     pub fn time(&self, time: i64) -> i64 {
         time.saturating_sub(self.ahead_ns)
     }
 
-    /// Hands out the begin of every event.
+    /// Visits the start time of every event.
     pub fn each_time(&self, mut seen: impl FnMut(i64)) {
         let trace = self.trace;
         trace.slices.start.iter().for_each(|start| seen(self.time(*start)));
@@ -96,28 +97,29 @@ impl<'a> MergedPart<'a> {
         trace.allocations.iter().for_each(|allocation| seen(self.time(allocation.time)));
     }
 
-    /// An id, unique over all parts. 0 stays: it stands for none.
+    /// Makes an id unique over all parts. 0 means "no id" and stays.
     pub fn id(&self, kind: IdKind, id: u64) -> u64 {
         self.namespace.as_ref().map_or(id, |namespace| namespace.id(kind, id))
     }
 
-    /// A process, unique over all parts.
+    /// Makes a process id unique over all parts.
     pub fn pid(&self, pid: &TrackKey) -> TrackKey {
         self.namespace.as_ref().map_or_else(|| pid.clone(), |namespace| namespace.pid(pid))
     }
 
-    /// A device's ordinal, unique over all parts; negative ones stay.
+    /// Makes a device ordinal unique over all parts. Negative ordinals stay.
     pub fn device(&self, device: i64) -> i64 {
         self.namespace.as_ref().map_or(device, |namespace| namespace.device(device))
     }
 
-    /// Whether a track holds a device's work, not a thread's.
+    /// Whether a track belongs to a device rather than a thread.
     pub fn is_device(&self, track: usize) -> bool {
         self.device_tracks[track]
     }
 }
 
-/// A process id tells little: in containers it may equal a device's ordinal.
+/// Decides by the rows of a track. The process id is not enough: in containers it may equal a
+/// device's ordinal.
 fn device_tracks(trace: &Trace) -> Vec<bool> {
     let mut device = vec![false; trace.tracks.len()];
     let mut host = vec![false; trace.tracks.len()];

@@ -1,7 +1,8 @@
-//! Paths to a job: finds the trace files under them, unpacks, reads and numbers them.
+//! Reads all traces of a job from paths: finds the files, unpacks and parses them, and assigns
+//! ranks.
 //!
-//! Takes files, compressed or not, archives, folders and standard input, and recognises them by
-//! content. Knows nothing of what an event says: that is the format's reader.
+//! Accepts plain and compressed files, archives, folders and standard input, and detects them by
+//! content. Events are decoded by the format's own reader.
 
 mod argument;
 mod capture;
@@ -10,57 +11,57 @@ mod event;
 mod find;
 mod gather;
 mod gunzip;
-mod look;
 mod pump;
 mod rank;
 mod request;
+mod sniff;
 mod stream;
-mod whole;
+mod whole_file;
 
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
-pub use event::{TraceRows, arguments, arguments_of, event_texts};
-pub(crate) use find::has_ending;
+pub use event::{TraceRows, arguments, event_texts, selected_arguments};
+pub(crate) use find::has_extension;
 pub(crate) use gunzip::Gunzip;
-pub use request::{Attendance, JobReading, ReadProgress, ReadRequest, Skipped};
+pub use request::{JobReading, ReadControl, ReadProgress, ReadRequest, Skipped};
 
 use crate::Error;
 use crate::format::blocks::Blocks;
 use crate::format::kineto;
 use crate::store::{Job, Trace};
 
-/// Reads all traces under the request's paths.
+/// Reads all traces under the request's paths, without progress and cancellation.
 ///
 /// # Errors
-/// As [`read_with`], never [`Error::Cancelled`].
+/// The errors of [`read_with`] except [`Error::Cancelled`].
 pub fn read(request: &ReadRequest) -> Result<Job, Error> {
     let never = AtomicBool::new(false);
-    let attendance = Attendance { progress: &|_| {}, cancelled: &never };
-    read_with(request, &attendance).map(|reading| reading.job)
+    let control = ReadControl { progress: &|_| {}, cancelled: &never };
+    read_with(request, &control).map(|reading| reading.job)
 }
 
-/// Reads all traces under the request's paths, telling how far it is.
+/// Reads all traces under the request's paths. Reports progress and can be cancelled.
 ///
 /// # Errors
-/// [`Error::Read`] for what cannot be read; [`Error::Empty`] and [`Error::NotATrace`] for a file
-/// that was named and is none; [`Error::NoTraces`] for a folder or an archive without any;
+/// [`Error::Read`] if a file cannot be read; [`Error::Empty`] and [`Error::NotATrace`] if a path
+/// names a file that is not a trace; [`Error::NoTraces`] for a folder or an archive without one;
 /// [`Error::Cancelled`].
-pub fn read_with(request: &ReadRequest, attendance: &Attendance<'_>) -> Result<JobReading, Error> {
-    gather::traces(request, attendance)
+pub fn read_with(request: &ReadRequest, control: &ReadControl<'_>) -> Result<JobReading, Error> {
+    gather::traces(request, control)
 }
 
-/// Numbers the traces of a reading anew: the first of `ranks` for the first trace under the
-/// request's paths, folders and archives in the order of names.
+/// Overrides the ranks of a job. The first entry of `ranks` belongs to the first trace under the
+/// request's paths; within folders and archives, traces are ordered by name.
 ///
 /// # Errors
-/// [`Error::Ranks`] if they are not one for each trace, all different.
+/// [`Error::Ranks`] if `ranks` has duplicates or does not have one entry per trace.
 pub fn assign_ranks(job: &mut Job, request: &ReadRequest, ranks: &[u32]) -> Result<(), Error> {
     rank::give(&mut job.traces, &request.paths, ranks)
 }
 
-/// Reads one trace from its text.
+/// Reads one trace from its JSON text.
 ///
 /// ```
 /// let text = r#"{"traceEvents": [
@@ -72,25 +73,25 @@ pub fn assign_ranks(job: &mut Job, request: &ReadRequest, ranks: &[u32]) -> Resu
 /// ```
 ///
 /// # Errors
-/// [`Error::NotATrace`] if the text is none.
+/// [`Error::NotATrace`] if the text is not a trace.
 pub fn parse(text: &[u8]) -> Result<Trace, Error> {
     let mut trace = kineto::read::read(&mut Text(Some(text)), 1).map_err(|problem| {
-        let reason = format!("got {} ({})", look::words(&look::recognise(text)), problem.reason);
+        let reason = format!("got {} ({})", sniff::describe(&sniff::sniff(text)), problem.reason);
         Error::NotATrace { path: PathBuf::from("text"), reason }
     })?;
     trace.origin.text_bytes = text.len() as u64;
     Ok(trace)
 }
 
-/// What a text looks like, in words.
+/// Describes the content of a text for messages.
 pub(crate) fn looks_like(text: &[u8]) -> String {
-    match look::recognise(text) {
-        look::TextLook::Timeline(format) => format!("a {} trace", format.name),
-        look => look::words(&look),
+    match sniff::sniff(text) {
+        sniff::TextKind::Timeline(format) => format!("a {} trace", format.name),
+        look => sniff::describe(&look),
     }
 }
 
-/// A text in memory, as one block.
+/// A text in memory, delivered as one block.
 struct Text<'a>(Option<&'a [u8]>);
 
 impl Blocks for Text<'_> {

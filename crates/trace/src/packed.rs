@@ -1,4 +1,4 @@
-//! Compressed bytes: recognised by their first ones, packed and unpacked as streams.
+//! Compressed streams: detection by the first bytes, packing and unpacking.
 
 use std::io::{self, BufReader, Cursor, Read, Write};
 
@@ -6,13 +6,13 @@ use crate::open::Gunzip;
 
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
-/// gzip's effort: three times as fast as the usual 6, for a twentieth more bytes.
+/// Compression level for gzip: three times as fast as the usual 6, and 5 % larger.
 const GZIP_LEVEL: u32 = 3;
 
-/// What gzip or Zstandard data hold; anything else as it is.
+/// Unpacks gzip or Zstandard data. Other data pass unchanged.
 ///
 /// # Errors
-/// Those of reading the first bytes.
+/// Passes on the errors of reading the first bytes.
 pub fn unpacked<'a>(mut packed: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>> {
     let mut head = Vec::new();
     packed.by_ref().take(ZSTD.len() as u64).read_to_end(&mut head)?;
@@ -27,10 +27,10 @@ pub fn unpacked<'a>(mut packed: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>
     })
 }
 
-/// Writes what `fill` writes as gzip data.
+/// Compresses everything that `fill` writes as gzip.
 ///
 /// # Errors
-/// Those of `out`.
+/// Passes on the errors of `out`.
 pub fn gzip<W: Write>(
     out: W,
     fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,

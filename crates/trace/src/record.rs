@@ -1,7 +1,7 @@
-//! Spans of our own run, kept in memory until they are written.
+//! Records the spans of our own runs in memory, until they are written to files.
 //!
-//! While a step runs, [`Recorder::push`] stores numbers and nothing else: no text, no file. Knows
-//! no file format; see `format` for those.
+//! During a step, [`Recorder::push`] only stores numbers: it formats no text and writes no file.
+//! Formats are defined in `format` and `execution_trace`.
 
 mod clock;
 mod spans;
@@ -12,14 +12,14 @@ pub use clock::Clock;
 pub(crate) use spans::StepSpan;
 pub use spans::{OpSpan, Recorder, RunInfo};
 
-use crate::format::{execution_trace, kineto};
-use crate::{Error, file};
+use crate::format::kineto;
+use crate::{Error, execution_trace, file};
 
 impl Recorder {
     /// Writes all steps as a Kineto trace (Chrome JSON).
     ///
     /// # Errors
-    /// [`Error::NothingRecorded`]; [`Error::Write`], and then `path` is as it was before.
+    /// [`Error::NothingRecorded`]; [`Error::Write`], and then `path` is unchanged.
     pub fn write_kineto(&self, path: &Path) -> Result<(), Error> {
         if self.recorded().next().is_none() {
             return Err(Error::NothingRecorded { path: path.to_path_buf() });
@@ -27,12 +27,12 @@ impl Recorder {
         file::put(path, |out| kineto::write(self, out))
     }
 
-    /// Writes step `step` as a PyTorch Execution Trace whose `rf_id`s are the Kineto trace's
-    /// `Record function id`s.
+    /// Writes step `step` as a PyTorch execution trace. Its `rf_id`s equal the `Record function
+    /// id`s of the Kineto trace.
     ///
     /// # Errors
     /// [`Error::NothingRecorded`], [`Error::StepNotRecorded`]; [`Error::Write`], and then `path` is
-    /// as it was before.
+    /// unchanged.
     pub fn write_execution_trace(&self, step: u64, path: &Path) -> Result<(), Error> {
         let path_buf = path.to_path_buf();
         let mut numbers = self.steps();
@@ -43,6 +43,6 @@ impl Recorder {
         let Some(index) = self.recorded().position(|recorded| recorded.number == step) else {
             return Err(Error::StepNotRecorded { path: path_buf, step, first, last });
         };
-        file::put(path, |out| execution_trace::write(self, index, out))
+        file::put(path, |out| execution_trace::write::write_step(self, index, out))
     }
 }

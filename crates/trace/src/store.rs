@@ -1,7 +1,7 @@
-//! A trace as columns: slices, flows, counters, instants and the header around them.
+//! The columns of a trace: slices, flows, counters, instants, and the header.
 //!
-//! The one in-memory form of a trace, whether a file was read, a run recorded or a step simulated.
-//! Times are absolute integer nanoseconds. Knows no file format and draws no conclusion.
+//! This is the only in-memory form of a trace, whether it was read from a file, recorded or
+//! simulated. Times are absolute integer nanoseconds.
 
 mod argument;
 mod category;
@@ -9,7 +9,7 @@ mod cut;
 mod header;
 mod loss;
 mod mark;
-pub(crate) mod room;
+pub(crate) mod reserve;
 mod slice;
 mod sparse;
 mod string;
@@ -32,61 +32,57 @@ use std::path::PathBuf;
 /// The traces of one job, one per rank, ordered by rank.
 #[derive(Clone, Debug, Default)]
 pub struct Job {
-    /// At least one, each with a rank of its own.
+    /// At least one, each with a unique rank.
     pub traces: Vec<Trace>,
 }
 
 /// One rank's trace: the events of one file.
 #[derive(Clone, Debug, Default)]
 pub struct Trace {
-    /// The rank: from the content, else the file's name, else its place among the files.
+    /// Taken from the content, else the file's name, else the position among the files.
     pub rank: u32,
-    /// Where it came from; empty for a trace that was never a file.
+    /// Source file; empty for a trace that was never in a file.
     pub origin: TraceOrigin,
     /// Everything outside the list of events.
     pub header: TraceHeader,
     pub strings: Strings,
-    /// Per text of [`Slices::call_stack`]: its lines of Python, innermost first.
+    /// Lines of Python for each text of [`Slices::call_stack`], innermost first.
     pub stacks: BTreeMap<StringId, Vec<StackLine>>,
-    /// The categories that occur, in order of first appearance.
+    /// In order of first appearance.
     pub categories: Vec<Category>,
     /// Threads and streams, in order of first appearance.
     pub tracks: Vec<Track>,
-    /// Events with a duration, in the order of the file.
+    /// Events with a duration, in file order.
     pub slices: Slices,
     pub flows: Vec<Flow>,
     pub counters: Vec<Counter>,
     pub instants: Vec<Instant>,
-    /// Allocations and frees of the memory profiler.
+    /// Events of the memory profiler.
     pub allocations: Vec<Allocation>,
-    /// How many events of each Chrome phase the file held (`X`, `M`, `s`, `f`, `i`, …).
+    /// Number of events in the file by Chrome phase (`X`, `M`, `s`, `f`, `i`, …).
     pub phases: BTreeMap<String, u64>,
-    /// What could not be read.
     pub losses: Losses,
-    /// How the recording ended early; `None` where it did not.
+    /// Set if the recording ended early.
     pub cut: Option<CutRecording>,
 }
 
-/// Where a trace came from.
+/// The source of a trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TraceOrigin {
-    /// The file as it was named; `-` for standard input.
+    /// The path as given; `-` for standard input.
     pub path: PathBuf,
-    /// The member of an archive.
     pub member: Option<String>,
-    /// Size of the uncompressed text.
     pub text_bytes: u64,
-    /// How its events are written.
     pub encoding: Encoding,
 }
 
-/// How the events of a file are written.
+/// The encoding of events in a file, which decides how arguments are read again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Encoding {
-    /// As JSON, each a text of its own.
+    /// Each event is a separate JSON text.
     #[default]
     Json,
-    /// In a form that only its format reads, from the whole file.
+    /// Only the format's own reader can decode an event, from the complete file.
     Whole,
 }
 
@@ -98,46 +94,46 @@ impl std::fmt::Display for TraceOrigin {
 }
 
 impl Trace {
-    /// Number of events of the file, metadata events included.
+    /// Returns the number of events in the file, including metadata events.
     pub fn event_count(&self) -> u64 {
         self.phases.values().sum()
     }
 
-    /// What kind of event a slice is.
+    /// Returns the kind of event a slice is.
     pub fn kind(&self, row: u32) -> EventKind {
         self.categories[usize::from(self.slices.category[row as usize])].kind
     }
 
-    /// The name of a slice.
+    /// Returns the name of a slice.
     pub fn name(&self, row: u32) -> &str {
         self.strings.get(self.slices.name[row as usize])
     }
 
-    /// The thread or stream of a slice.
+    /// Returns the thread or stream of a slice.
     pub fn track(&self, row: u32) -> &Track {
         &self.tracks[self.slices.track[row as usize].0 as usize]
     }
 
-    /// The device a device row ran on: its argument, else its process id.
+    /// Returns the device of a device row: its argument, else its process id.
     pub fn device(&self, row: u32) -> i32 {
         let from_track = || self.track(row).pid.number().and_then(|pid| i32::try_from(pid).ok());
         self.slices.device(row).or_else(from_track).unwrap_or(-1)
     }
 
-    /// The stream a device row ran on: its argument, else its thread id.
+    /// Returns the stream of a device row: its argument, else its thread id.
     pub fn stream(&self, row: u32) -> i32 {
         let from_track = || self.track(row).tid.number().and_then(|tid| i32::try_from(tid).ok());
         self.slices.stream(row).or_else(from_track).unwrap_or(-1)
     }
 
-    /// The lines of Python an operator was called from, innermost first; empty where the file has
+    /// Returns the lines of Python that called an operator, innermost first. Empty if the file has
     /// no `Call stack`.
     pub fn stack(&self, row: u32) -> &[StackLine] {
         let text = self.slices.call_stack.get(row);
         text.and_then(|text| self.stacks.get(text)).map_or(&[], Vec::as_slice)
     }
 
-    /// Takes the texts of [`Slices::call_stack`] apart.
+    /// Parses the texts of [`Slices::call_stack`] into lines.
     pub(crate) fn split_stacks(&mut self) {
         for (_, text) in self.slices.call_stack.iter() {
             if !self.stacks.contains_key(text) {
@@ -145,29 +141,29 @@ impl Trace {
                 let lines: Vec<String> = lines.filter(|line| !line.is_empty()).collect();
                 let line = |line: &String| StackLine {
                     line: self.strings.intern(line),
-                    function: self.strings.intern(&function_of(line)),
+                    function: self.strings.intern(&function_name(line)),
                 };
                 self.stacks.insert(*text, lines.iter().map(line).collect());
             }
         }
     }
 
-    /// All rows, in the order of the file.
+    /// Returns all rows in file order.
     pub fn rows(&self) -> impl Iterator<Item = u32> + use<> {
         0..self.slices.len() as u32
     }
 
-    /// Adds a slice, interning its texts.
+    /// Appends a slice and interns its texts. Returns its row.
     pub fn push(&mut self, slice: &NewSlice<'_>) -> u32 {
         let category = self.category(slice.category);
         let name = self.strings.intern(slice.name);
         let track = self.track_id(slice.pid.clone(), slice.tid.clone());
         let row = self.slices.push(category, name, track, slice);
-        self.tell_mtia_events_apart(row);
+        self.separate_mtia_events(row);
         row
     }
 
-    /// Gives rows without a category the kind that their process tells.
+    /// Sets the kind of rows without a category, derived from their process.
     pub(crate) fn recognize_rows_without_category(&mut self) {
         let Some(nameless) = self.categories.iter().position(|category| category.name.is_empty())
         else {
@@ -194,9 +190,9 @@ impl Trace {
         }
     }
 
-    /// Gives MTIA's copies and waits, which its category mixes with kernels, a category of the same
-    /// name and their own kind, from a row on.
-    pub(crate) fn tell_mtia_events_apart(&mut self, first_row: u32) {
+    /// Separates MTIA's copies and waits from its kernels, with which they share a category, from a
+    /// row on. They get a category of the same name with their own kind.
+    pub(crate) fn separate_mtia_events(&mut self, first_row: u32) {
         let is_mtia = |category: &Category| category.name == category::MTIA_EVENTS;
         let Some(mixed) = self.categories.iter().position(is_mtia) else { return };
         for (name, kind) in category::MTIA_KINDS {
@@ -218,9 +214,10 @@ impl Trace {
         }
     }
 
-    /// The place of a category in [`Trace::categories`], added if new.
+    /// Returns the index of a category in [`Trace::categories`], and adds the category if it is
+    /// new.
     ///
-    /// A trace with more than 255 categories keeps the rest as its last one, "other".
+    /// Beyond 255 categories, all others share the last one, "other".
     pub fn category(&mut self, name: &str) -> u8 {
         if let Some(at) = self.categories.iter().position(|category| category.name == name) {
             return at as u8;
@@ -234,9 +231,11 @@ impl Trace {
         (self.categories.len() - 1) as u8
     }
 
-    /// The place of a thread or stream in [`Trace::tracks`], added if new.
+    /// Returns the index of a thread or stream in [`Trace::tracks`], and adds the track if it is
+    /// new.
     pub fn track_id(&mut self, pid: TrackKey, tid: TrackKey) -> TrackId {
-        // Traces have tens of tracks; readers keep their own index.
+        // Traces have tens of tracks, and readers keep their own index, so a linear search is
+        // enough.
         let at = self.tracks.iter().position(|track| track.pid == pid && track.tid == tid);
         let at = at.unwrap_or_else(|| {
             self.tracks.push(Track::new(pid, tid));
@@ -246,8 +245,8 @@ impl Trace {
     }
 }
 
-/// `train.py: step` of `train.py(12): step`.
-fn function_of(line: &str) -> String {
+/// Removes the line number: `train.py(12): step` becomes `train.py: step`.
+fn function_name(line: &str) -> String {
     let parts = line.split_once('(').and_then(|(file, rest)| Some((file, rest.split_once(')')?.1)));
     parts.map_or_else(|| line.to_owned(), |(file, function)| format!("{file}{function}"))
 }

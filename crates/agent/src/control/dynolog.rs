@@ -210,7 +210,7 @@ fn request(state: &AgentState, uid: u32, wanted: &DynologRequest) -> (Matched, A
         let id = format!("rowmill-{}-{pid}", unique_token());
         let text = format!("{}\nREQUEST_TRACE_ID={id}\n", wanted.config.trim_end());
         let now = state.server.now();
-        let request = CaptureRequest::new(now, (text, id), Timing::Iterations, HAND_OVER);
+        let request = CaptureRequest::new(now, text, id, Timing::Iterations, HAND_OVER);
         if seen.is_free && state.server.request(pid, request).is_some() {
             matched.activity_profilers_triggered.push(seen.own_pid);
             asked.push((pid, now));

@@ -86,7 +86,7 @@ fn line(check: Check) -> CheckLine {
         CheckVerdict::Unknown => "unknown",
         CheckVerdict::Wrong => "wrong",
     };
-    CheckLine { check: check.name, verdict, found: check.found, cure: check.cure }
+    CheckLine { check: check.name, verdict, found: check.found, cure: check.fix }
 }
 
 fn table(patient: &Patient) -> String {

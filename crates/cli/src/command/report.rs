@@ -50,7 +50,7 @@ fn write(run: &Path, target: &Path) -> Result<WrittenReport, Error> {
         }
         Err(error) => return Err(Error::io(&metrics, "read")(error)),
     };
-    let report = training::of(&lines, &about(run));
+    let report = training::build_report(&lines, &about(run));
     let page = html::training_page(&report)?;
     output::put(target, |file| {
         file.write_all(page.as_bytes()).map_err(Error::io(target, "write"))

@@ -7,7 +7,7 @@ use std::thread;
 
 use analyze::classify::ClassRule;
 use analyze::{Classifier, Scope, WindowRule, WorkClass, coverage};
-use trace::open::{self, Attendance, JobReading, ReadProgress, ReadRequest};
+use trace::open::{self, JobReading, ReadControl, ReadProgress, ReadRequest};
 use trace::store::{Job, Trace};
 
 use crate::args::{ClassifyChoice, OutputFormat, Selection, WindowChoice};
@@ -76,7 +76,7 @@ pub fn read(paths: &[PathBuf], session: &Session) -> Result<Recordings, Error> {
         }
     };
     let never = AtomicBool::new(false);
-    let read = open::read_with(&request, &Attendance { progress: &progress, cancelled: &never });
+    let read = open::read_with(&request, &ReadControl { progress: &progress, cancelled: &never });
     if let Ok(meter) = meter.into_inner() {
         meter.finish();
     }

@@ -16,14 +16,21 @@ fn poll(free: i32, pid: i32) -> Vec<u8> {
 }
 
 fn request() -> CaptureRequest {
-    let text = ("A=1\n".into(), "id".into());
-    CaptureRequest::new(ms(0), text, Timing::Iterations, ms(30_000))
+    CaptureRequest::new(
+        ms(0),
+        "A=1
+"
+        .into(),
+        "id".into(),
+        Timing::Iterations,
+        ms(30_000),
+    )
 }
 
 const OURS: Peer = Peer { pid: 40, uid: 7 };
 
 #[test]
-fn a_process_registers_by_asking_and_is_answered() {
+fn polling_registers_a_process() {
     let mut capture = Capture::new(7);
     let nothing = capture.answer(ms(1), OURS, &poll(2, 9)).unwrap();
     assert_eq!(nothing.len(), HEADER);
@@ -42,7 +49,7 @@ fn a_process_registers_by_asking_and_is_answered() {
 }
 
 #[test]
-fn another_users_process_gets_nothing() {
+fn processes_of_other_users_get_no_request() {
     let other = Peer { pid: 41, uid: 8 };
     for (uid, length) in [(7, HEADER), (8, HEADER + 4), (0, HEADER + 4)] {
         let mut capture = Capture::new(uid);
@@ -54,13 +61,13 @@ fn another_users_process_gets_nothing() {
 }
 
 #[test]
-fn what_is_no_message_gets_no_answer_and_no_memory() {
+fn invalid_messages_are_not_answered_or_stored() {
     let mut capture = Capture::new(0);
     for _ in 0..1000 {
         assert_eq!(capture.answer(ms(1), OURS, b"nonsense"), None);
     }
     assert_eq!((capture.refused(), capture.members().len()), (1000, 0));
-    // A process that we cannot see cannot be watched either.
+    // A process outside our namespace cannot be watched.
     capture.answer(ms(1), Peer { pid: 0, uid: 0 }, &poll(2, 9)).unwrap();
     assert!(capture.members().is_empty());
     let register = ProcessMessage::Register { device: 0, pid: 3, job: 0 }.to_bytes();
@@ -85,7 +92,7 @@ fn process(pid: u32, parent: u32, words: &[&str], rank: Option<u32>) -> Process 
 
 const BASE: u32 = 4_000_000_000;
 
-/// A launcher, two ranks, a loader of the second, and a process of its own.
+/// A launcher, two ranks, a data loader of the second rank, and an unrelated process.
 fn job() -> Vec<Process> {
     vec![
         process(BASE, BASE - 1, &["python", "/bin/torchrun", "train.py"], None),
@@ -101,7 +108,7 @@ fn skips(wanted: &[u32], uid: u32) -> Vec<Option<Skip>> {
 }
 
 #[test]
-fn ranks_are_chosen_launchers_and_loaders_are_not() {
+fn only_ranks_are_chosen() {
     let (launcher, helper) = (Some(Skip::Launcher), Some(Skip::Helper));
     assert_eq!(skips(&[], 7), [launcher, None, None, helper, None]);
     let other = Some(Skip::NotWanted);
@@ -112,26 +119,27 @@ fn ranks_are_chosen_launchers_and_loaders_are_not() {
 }
 
 #[test]
-fn the_cost_of_choosing_grows_with_the_processes_not_with_their_pairs() {
-    // None of them asked above another; their parent is a real one, with parents of its own.
+fn choosing_takes_linear_time() {
+    // None of them is an ancestor of another. Their parent is a real process with real ancestors.
     let own = Process::read(std::process::id()).unwrap();
     let one = |at: u32| Process { pid: BASE + at, parent: own.pid, ..own.clone() };
     let asked: Vec<Process> = (0..2_000).map(one).collect();
     let began = std::time::Instant::now();
     let choices = choose(&asked, &[], 0);
     assert!(choices.iter().all(|(_, skip)| skip.is_none()));
-    // A look into `/proc` for each pair took 2.6 s for 300 of them.
+    // Reading `/proc` for each pair took 2.6 s for 300 processes.
     assert!(began.elapsed() < ms(5_000), "{:?}", began.elapsed());
 }
 
 #[test]
-fn requests_go_out_behind_the_longest_pause() {
-    // Polls at 0.2 and 4.9 s of every five: the pause is between them, not before 0.2.
+fn requests_are_sent_after_the_longest_pause() {
+    // Polls at 0.2 and 4.9 s of every five seconds: the longest pause is between them, not before
+    // 0.2.
     let polled = [ms(5_200), ms(4_900)];
     assert_eq!(round_start(ms(6_000), &polled), ms(9_400));
     assert_eq!(round_start(ms(9_500), &polled), ms(14_400));
     assert_eq!(round_start(ms(9_400), &polled), ms(9_400));
     assert_eq!(round_start(ms(3), &[]), ms(3));
-    // One process: half a second before its next poll.
+    // With one process: half a second before its next poll.
     assert_eq!(round_start(ms(2_000), &[ms(1_000)]), ms(5_500));
 }

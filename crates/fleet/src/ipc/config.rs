@@ -1,51 +1,50 @@
-//! The text of a request: lines `KEY=VALUE`, as Kineto reads them.
+//! The text of a request: lines of `KEY=VALUE`, as Kineto parses them.
 //!
-//! A line that Kineto cannot read makes it drop the request without a word, so everything is
-//! checked before. Knows nothing of processes.
+//! If Kineto cannot parse a line, it silently drops the request. So everything is checked before.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Iterations before the recorded ones in which the profiler runs and keeps nothing. The first
-/// iterations after it starts are slower: it allocates buffers and attaches to the device. Kineto's
-/// own default is none.
+/// Iterations before the recorded ones in which the profiler runs and records nothing. The first
+/// iterations after its start are slower, because it allocates buffers and attaches to the device.
+/// Kineto's own default is 0.
 const WARMUP_ITERATIONS: u32 = 2;
 
-/// When to record, and how long.
+/// The start and length of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trigger {
-    /// Whole iterations, counted by `optimizer.step()` or the profiler's `step()`.
+    /// Complete iterations, counted by `optimizer.step()` or the profiler's `step()`.
     Iterations {
         count: u32,
-        /// Begins at a multiple of this iteration: the same one on every rank.
+        /// Recording starts at a multiple of this iteration, so that all ranks record the same
+        /// ones.
         align: u32,
     },
-    /// A span of time.
     Duration {
         length: Duration,
-        /// Seconds the profiler runs before.
+        /// Seconds the profiler runs before recording.
         warmup_s: u32,
-        /// When recording begins, milliseconds since 1970.
+        /// Start of the recording, in milliseconds since 1970.
         start_unix_ms: u64,
     },
 }
 
-/// What is recorded beside names and times; all of it makes traces larger and jobs slower.
+/// Optional content of a trace. All of it makes traces larger and jobs slower.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Detail {
-    /// Shapes of operators' inputs.
+    /// Shapes of the operators' inputs.
     pub shapes: Switch,
-    /// Python and C++ stacks.
+    /// Python and C++ call stacks.
     pub stacks: Switch,
-    /// Floating-point operations, where PyTorch knows them.
+    /// Floating-point operations, if PyTorch knows them.
     pub flops: Switch,
-    /// The modules operators belong to.
+    /// The modules that operators belong to.
     pub modules: Switch,
     pub memory: Switch,
 }
 
-/// On or off.
+/// Whether an optional part of a trace is recorded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Switch {
     On,
@@ -53,26 +52,24 @@ pub enum Switch {
     Off,
 }
 
-/// A request.
+/// A request for a trace, as sent to one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// The file, as the process names it; Kineto puts the process id before `.json`.
+    /// Path in the process's view. Kineto inserts the process id before `.json`.
     pub path: PathBuf,
-    /// When and how long.
     pub trigger: Trigger,
-    /// What else is recorded.
     pub detail: Detail,
-    /// Comes back in the trace as `trace_id`.
+    /// Appears in the trace as `trace_id`.
     pub trace_id: String,
 }
 
-/// Why a request cannot be written down.
+/// A request cannot be expressed in Kineto's format.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequestTextError {
-    /// A character that ends a value.
+    /// A text contains a character that would end the value.
     #[error("{what} {text:?}: Kineto's configuration cannot hold '=', '#' or a line break in it")]
     Character { what: &'static str, text: String },
-    /// A path that Kineto would not use.
+    /// Kineto would not accept the path.
     #[error("{}: expected an absolute path without '..' that ends in .json", path.display())]
     Path { path: PathBuf },
     #[error("expected at least one iteration or millisecond to record, got 0")]
@@ -80,10 +77,10 @@ pub enum RequestTextError {
 }
 
 impl Config {
-    /// The text that is sent.
+    /// Formats the request.
     ///
     /// # Errors
-    /// A path or id that the form cannot hold; nothing to record.
+    /// Fails if the path or id has invalid characters, or if there is nothing to record.
     pub fn text(&self) -> Result<String, RequestTextError> {
         let path = self.path.to_str().filter(|text| {
             text.starts_with('/') && text.ends_with(".json") && !text.contains("..")
@@ -96,7 +93,7 @@ impl Config {
             Trigger::Duration { length, .. } if length.as_millis() == 0 => {
                 return Err(RequestTextError::Nothing);
             }
-            // Before the first step Kineto would record half a second instead; a duration of 0
+            // Before the first step, Kineto would record half a second instead. A duration of 0
             // makes it refuse, and the request is repeated at the next poll.
             Trigger::Iterations { count, align } => write!(
                 text,
@@ -147,7 +144,7 @@ mod tests {
     const FIVE: Trigger = Trigger::Iterations { count: 5, align: 100 };
 
     #[test]
-    fn iterations_are_asked_for_in_kinetos_words() {
+    fn iterations_are_requested_in_kinetos_format() {
         let text = config("/tmp/x/trace.json", FIVE).text().unwrap();
         assert_eq!(
             text,
@@ -164,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn time_is_asked_for_with_a_start() {
+    fn durations_are_requested_with_a_start_time() {
         let trigger = Trigger::Duration {
             length: Duration::from_millis(500),
             warmup_s: 2,
@@ -176,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_kineto_would_drop_in_silence_is_refused() {
+    fn requests_that_kineto_would_drop_are_errors() {
         for path in ["/tmp/a=b/t.json", "/tmp/a#b/t.json", "/tmp/a\nb/t.json"] {
             let error = config(path, FIVE).text().unwrap_err();
             assert!(matches!(error, RequestTextError::Character { .. }), "{path}: {error}");

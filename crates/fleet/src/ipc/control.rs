@@ -1,9 +1,8 @@
-//! The agent's own socket on this host: where it is, how the agent takes it, and how a command
-//! reaches it.
+//! The agent's control socket on this host: its location, how the agent binds it, and how a command
+//! connects to it.
 //!
-//! Clients of PyTorch bind their sockets beside that of the daemon, so that folder is open to
-//! everyone. The agent's socket lies in a folder of its own below, which only the agent's user may
-//! write. Knows nothing of what is said over it.
+//! PyTorch's clients bind their sockets beside that of the daemon, so that folder is writable by
+//! everyone. The agent's socket is in a subfolder that only the agent's user can write.
 
 use std::fs;
 use std::io;
@@ -18,18 +17,18 @@ use super::socket::{SocketError, SocketPlace, is_foreign, remove_foreign};
 use crate::process::own_uid;
 use crate::untrusted::{MissingFolder, OwnFolder};
 
-/// The folder below the socket folder, and the socket in it.
+/// Name of the subfolder in the socket folder, and of the socket in it.
 const FOLDER: &str = "rowmill";
 const FILE: &str = "agent";
-/// The name in the kernel where there is no socket folder.
+/// Name in the abstract namespace, if there is no socket folder.
 const NAME: &str = "rowmill-agent";
 
-/// The socket in a socket folder.
+/// Returns the path of the control socket in a socket folder.
 pub fn file(folder: &Path) -> PathBuf {
     folder.join(FOLDER).join(FILE)
 }
 
-/// The socket in words, for messages.
+/// Formats the location of the socket for messages.
 pub fn words(place: &SocketPlace) -> String {
     match place {
         SocketPlace::Abstract => format!("@{NAME}"),
@@ -37,10 +36,12 @@ pub fn words(place: &SocketPlace) -> String {
     }
 }
 
-/// Takes the socket. A folder that another user made in its place is removed if we are root.
+/// Binds the control socket. If another user created a folder in its place, it is removed, provided
+/// we are root.
 ///
 /// # Errors
-/// Another agent answers there; the folder is not safe; the operating system refuses.
+/// Fails if another agent answers there, if the folder is not safe, or if the operating system
+/// refuses.
 pub fn bind(place: &SocketPlace) -> Result<UnixListener, SocketError> {
     let SocketPlace::Folder(folder) = place else {
         let place = format!("@{NAME}");
@@ -53,20 +54,21 @@ pub fn bind(place: &SocketPlace) -> Result<UnixListener, SocketError> {
     let own = OwnFolder::open(&folder.join(FOLDER), MissingFolder::Make(0o755))?;
     let path = file(folder);
     if UnixStream::connect(&path).is_err() {
-        // Nobody answers: an agent that died left it.
+        // Nobody answers, so the socket belongs to a dead agent.
         own.remove_file(FILE);
     }
     let open = |source| SocketError::open(path.display().to_string(), source);
     let listener = UnixListener::bind(&path).map_err(open)?;
-    // Every user may ask; what they get is decided by their user, as the kernel reports it.
+    // Every user may connect. The permissions of a request depend on the user id reported by the
+    // kernel.
     fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).map_err(open)?;
     Ok(listener)
 }
 
-/// Whether the folder of the socket could be taken, or made.
+/// Checks that the folder of the socket can be created or used.
 ///
 /// # Errors
-/// As [`bind`], except that an agent may answer there.
+/// The errors of [`bind`], but another agent may be running.
 pub fn check(folder: &Path) -> Result<(), SocketError> {
     let shared = OwnFolder::open_shared(folder, MissingFolder::Refuse)?;
     if own_uid() == 0 && is_foreign(&shared, FOLDER) {
@@ -78,17 +80,17 @@ pub fn check(folder: &Path) -> Result<(), SocketError> {
     }
 }
 
-/// Removes the socket of an agent that ends, and its folder.
+/// Removes the socket and its folder when an agent ends.
 pub fn remove(folder: &Path) {
     let _ = fs::remove_file(file(folder));
     let _ = fs::remove_dir(folder.join(FOLDER));
 }
 
-/// Reaches the agent, and makes sure that it is one of root or of our own user: what an agent is
-/// asked and what it answers is not for others.
+/// Connects to the agent, and checks that it runs as root or as our own user. Requests and answers
+/// must not reach other users.
 ///
 /// # Errors
-/// Nobody answers, or a program of another user does.
+/// Fails if nobody answers, or if the program there belongs to another user.
 pub fn connect(place: &SocketPlace) -> io::Result<UnixStream> {
     let (stream, path) = match place {
         SocketPlace::Folder(folder) => {
@@ -120,17 +122,18 @@ mod tests {
     use crate::ipc::socket::{Socket, SocketError, SocketPlace};
     use crate::process::own_uid;
 
-    /// A user without rights, as whom the attacks run.
+    /// A user without privileges, who runs the attacks.
     const SOMEBODY: u32 = 54_321;
 
-    /// A folder that is open to everyone, as `/run/kineto`.
+    /// Creates a folder that is writable by everyone, like `/run/kineto`.
     fn open_folder(mode: u32) -> tempfile::TempDir {
         let folder = tempfile::tempdir_in("/tmp").unwrap();
         std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(mode)).unwrap();
         folder
     }
 
-    /// A process of somebody that holds what `script` makes; `None`, said loudly, where it cannot.
+    /// Runs `script` as another user, in a process that stays alive. Prints that the test is
+    /// skipped if that is impossible.
     fn somebody(script: &str, folder: &Path, ready: &Path) -> Option<Child> {
         if own_uid() != 0 {
             println!("SKIPPED an attack of another user: needs root");
@@ -157,14 +160,14 @@ mod tests {
     }
 
     #[test]
-    fn names_taken_by_another_user_do_not_keep_root_from_starting() {
+    fn squatted_names_do_not_prevent_root_from_starting() {
         let folder = open_folder(0o1777);
         let place = SocketPlace::Folder(folder.path().to_owned());
         let script = "os.makedirs('rowmill/deep')\ns = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)\ns.bind('rowmill/agent')\ns.listen()\nd = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)\nd.bind('dynolog')";
         let Some(child) = somebody(script, folder.path(), &folder.path().join("dynolog")) else {
             return;
         };
-        // A command does not talk to whoever took the name.
+        // A command refuses to talk to the squatter.
         let refused = connect(&place).unwrap_err().to_string();
         assert!(refused.contains("expected an agent of root"), "{refused}");
         let _socket = Socket::bind(&place).unwrap();
@@ -177,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_folder_whose_entries_others_may_exchange_is_refused() {
+    fn socket_folder_with_replaceable_entries_is_an_error() {
         let folder = open_folder(0o777);
         let place = SocketPlace::Folder(folder.path().to_owned());
         let refused = Socket::bind(&place).unwrap_err().to_string();

@@ -1,89 +1,78 @@
-//! Datagrams as bytes: a header of 40 bytes (size, kind), then a payload. Little-endian.
+//! Encodes and decodes datagrams: a header of 40 bytes (size, kind), then a payload. Little-endian.
 //!
-//! What arrives was written by another program and may be anything: every field is checked against
-//! the length. Knows nothing of sockets.
+//! Datagrams come from other programs and are untrusted, so every field is checked against the
+//! length.
 
-/// Bytes before the payload.
+/// Size of the header before the payload.
 pub const HEADER: usize = 40;
-/// Most process ids of a poll: the asking process and its ancestors.
+/// Limit of the process ids in a poll: the polling process and its ancestors.
 const PIDS_MAX: usize = 64;
-/// The bit of a poll that says the activity profiler is free.
+/// The bit in a poll that means the activity profiler is free.
 const ACTIVITIES: i32 = 2;
 
-/// What a process says.
+/// A message from a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProcessMessage {
-    /// It exists. Older PyTorch only.
+    /// The process exists. Sent only by older PyTorch versions.
     Register {
-        /// The device it uses.
         device: i32,
-        /// Its process id, as it sees it.
+        /// In its own process id namespace.
         pid: i32,
-        /// Its Slurm job, 0 for none.
+        /// Slurm job id; 0 if unknown.
         job: i64,
     },
-    /// Is a trace wanted?
+    /// Asks whether a trace is wanted.
     Poll {
-        /// Which profilers are free: bit 1 that of activities; 0 while a trace is made.
+        /// Mask of free profilers. Bit 1 is the activity profiler; the mask is 0 while a trace is
+        /// recorded.
         free: i32,
-        /// Its Slurm job, 0 for none.
+        /// Slurm job id; 0 if unknown.
         job: i64,
-        /// Its process id as it sees it, then its ancestors'.
+        /// Process ids in its own namespace: the process, then its ancestors.
         pids: Vec<i32>,
     },
 }
 
-/// Why bytes are no message.
+/// A datagram is not a valid message.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MessageError {
-    /// Not even a header.
+    /// Shorter than a header.
     #[error("datagram: expected a header of {HEADER} bytes, got {got}")]
-    Short {
-        /// Bytes there are.
-        got: usize,
-    },
-    /// The header states another size.
-    #[error("datagram: its header says {said} bytes of payload, got {got}")]
+    Short { got: usize },
+    /// The header states another size than the datagram has.
+    #[error("datagram: its header says {stated} bytes of payload, got {got}")]
     Size {
-        /// As the header says.
-        said: u64,
-        /// Bytes there are.
+        /// Size in the header.
+        stated: u64,
         got: usize,
     },
-    /// Neither `ctxt` nor `req`.
+    /// The kind is neither `ctxt` nor `req`.
     #[error("datagram: expected kind ctxt or req, got {kind:?}")]
-    Kind {
-        /// As the header says.
-        kind: String,
-    },
-    /// A payload of the wrong size for its kind.
+    Kind { kind: String },
+    /// The payload has the wrong size for its kind.
     #[error("{kind} message: expected {expected} bytes of payload, got {got}")]
     Payload {
         kind: &'static str,
-        /// As the fields say.
+        /// Size according to the fields.
         expected: usize,
-        /// Bytes there are.
         got: usize,
     },
-    /// A count of process ids that makes no sense.
+    /// The count of process ids is out of range.
     #[error("req message: expected 1 to {PIDS_MAX} process ids, got {got}")]
-    Pids {
-        /// As the message says.
-        got: i32,
-    },
+    Pids { got: i32 },
 }
 
 impl ProcessMessage {
-    /// Reads a datagram.
+    /// Parses a datagram.
     ///
     /// # Errors
-    /// Any field that does not fit its place; nothing of such a message is believed.
+    /// Fails if any field is invalid. No part of such a message is used.
     pub fn parse(bytes: &[u8]) -> Result<Self, MessageError> {
         let short = MessageError::Short { got: bytes.len() };
         let Some((header, payload)) = bytes.split_at_checked(HEADER) else { return Err(short) };
-        let said = header.first_chunk().map_or(0, |size| u64::from_le_bytes(*size));
-        if said != payload.len() as u64 {
-            return Err(MessageError::Size { said, got: payload.len() });
+        let stated = header.first_chunk().map_or(0, |size| u64::from_le_bytes(*size));
+        if stated != payload.len() as u64 {
+            return Err(MessageError::Size { stated, got: payload.len() });
         }
         let name = &header[8..];
         let name = &name[..name.iter().position(|&byte| byte == 0).unwrap_or(name.len())];
@@ -94,7 +83,7 @@ impl ProcessMessage {
         }
     }
 
-    /// The message as its sender writes it.
+    /// Encodes the message like its sender does.
     pub fn to_bytes(&self) -> Vec<u8> {
         match self {
             Self::Register { device, pid, job } => {
@@ -117,17 +106,17 @@ impl ProcessMessage {
     }
 }
 
-/// Whether the profiler of activities is free, by a poll's mask.
+/// Whether a poll's mask says that the activity profiler is free.
 pub fn is_free(mask: i32) -> bool {
     mask & ACTIVITIES != 0
 }
 
-/// The answer to a poll: the text of a configuration, or nothing.
+/// Encodes the answer to a poll: the text of a request, or nothing.
 pub fn poll_answer(config: &str) -> Vec<u8> {
     datagram(b"req", config.as_bytes())
 }
 
-/// The answer to a registration: how many processes share its job and device.
+/// Encodes the answer to a registration: the number of processes with the same job and device.
 pub fn register_answer(count: i32) -> Vec<u8> {
     datagram(b"ctxt", &count.to_le_bytes())
 }
@@ -184,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_poll_of_six_processes_has_the_measured_eighty_bytes() {
+    fn poll_of_six_processes_has_80_bytes() {
         let bytes = a_poll().to_bytes();
         assert_eq!(bytes.len(), 80);
         assert_eq!(bytes[..12], [0x28, 0, 0, 0, 0, 0, 0, 0, b'r', b'e', b'q', 0]);
@@ -193,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_have_the_measured_bytes() {
+    fn answers_match_the_measured_bytes() {
         let nothing = poll_answer("");
         assert_eq!((nothing.len(), &nothing[..12]), (40, &b"\0\0\0\0\0\0\0\0req\0"[..]));
         let some = poll_answer("A=1\n");
@@ -204,12 +193,12 @@ mod tests {
     }
 
     #[test]
-    fn the_mask_says_whether_the_profiler_is_free() {
+    fn mask_tells_whether_the_profiler_is_free() {
         assert!(is_free(2) && is_free(3) && !is_free(0) && !is_free(1));
     }
 
     #[test]
-    fn every_cut_and_every_lie_is_an_error() {
+    fn truncated_and_inconsistent_messages_are_errors() {
         let whole = a_poll().to_bytes();
         for length in 0..whole.len() {
             assert!(ProcessMessage::parse(&whole[..length]).is_err(), "{length}");
@@ -219,8 +208,8 @@ mod tests {
             changed[at..at + bytes.len()].copy_from_slice(bytes);
             ProcessMessage::parse(&changed).unwrap_err()
         };
-        assert_eq!(with(0, &[41]), MessageError::Size { said: 41, got: 40 });
-        assert_eq!(with(0, &[0xFF; 8]), MessageError::Size { said: u64::MAX, got: 40 });
+        assert_eq!(with(0, &[41]), MessageError::Size { stated: 41, got: 40 });
+        assert_eq!(with(0, &[0xFF; 8]), MessageError::Size { stated: u64::MAX, got: 40 });
         assert_eq!(with(8, b"rex"), MessageError::Kind { kind: "rex".into() });
         assert!(matches!(with(8, &[0xFF; 32]), MessageError::Kind { .. }));
         assert_eq!(with(44, &[5]), MessageError::Payload { kind: "req", expected: 36, got: 40 });
@@ -230,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_byte_changed_anywhere_never_panics() {
+    fn corrupted_bytes_never_panic() {
         let whole = a_poll().to_bytes();
         for at in 0..whole.len() {
             for value in [0, 1, 0x7F, 0x80, 0xFF] {

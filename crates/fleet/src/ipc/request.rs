@@ -1,45 +1,47 @@
-//! What becomes of one request to one process: a state machine without clock, file or socket.
+//! The state machine of one request to one process. Uses neither clocks nor files nor sockets.
 //!
-//! Kineto neither acknowledges nor reports failure. What is known comes from its polls (does it
-//! still ask, is its profiler busy) and from the file it writes (`….tmp`, renamed when whole).
-//! Times are spans since the capture began.
+//! Kineto neither acknowledges requests nor reports failures. The state is inferred from its polls
+//! (whether it still polls, whether its profiler is busy) and from the file it writes (`….tmp`,
+//! renamed when complete). Times are relative to the start of the capture.
 
 use std::fmt;
 use std::time::Duration;
 
-/// A poll comes every five seconds and is answered once; the profiler looks once a second.
+/// A process polls every five seconds and gets one answer. Its profiler checks for work once a
+/// second.
 pub const POLL: Duration = Duration::from_secs(5);
 const TICK: Duration = Duration::from_secs(1);
-/// After its start time a trace that was accepted has its file within this.
+/// If a request with a start time was accepted, its file appears within this time after the start.
 const START_SLACK: Duration = Duration::from_secs(3);
 
-/// Progress of a file is counted in blocks of this size, or one byte a minute would count.
+/// The growth of a file is measured in blocks of this size. Otherwise, one byte per minute would
+/// count as progress.
 const BLOCK: u64 = 64 << 10;
-/// Bytes per second below which a file that has begun to grow is given up; disks are far faster.
+/// A file that grows more slowly than this many bytes per second is given up. Disks are far faster.
 const RATE_MIN: u64 = 1 << 20;
-/// Letters of another request's name that are shown.
+/// Characters shown of another request's id.
 const ID_SHOWN: usize = 64;
 
-/// Where a request stands.
+/// The progress of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RequestState {
-    /// Wanted, and waiting for a poll of a process whose profiler is free.
+    /// Waiting for a poll of the process while its profiler is free.
     Requested,
-    /// Sent in answer to a poll.
+    /// Sent in the answer to a poll.
     Sent,
     /// The process has polled again, so it has read the request.
     Acknowledged,
     Started,
-    /// The trace is whole where the process wrote it; it is being copied.
+    /// The trace is complete in the process's folder, and is being copied.
     Finished,
-    /// The trace is whole, and ours.
+    /// The trace is complete and copied.
     Written,
     /// There will be no trace.
     Lost(Reason),
 }
 
 impl RequestState {
-    /// One word for it.
+    /// Returns the state as one word.
     pub fn word(&self) -> &'static str {
         match self {
             Self::Requested => "requested",
@@ -53,38 +55,39 @@ impl RequestState {
     }
 }
 
-/// Why there will be no trace.
+/// The reason why a request ends without a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// Its profiler was in use all the time.
+    /// The profiler was busy until the timeout.
     Busy,
     Killed,
-    /// It may not write where traces have to go.
+    /// The process cannot write to the folder for traces.
     Unwritable(String),
-    /// It makes no steps that PyTorch could count, or too few to get to the iteration.
+    /// The job does not count steps, or too few to reach the iteration.
     MissingStep,
-    /// The start lies before the profiler could be ready.
+    /// The start time is too early for the profiler to be ready.
     StartTooNear,
-    /// It began, and stopped without a trace: its own profiler took over, or a buffer was full.
+    /// Recording started and stopped without a trace: the job's own profiler took over, or a buffer
+    /// was full.
     Stopped,
-    /// It took the request and did not begin.
+    /// The request was accepted, but recording did not start.
     NotStarted,
     Silent,
-    /// It writes, but nothing comes.
+    /// The file stopped growing.
     Stalled,
-    /// It writes so slowly that there would be no end.
+    /// The file grows too slowly to be complete in time.
     Slow,
-    /// What lies where its trace should is not to be trusted.
+    /// The file at the trace's path is not trustworthy.
     Refused(String),
-    /// The trace was whole, but could not be copied.
+    /// The complete trace could not be copied.
     NotCopied(String),
-    /// Copying took too long.
+    /// Copying exceeded the timeout.
     Late,
-    /// The file is there, but another request's.
+    /// The file belongs to another request.
     Foreign(String),
-    /// The one who captured gave up.
+    /// The user interrupted the capture.
     Interrupted,
-    /// Another request to it is open.
+    /// Another request to this process is open.
     Taken,
 }
 
@@ -106,58 +109,56 @@ impl fmt::Display for Reason {
                  buffers were full",
             ),
             Self::NotStarted => out.write_str("it took the request but did not begin to record"),
-            Self::Silent => out.write_str("it stopped asking for requests"),
-            Self::Stalled => out.write_str("its trace stopped growing before it was whole"),
-            Self::Slow => out.write_str("its trace grew too slowly to be whole in time"),
+            Self::Silent => out.write_str("it stopped polling for requests"),
+            Self::Stalled => out.write_str("its trace stopped growing before it was complete"),
+            Self::Slow => out.write_str("its trace grew too slowly to be complete in time"),
             Self::Refused(why) => write!(out, "its trace was refused: {why}"),
             Self::NotCopied(why) => write!(out, "its trace could not be copied: {why}"),
-            Self::Late => out.write_str("copying its trace took longer than the capture waits"),
+            Self::Late => out.write_str("copying its trace took longer than the capture's timeout"),
             Self::Foreign(id) if id.is_empty() => {
-                out.write_str("the file names no request, so it is not the trace asked for")
+                out.write_str("the file names no request, so it is not the requested trace")
             }
             Self::Foreign(id) => {
-                // The process's words, which may be long and move the cursor.
+                // The id was chosen by the process. It may be long or contain control characters.
                 let shown: String = id.chars().take(ID_SHOWN).collect();
                 write!(out, "the file is of another request ({})", shown.escape_debug())
             }
             Self::Interrupted => out.write_str("the capture was interrupted"),
             Self::Taken => {
-                out.write_str("another request waits for its trace, or it has stopped asking")
+                out.write_str("another request waits for its trace, or it has stopped polling")
             }
         }
     }
 }
 
-/// What a request asks of time.
+/// The timing of a request, relative to the start of the capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Timing {
-    /// At an iteration: whenever the job gets there.
+    /// At an iteration, whenever the job reaches it.
     Iterations,
     At {
         start: Duration,
-        /// How long the profiler runs before.
+        /// Time the profiler runs before recording.
         warmup: Duration,
-        /// How long is recorded.
         length: Duration,
     },
 }
 
-/// What the eye sees of a process and its file.
+/// The observed state of a process and its trace file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sight {
-    /// Whether the process is there.
     pub is_alive: bool,
-    /// Bytes of the file that is being written.
+    /// Size of the file that is being written.
     pub growing: Option<u64>,
-    /// The trace id of the finished file, empty where it has none.
+    /// Trace id of the completed file; empty if it has none.
     pub finished: Option<String>,
-    /// Why what lies in the place of a file is not read.
+    /// The reason why the file at the trace's path is not read.
     pub refused: Option<String>,
-    /// Why the folder cannot be written, if so.
+    /// The reason why the folder is not writable.
     pub unwritable: Option<String>,
 }
 
-/// One request to one process.
+/// A request to one process, with its progress.
 #[derive(Clone, Debug)]
 pub struct CaptureRequest {
     state: RequestState,
@@ -168,19 +169,24 @@ pub struct CaptureRequest {
     requested: Duration,
     polled: Duration,
     is_busy: bool,
-    /// When the file had last grown by a block, and to how many.
+    /// Time of the last growth by a block, and the size then.
     grew: (Duration, u64),
-    /// When it had grown to its first block.
+    /// Time at which the file had its first block.
     wrote: Option<Duration>,
     freed: Option<Duration>,
 }
 
 impl CaptureRequest {
-    /// A request made now: the text that is sent and the id in it.
+    /// Creates a request with the text to send and the trace id in it.
     ///
-    /// `patience` bounds the wait for the start, and between signs of progress after it.
-    pub fn new(now: Duration, text: (String, String), timing: Timing, patience: Duration) -> Self {
-        let (config, trace_id) = text;
+    /// `patience` limits the wait for the start, and the time without progress after it.
+    pub fn new(
+        now: Duration,
+        config: String,
+        trace_id: String,
+        timing: Timing,
+        patience: Duration,
+    ) -> Self {
         Self {
             state: RequestState::Requested,
             config,
@@ -196,31 +202,31 @@ impl CaptureRequest {
         }
     }
 
-    /// Where it stands.
+    /// Returns the current state.
     pub fn state(&self) -> &RequestState {
         &self.state
     }
 
-    /// Whether nothing more will happen.
+    /// Whether the state is final.
     pub fn is_over(&self) -> bool {
         matches!(self.state, RequestState::Written | RequestState::Lost(_))
     }
 
-    /// Gives it up.
+    /// Ends the request as lost, unless it is already over.
     pub fn lose(&mut self, reason: Reason) {
         if !self.is_over() {
             self.state = RequestState::Lost(reason);
         }
     }
 
-    /// The finished trace has been copied.
+    /// Notes that the completed trace has been copied.
     pub fn collected(&mut self) {
         if self.state == RequestState::Finished {
             self.state = RequestState::Written;
         }
     }
 
-    /// The process polls; returns the answer, if any.
+    /// Processes a poll. Returns the answer, if any.
     pub fn poll(&mut self, now: Duration, is_free: bool) -> Option<&str> {
         self.polled = now;
         self.is_busy = !is_free;
@@ -239,7 +245,7 @@ impl CaptureRequest {
         }
     }
 
-    /// What process and file look like.
+    /// Updates the state with what was observed of process and file.
     pub fn look(&mut self, now: Duration, sight: &Sight) {
         if self.is_over() {
             return;
@@ -285,7 +291,7 @@ impl CaptureRequest {
         if let Timing::At { start, warmup, .. } = self.timing
             && start < now + warmup + TICK
         {
-            // Kineto would drop it in silence.
+            // Kineto would silently drop it.
             self.lose(Reason::StartTooNear);
             return None;
         }
@@ -293,9 +299,9 @@ impl CaptureRequest {
         Some(&self.config)
     }
 
-    /// The process has read the request and its profiler is free. For iterations it waits for its
-    /// iteration, or refused because no step was made yet: the repeated request is dropped in the
-    /// first case and taken in the second.
+    /// Handles a poll after which the request was read while the profiler is free. Either the
+    /// process waits for its iteration, or it refused because there was no step yet. The request is
+    /// sent again: the process drops it in the first case and accepts it in the second.
     fn again(&mut self, now: Duration) -> Option<&str> {
         self.state = RequestState::Acknowledged;
         match self.timing {
@@ -345,7 +351,7 @@ impl CaptureRequest {
     }
 
     fn look_started(&mut self, now: Duration, sight: &Sight) {
-        // The file is renamed before the profiler is free; later none will come.
+        // The file is renamed before the profiler becomes free, so none will appear later.
         let is_left = self.freed.is_some_and(|freed| now > freed + 2 * TICK);
         if is_left && sight.growing.is_none() {
             self.lose(match &sight.unwritable {
@@ -359,7 +365,7 @@ impl CaptureRequest {
         }
     }
 
-    /// How long what has been written would have taken at the slowest rate that is waited for.
+    /// Returns the time the written bytes would take at the slowest acceptable rate.
     fn expected(&self) -> Duration {
         Duration::from_secs(self.grew.1 * BLOCK / RATE_MIN)
     }

@@ -1,7 +1,7 @@
-//! The socket processes ask: a Unix datagram socket, named in the kernel or in a folder.
+//! The Unix datagram socket that processes poll, either in the abstract namespace or in a folder.
 //!
-//! The kernel attaches the sender's process and user, in our own numbers, whatever the message
-//! says. Knows nothing of what messages mean.
+//! The kernel attaches the process and user id of the sender, translated to our namespace. They
+//! cannot be forged by a message.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -27,52 +27,48 @@ use nix::sys::time::TimeSpec;
 use crate::process::own_uid;
 use crate::untrusted::{MissingFolder, OwnFolder, UntrustedError};
 
-/// The name PyTorch sends to. In the kernel's name space its closing zero belongs to it.
+/// The name to which PyTorch sends. In the abstract namespace, the terminating zero belongs to it.
 const NAME: &str = "dynolog";
-/// The variable that names the folder, in the process that asks.
+/// The environment variable of the polling process that names the folder.
 pub const VARIABLE: &str = "KINETO_IPC_SOCKET_DIR";
-/// Bytes of the longest message: a poll has 40 and 16, and 4 for each of a dozen processes.
+/// Size limit of a message in bytes. A poll has 40 + 16, and 4 for each of about a dozen processes.
 const MESSAGE_MAX: usize = 4096;
-/// Users that have a socket for their answers at once.
+/// Limit of the users that have a separate socket for answers at the same time.
 const SPARES_MAX: usize = 64;
-/// The longest folder whose clients' sockets still have a name: 108 bytes hold it, `/`, 52 bytes
-/// and a zero.
+/// Limit of the folder's length, so that the names of clients' sockets fit in it. The limit of 108
+/// bytes includes the folder, `/`, 52 bytes and a zero.
 pub const FOLDER_MAX: usize = 54;
 
-/// Where processes find the socket.
+/// The location of the socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SocketPlace {
-    /// A name of the kernel, one per network name space.
+    /// The abstract namespace, which exists once per network namespace.
     Abstract,
-    /// A file in this folder: `KINETO_IPC_SOCKET_DIR`.
+    /// A file in this folder, which `KINETO_IPC_SOCKET_DIR` names.
     Folder(PathBuf),
 }
 
 impl SocketPlace {
-    /// A folder, made absolute. Kineto ends its process when a socket answers whose name is not.
+    /// Makes the folder's path absolute. Kineto exits if it gets an answer from a relative path.
     pub fn in_folder(folder: &Path) -> Self {
-        // Without a current folder, opening the socket fails and says so.
+        // Without a current folder, the error occurs when the socket is opened.
         Self::Folder(std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned()))
     }
 }
 
-/// Why there is no socket.
+/// The socket could not be created or used.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// Another daemon has the name.
+    /// Another daemon uses the name.
     #[error("{place}: another daemon answers there already")]
     Taken { place: String },
-    /// No client could name its socket in it.
+    /// The folder's name is too long for the sockets of clients in it.
     #[error("{}: expected a socket folder of at most {FOLDER_MAX} bytes, got {got}", folder.display())]
-    FolderLong {
-        folder: PathBuf,
-        /// Its bytes.
-        got: usize,
-    },
-    /// Another user has the name, and we may not remove it.
+    FolderLong { folder: PathBuf, got: usize },
+    /// Another user uses the name, and we may not remove it.
     #[error("{place}: user {uid} has taken the name")]
     Foreign { place: String, uid: u32 },
-    /// Others could exchange the socket.
+    /// Other users could replace the socket.
     #[error(transparent)]
     Unsafe(#[from] UntrustedError),
     #[error("{place}: cannot open a socket: {source}")]
@@ -82,7 +78,7 @@ pub enum SocketError {
 }
 
 impl SocketError {
-    /// Why the name `place` could not be taken.
+    /// Wraps the error of binding the name `place`.
     pub(crate) fn open(place: String, source: io::Error) -> Self {
         match source.kind() {
             io::ErrorKind::AddrInUse => Self::Taken { place },
@@ -91,38 +87,39 @@ impl SocketError {
     }
 }
 
-/// Who sent a message, by the kernel.
+/// The sender of a message, as reported by the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// The process, in our numbers; 0 where we cannot see it.
+    /// Process id in our namespace; 0 if the process is outside of it.
     pub pid: u32,
     pub uid: u32,
 }
 
-/// A message as it came.
+/// A received message with its sender.
 #[derive(Clone, Debug)]
 pub struct Datagram {
     pub peer: Peer,
     pub bytes: Vec<u8>,
-    /// How long it had waited in the kernel's queue; `None` where the kernel does not say.
+    /// Time in the kernel's queue; `None` if the kernel does not report it.
     pub age: Option<Duration>,
     from: Option<UnixAddr>,
 }
 
-/// The open socket; its file is removed when it is dropped.
+/// The open socket. Its file is removed on drop.
 #[derive(Debug)]
 pub struct Socket {
     socket: UnixDatagram,
-    /// Our name, as the kernel gives it to those whom we answer.
+    /// Our address, as receivers of answers see it.
     name: SocketAddr,
     file: Option<PathBuf>,
     wait: Cell<Duration>,
-    /// What users are answered with while too many answers of `socket` are not read.
+    /// Sockets per user for answers. They are used while too many answers sent from `socket` are
+    /// unread.
     spares: RefCell<BTreeMap<u32, UnixDatagram>>,
 }
 
 impl SocketPlace {
-    /// The place as a person names it.
+    /// Formats the location for messages.
     pub fn words(&self) -> String {
         match self {
             Self::Abstract => format!("@{NAME}"),
@@ -132,25 +129,26 @@ impl SocketPlace {
 }
 
 impl Datagram {
-    /// Whether its sender has a name that it can be answered at.
+    /// Whether the sender has an address to which an answer can be sent.
     pub fn can_be_answered(&self) -> bool {
         self.from.is_some()
     }
 }
 
 impl Socket {
-    /// Takes the name.
+    /// Binds the socket under the daemon's name.
     ///
     /// # Errors
-    /// Another daemon answers there; the folder's name is too long; the operating system refuses.
+    /// Fails if another daemon answers there, if the folder's name is too long, or if the operating
+    /// system refuses.
     pub fn bind(place: &SocketPlace) -> Result<Self, SocketError> {
         Self::bind_as(place, NAME)
     }
 
-    /// Whether the folder of a place can hold the socket. The name may be in use.
+    /// Checks that the folder of a place can hold the socket. The name may be in use.
     ///
     /// # Errors
-    /// The folder's name is too long, or others could exchange the socket.
+    /// Fails if the folder's name is too long, or if other users could replace the socket.
     pub fn check(place: &SocketPlace) -> Result<(), SocketError> {
         let SocketPlace::Folder(folder) = place else { return Ok(()) };
         let got = folder.as_os_str().len();
@@ -161,10 +159,10 @@ impl Socket {
         Ok(())
     }
 
-    /// Takes another name in the same place.
+    /// Binds the socket under another name in the same place.
     ///
     /// # Errors
-    /// As [`Socket::bind`].
+    /// The errors of [`Socket::bind`].
     pub fn bind_as(place: &SocketPlace, name: &str) -> Result<Self, SocketError> {
         let open = |source: io::Error| SocketError::open(place.words(), source);
         let (socket, file) = match place {
@@ -181,16 +179,17 @@ impl Socket {
             }
         };
         if let Some(file) = &file {
-            // Jobs of other users ask too; what they get is decided by their user, not here.
+            // Jobs of other users poll as well. What they get depends on their user id, not on this
+            // permission.
             fs::set_permissions(file, fs::Permissions::from_mode(0o666)).map_err(open)?;
         }
         Self::prepare(socket, file).map_err(open)
     }
 
-    /// Takes over a socket bound and kept by another process, such as systemd.
+    /// Takes over a socket that another process such as systemd has bound.
     ///
     /// # Errors
-    /// It is no socket that can carry credentials.
+    /// Fails if the socket cannot carry credentials.
     pub fn adopt(socket: UnixDatagram) -> io::Result<Self> {
         Self::prepare(socket, None)
     }
@@ -200,15 +199,15 @@ impl Socket {
         let name = socket.local_addr()?;
         let bound = Self { socket, name, file, wait, spares };
         setsockopt(&bound.socket, sockopt::PassCred, &true)?;
-        // Where the kernel has no such option, ages are not known, and the reader measures them.
+        // Without this kernel option, ages are unknown, and the reader measures them.
         let _ = setsockopt(&bound.socket, sockopt::ReceiveTimestampns, &true);
         Ok(bound)
     }
 
-    /// The next message, if one comes within `wait`.
+    /// Returns the next message if one arrives within `wait`.
     ///
     /// # Errors
-    /// The socket cannot be read.
+    /// Fails if the socket cannot be read.
     pub fn receive(&self, wait: Duration) -> Result<Option<Datagram>, SocketError> {
         let wait = wait.max(Duration::from_millis(1));
         if self.wait.replace(wait) != wait {
@@ -217,10 +216,10 @@ impl Socket {
         self.take(MsgFlags::empty())
     }
 
-    /// The next message, if one is there already.
+    /// Returns the next message if one is already queued.
     ///
     /// # Errors
-    /// The socket cannot be read.
+    /// Fails if the socket cannot be read.
     pub fn waiting(&self) -> Result<Option<Datagram>, SocketError> {
         self.take(MsgFlags::MSG_DONTWAIT)
     }
@@ -247,26 +246,26 @@ impl Socket {
                 _ => {}
             }
         }
-        // An address of a sender without a name has its family alone, or nothing at all.
+        // The address of an unnamed sender has only its family, or nothing at all.
         let from = message.address.filter(|from| from.len() as usize > size_of::<sa_family_t>());
         let from = from.filter(|from| self.is_beside(from));
         let length = message.bytes;
-        // Without credentials there is nobody to trust.
+        // Without credentials, the sender cannot be trusted.
         let Some(peer) = credentials else { return Ok(None) };
         let bytes = buffer[..length].to_vec();
         Ok(Some(Datagram { peer, bytes, age, from }))
     }
 
-    /// Answers a message; whether the answer was sent. Whether it is read is the asker's affair: it
-    /// may be gone by now.
+    /// Answers a message. Returns whether the answer was sent; the process may have ended before
+    /// reading it.
     ///
-    /// The kernel counts answers that are not read against the socket that sent them, and a client
-    /// that is connected to us may leave any number unread. When our socket may send no more, each
-    /// user gets a socket of its own, so that only who does not read is silenced.
+    /// The kernel counts unread answers against the sending socket, and a client that is connected
+    /// to us may leave any number unread. When our socket cannot send any more, each user gets a
+    /// separate socket, so that only users who do not read are affected.
     pub fn answer(&self, to: &Datagram, bytes: &[u8]) -> bool {
         let Some(from) = &to.from else { return false };
         let send = |socket: &UnixDatagram| {
-            // A full or vanished queue must not stop the answers to others.
+            // A full or closed queue must not block the answers to others.
             sendto(socket.as_raw_fd(), bytes, from, MsgFlags::MSG_DONTWAIT)
         };
         match send(&self.socket) {
@@ -284,11 +283,11 @@ impl Socket {
         spares.get(&to.peer.uid).is_some_and(|spare| send(spare).is_ok())
     }
 
-    /// Whether a sender's socket lies beside this one, by the names as they are written.
+    /// Whether a sender's socket is in the same place as this one, comparing paths as text.
     ///
-    /// PyTorch names its socket `$KINETO_IPC_SOCKET_DIR/…`, or in the kernel's name space. It ends
-    /// the whole process when an answer comes from a name that begins otherwise, such as
-    /// `/run/kineto/dynolog` for a job with `/run/../run/kineto`. Such a job is not answered.
+    /// PyTorch binds its socket at `$KINETO_IPC_SOCKET_DIR/…` or in the abstract namespace. It
+    /// exits if an answer comes from a path with another prefix, such as `/run/kineto/dynolog` for
+    /// a job with `/run/../run/kineto`. Such a job is not answered.
     fn is_beside(&self, from: &UnixAddr) -> bool {
         match (self.name.as_pathname(), from.path()) {
             (Some(own), Some(from)) => {
@@ -300,8 +299,8 @@ impl Socket {
         }
     }
 
-    /// A socket for the answers to one user, named beside this one: see [`Socket::is_beside`]. The
-    /// name is random, so that nobody can take it first.
+    /// Binds a socket for the answers to one user, in the same place as this one; see
+    /// [`Socket::is_beside`]. The name is random, so that nobody can take it first.
     fn bind_spare(&self) -> io::Result<UnixDatagram> {
         let name = format!("{NAME}-{:016x}", RandomState::new().build_hasher().finish());
         let Some(own) = self.name.as_pathname() else {
@@ -318,13 +317,13 @@ impl Socket {
 impl Drop for Socket {
     fn drop(&mut self) {
         if let Some(file) = &self.file {
-            // A file left behind would make every process wait ten seconds at its exit.
+            // If the file stayed, every process would wait ten seconds at its exit.
             let _ = fs::remove_file(file);
         }
     }
 }
 
-/// How long ago the kernel's clock showed this; nothing where the clock was set back since.
+/// Returns the age of a kernel time stamp; `None` if the clock was set back since.
 fn since(arrived: TimeSpec) -> Option<Duration> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
     now.checked_sub(Duration::from(arrived))
@@ -347,11 +346,11 @@ fn clear(folder: &Path, name: &str) -> Result<(), SocketError> {
     }
 }
 
-/// Removes the entry `name` if it belongs neither to this user nor to root, so that nobody can
+/// Removes the entry `name` if it belongs neither to this user nor to root. Otherwise anybody could
 /// prevent the agent's start by taking its socket names first.
 ///
 /// # Errors
-/// We are not root and may not remove it, or the operating system refuses.
+/// Fails if we are not root and may not remove the entry, or if the operating system refuses.
 pub(crate) fn remove_foreign(folder: &OwnFolder, name: &str) -> Result<(), SocketError> {
     if !is_foreign(folder, name) {
         return Ok(());
@@ -363,7 +362,7 @@ pub(crate) fn remove_foreign(folder: &OwnFolder, name: &str) -> Result<(), Socke
     Err(SocketError::Foreign { place, uid: folder.owner(name).unwrap_or(u32::MAX) })
 }
 
-/// Whether the entry `name` is neither ours nor root's.
+/// Whether the entry `name` belongs neither to us nor to root.
 pub(crate) fn is_foreign(folder: &OwnFolder, name: &str) -> bool {
     folder.owner(name).is_some_and(|uid| uid != 0 && uid != own_uid())
 }
@@ -378,7 +377,7 @@ mod tests {
     const WAIT: Duration = Duration::from_secs(5);
 
     #[test]
-    fn a_message_comes_with_its_sender_and_is_answered() {
+    fn message_has_its_sender_and_can_be_answered() {
         let folder = tempfile::tempdir_in("/tmp").unwrap();
         let place = SocketPlace::Folder(folder.path().to_owned());
         let socket = Socket::bind(&place).unwrap();
@@ -393,14 +392,14 @@ mod tests {
         let length = client.recv(&mut bytes).unwrap();
         assert_eq!(&bytes[..length], b"and you");
         assert!(socket.receive(Duration::from_millis(1)).unwrap().is_none());
-        // An answer to one who left is no error.
+        // Answering a process that has ended is not an error.
         drop(client);
         std::fs::remove_file(folder.path().join("dynoconfigclient1")).unwrap();
         socket.answer(&message, b"gone?");
     }
 
     #[test]
-    fn answers_that_nobody_reads_do_not_silence_other_users() {
+    fn unread_answers_do_not_block_other_users() {
         let folder = tempfile::tempdir_in("/tmp").unwrap();
         let place = SocketPlace::Folder(folder.path().to_owned());
         let socket = Socket::bind(&place).unwrap();
@@ -411,7 +410,7 @@ mod tests {
             (client, socket.receive(WAIT).unwrap().unwrap())
         };
         let (deaf, mut message) = client("dynoconfigclient-deaf");
-        // The kernel does not bound the queue of a client that is connected to the sender.
+        // The kernel does not limit the queue of a client that is connected to the sender.
         deaf.connect(folder.path().join("dynolog")).unwrap();
         message.peer.uid = 54_321;
         let sent = (0..100_000).take_while(|_| socket.answer(&message, b"x")).count();
@@ -421,7 +420,7 @@ mod tests {
         let mut bytes = [0; 64];
         let (length, from) = reads.recv_from(&mut bytes).unwrap();
         assert_eq!(&bytes[..length], b"and you");
-        // PyTorch ends its process if the answer has no name, or one outside its folder.
+        // PyTorch exits if the answer is unnamed, or comes from outside its folder.
         let from = from.as_pathname().expect("the answer has a name");
         assert_eq!(from.parent(), Some(folder.path()), "{}", from.display());
         assert_ne!(from, folder.path().join("dynolog"), "the own socket may send no more");
@@ -429,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_would_not_know_our_name_is_not_answered() {
+    fn client_with_another_path_prefix_is_not_answered() {
         let folder = tempfile::tempdir_in("/tmp").unwrap();
         let socket = Socket::bind(&SocketPlace::Folder(folder.path().to_owned())).unwrap();
         let other = tempfile::tempdir_in("/tmp").unwrap();
@@ -449,21 +448,21 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_taken_once_and_left_clean() {
+    fn name_can_be_bound_once_and_is_removed() {
         let folder = tempfile::tempdir_in("/tmp").unwrap();
         let place = SocketPlace::Folder(folder.path().to_owned());
         let first = Socket::bind(&place).unwrap();
         assert!(matches!(Socket::bind(&place), Err(SocketError::Taken { .. })));
         drop(first);
         assert!(!folder.path().join("dynolog").exists());
-        // One that died leaves its file; the next takes it over.
+        // A dead daemon leaves its file, and the next one takes over the name.
         drop(UnixDatagram::bind(folder.path().join("dynolog")).unwrap());
         assert!(folder.path().join("dynolog").exists());
         Socket::bind(&place).unwrap();
     }
 
     #[test]
-    fn a_folder_whose_clients_would_have_no_name_is_refused() {
+    fn folder_with_a_long_name_is_an_error() {
         let folder = std::path::PathBuf::from(format!("/{}", "x".repeat(54)));
         let refused = Socket::bind(&SocketPlace::Folder(folder));
         assert!(matches!(refused, Err(SocketError::FolderLong { got: 55, .. })));

@@ -1,8 +1,8 @@
-//! Where a process writes its trace: a folder of its own below the one Kineto allows it.
+//! The folder in which a process writes its trace, below the one that Kineto allows.
 //!
-//! Kineto writes nothing, and says nothing, where it may not write; so the folder is made, given to
-//! the process's user and checked before anything is asked. What lies in it afterwards is the
-//! process's word: it is opened as [`untrusted`] and copied from the descriptor that was checked.
+//! Kineto silently writes nothing if the folder is not writable. So the folder is created, given to
+//! the process's user, and checked before a request is sent. Its content is controlled by the
+//! process: it is opened with [`untrusted`] and copied from the checked descriptor.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,28 +18,29 @@ use crate::untrusted::{
     UntrustedFolder,
 };
 
-/// Where Kineto may write if nothing else is said.
+/// Kineto's default folder for traces.
 const DEFAULT: &str = "/tmp/";
-/// The variable that says something else.
+/// The environment variable that overrides the default.
 pub const VARIABLE: &str = "KINETO_ONDEMAND_TRACE_DIR";
-/// The trace id stands within the first bytes of a trace.
+/// The trace id must be within these first bytes of a trace.
 const HEAD: u64 = 1 << 20;
 
-/// Why a process cannot write a trace.
+/// A process cannot write a trace.
 #[derive(Debug, thiserror::Error)]
 pub enum StagingError {
-    /// Kineto's folder is not there.
+    /// Kineto's folder does not exist.
     #[error("{}: no such folder ({VARIABLE} of the process)", folder.display())]
     Missing { folder: PathBuf },
-    /// Kineto's folder is no absolute path.
+    /// The path of Kineto's folder is not absolute.
     #[error("{}: expected an absolute path without '..' ({VARIABLE} of the process)", folder.display())]
     Relative { folder: PathBuf },
-    /// Kineto's folder cannot be used, or no folder be made in it.
+    /// Kineto's folder is not usable, or a subfolder cannot be created in it.
     #[error("{source} ({VARIABLE} of the process is {})", folder.display())]
     Unusable { folder: PathBuf, source: untrusted::UntrustedError },
 }
 
-/// The folder of one process's trace; removed when dropped, as far as it holds the process's files.
+/// The folder for the trace of one process. On drop, it is removed together with the process's
+/// files.
 #[derive(Debug)]
 pub struct Staging {
     inside: PathBuf,
@@ -53,7 +54,7 @@ pub struct Staging {
     is_removed: bool,
 }
 
-/// Where a folder was made, so that it can be removed when the agent that made it was killed.
+/// The location of a staging folder, to remove it after the agent was killed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StagingRecord {
     root: PathBuf,
@@ -63,7 +64,7 @@ pub struct StagingRecord {
 }
 
 impl StagingRecord {
-    /// Removes the folder as far as it holds its user's files; whether it is gone.
+    /// Removes the folder and its user's files. Returns whether it is gone.
     pub fn remove(&self) -> bool {
         let removed =
             UntrustedFolder::open(&self.root, &self.folder, &self.who).and_then(|allowed| {
@@ -75,11 +76,12 @@ impl StagingRecord {
 }
 
 impl Staging {
-    /// Makes the folder `name` below the one Kineto allows the process, for its user alone. No file
-    /// in it larger than `size_max` will be read.
+    /// Creates the folder `name` below the one that Kineto allows the process, for its user only.
+    /// Files larger than `size_max` will not be read.
     ///
     /// # Errors
-    /// The allowed folder is missing, closed to the user, or cannot hold another folder.
+    /// Fails if the allowed folder is missing, closed to the user, or cannot contain another
+    /// folder.
     pub fn prepare(process: &Process, name: &str, size_max: Bytes) -> Result<Self, StagingError> {
         let folder = PathBuf::from(allowed(process));
         if !folder.is_absolute() || folder.to_string_lossy().contains("..") {
@@ -110,16 +112,16 @@ impl Staging {
         })
     }
 
-    /// The file to request, as the process names it.
+    /// Returns the path to request, in the process's view.
     pub fn requested(&self) -> PathBuf {
         self.inside.join("trace.json")
     }
 
-    /// What process and file look like now; `pid` is the process's own idea of its number.
+    /// Observes the process and its file. `pid` is the process's id in its own namespace.
     ///
-    /// A finished file stays open from now on: what is collected later is what was looked at.
+    /// A completed file stays open, so that the file that is copied is the file that was checked.
     pub fn look(&mut self, process: &Process, pid: i32) -> Sight {
-        // Before the file: what ends now may have written until now.
+        // Checked before the file: a process that ends now may have written until now.
         let is_alive = process.is_alive();
         let mut sight = Sight { is_alive, ..Sight::default() };
         match self.find(pid, &mut sight) {
@@ -137,7 +139,7 @@ impl Staging {
         let name = format!("trace_{pid}.json");
         if let Some(file) = self.folder.file(&name, &self.expected)? {
             let head = file.head(HEAD)?;
-            // Anything else is not Kineto's, and a compressed file unpacks to any size.
+            // Other content is not Kineto's. A compressed file could unpack to any size.
             if head.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
                 return Err(StagingRefusal::NotJson(self.inside.join(name)));
             }
@@ -149,14 +151,14 @@ impl Staging {
         Ok(())
     }
 
-    /// Begins to copy the finished trace of `process` to the file `name` in `folder`; `None` where
-    /// none was seen.
+    /// Starts to copy the completed trace of `process` to the file `name` in `folder`. Returns
+    /// `None` if there is no completed trace.
     ///
-    /// Kineto writes a job's rank and size (`distributedInfo`) only where NCCL runs; elsewhere the
-    /// copy gets them from `RANK` and `WORLD_SIZE`.
+    /// Kineto writes a job's rank and size (`distributedInfo`) only with NCCL. Otherwise they are
+    /// inserted into the copy from `RANK` and `WORLD_SIZE`.
     ///
     /// # Errors
-    /// The file cannot be read, or the copy cannot be made there.
+    /// Fails if the file cannot be read, or if the copy cannot be created.
     pub fn collect(
         &mut self,
         process: &Process,
@@ -171,17 +173,18 @@ impl Staging {
         Copying::begin(file, folder, name, insertion).map(Some)
     }
 
-    /// What is needed to remove the folder after a kill.
+    /// Returns the record needed to remove the folder after a kill.
     pub fn record(&self) -> &StagingRecord {
         &self.record
     }
 
-    /// The size of the finished trace that was seen last.
+    /// Returns the size of the last completed trace.
     pub fn finished_bytes(&self) -> Option<u64> {
         self.finished.as_ref().map(UntrustedFile::size)
     }
 
-    /// Removes the folder. What stays, if anything: something that is not the process's own file.
+    /// Removes the folder. Returns its path if something remains that is not the process's own
+    /// file.
     pub fn remove(mut self) -> Option<PathBuf> {
         self.is_removed = true;
         let is_gone = self.allowed.remove(&self.name, &self.folder, self.uid);
@@ -192,13 +195,13 @@ impl Staging {
 impl Drop for Staging {
     fn drop(&mut self) {
         if !self.is_removed {
-            // What a lost process left in it is not a trace.
+            // Files of a lost process are not a trace.
             self.allowed.remove(&self.name, &self.folder, self.uid);
         }
     }
 }
 
-/// Why a finished file is not read.
+/// The reason why a completed file is not read.
 #[derive(Debug, thiserror::Error)]
 enum StagingRefusal {
     #[error(transparent)]
@@ -207,13 +210,13 @@ enum StagingRefusal {
     NotJson(PathBuf),
 }
 
-/// The folder Kineto allows a process.
+/// Returns the folder that Kineto allows a process.
 pub fn allowed(process: &Process) -> &str {
     process.variable(VARIABLE).filter(|folder| !folder.is_empty()).unwrap_or(DEFAULT)
 }
 
-/// What a trace lacks to tell its rank, and where it goes: before the first key. Nothing where the
-/// header already has it, or where its end is not among the first bytes.
+/// Builds the missing entry with rank and size, to be inserted before the first key. `None` if the
+/// header has it already, or if its end is not within the first bytes.
 fn distributed_info(head: &[u8], rank: u32, size: u32) -> Option<Insertion> {
     let events = memmem::find(head, b"\"traceEvents\"")?;
     let at = head.iter().position(|&byte| byte == b'{')? + 1;
@@ -224,7 +227,7 @@ fn distributed_info(head: &[u8], rank: u32, size: u32) -> Option<Insertion> {
     Some(Insertion { at: at as u64, text })
 }
 
-/// The trace id in the first bytes of a trace.
+/// Extracts the trace id from the first bytes of a trace.
 fn trace_id(head: &[u8]) -> Option<String> {
     let at = memmem::find(head, b"\"trace_id\"")?;
     let rest = &head[at + 10..];
@@ -262,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_grows_ends_and_is_copied() {
+    fn trace_is_copied_after_it_is_complete() {
         let (place, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let process = process(place.path());
         let mut staging = Staging::prepare(&process, "rowmill-1", SIZE_MAX).unwrap();
@@ -285,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn the_copy_tells_rank_and_size_where_the_trace_does_not() {
+    fn rank_and_size_are_inserted_if_missing() {
         let (place, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let mut process = process(place.path());
         let variables = process.environment.as_mut().unwrap();
@@ -313,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_is_gone_or_another_is_told() {
+    fn removed_or_replaced_folder_is_reported() {
         let place = tempfile::tempdir().unwrap();
         let process = process(place.path());
         for is_replaced in [false, true] {
@@ -326,7 +329,7 @@ mod tests {
             }
             let sight = staging.look(&process, 7);
             assert!(sight.unwritable.is_some() && sight.finished.is_none(), "{sight:?}");
-            // What stands in its place is left alone.
+            // A replacement folder is left alone.
             assert_eq!(staging.remove(), Some(folder.clone()));
             assert_eq!(folder.join("trace_7.json").exists(), is_replaced);
             fs::remove_dir_all(place.path().join("away")).unwrap();
@@ -334,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_without_an_id_is_finished_all_the_same() {
+    fn file_without_an_id_counts_as_complete() {
         let place = tempfile::tempdir().unwrap();
         let process = process(place.path());
         let mut staging = Staging::prepare(&process, "r", SIZE_MAX).unwrap();
@@ -350,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_process_could_not_write_is_refused_before() {
+    fn unwritable_folder_is_an_error_before_the_request() {
         let place = tempfile::tempdir().unwrap();
         let prepare = |path: &Path, uid: u32| {
             let process = Process { uid, groups: Vec::new(), ..process(path) };

@@ -8,7 +8,7 @@ use crate::wire::{self, RecordWhen};
 const RUST: &str = include_str!("../proto.rs");
 const PROTO: &str = include_str!("../../proto/hub.proto");
 
-/// `Message.field = number` of the description for other languages.
+/// Lists the fields in the proto file as `Message.field = number`.
 fn described() -> BTreeSet<String> {
     let (mut found, mut message) = (BTreeSet::new(), "");
     for line in PROTO.lines().map(str::trim) {
@@ -23,7 +23,8 @@ fn described() -> BTreeSet<String> {
     found
 }
 
-/// The same of the Rust types; the cases of a choice belong to the message that has it.
+/// Lists the fields of the Rust types in the same form. Variants of a choice belong to the message
+/// that contains it.
 fn written() -> BTreeSet<String> {
     let choices = [("Body", "Entry"), ("Wanted", "Order")];
     let (mut found, mut message, mut number) = (BTreeSet::new(), "", None);
@@ -48,7 +49,7 @@ fn written() -> BTreeSet<String> {
 }
 
 #[test]
-fn the_description_for_other_languages_says_the_same() {
+fn proto_file_matches_the_rust_types() {
     let (described, written) = (described(), written());
     assert_eq!(described, written);
     assert!(written.contains("Order.cancel = 3") && written.len() > 80, "{}", written.len());
@@ -68,17 +69,17 @@ fn batch() -> EntryBatch {
 }
 
 #[test]
-fn a_batch_survives_its_bytes_and_no_cut_panics() {
+fn batch_round_trips_and_truncation_never_panics() {
     let bytes = batch().encode_to_vec();
     assert_eq!(EntryBatch::decode(bytes.as_slice()).unwrap(), batch());
     for length in 0..bytes.len() {
-        // A cut between two fields is a shorter message: version, queue and numbers tell.
+        // Truncation between two fields gives a valid shorter message.
         let _ = EntryBatch::decode(&bytes[..length]);
     }
 }
 
 #[test]
-fn an_order_means_what_it_means_at_the_other_doors() {
+fn order_converts_to_the_wire_type_without_loss() {
     let order =
         TraceOrder { token: "a".into(), iterations: 5, align: 100, ..TraceOrder::default() };
     let wire: wire::TraceOrder = order.clone().into();

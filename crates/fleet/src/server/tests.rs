@@ -23,7 +23,7 @@ fn client(folder: &Path, name: &str) -> UnixDatagram {
     client
 }
 
-/// Asks until an answer comes: on a busy machine a poll may lie too long to be answered.
+/// Polls until an answer comes: on a busy machine, a poll may become too old to be answered.
 fn ask(client: &UnixDatagram) -> Vec<u8> {
     let pid = i32::try_from(std::process::id()).unwrap();
     let poll = ProcessMessage::Poll { free: 2, job: 0, pids: vec![pid, 2] }.to_bytes();
@@ -39,11 +39,11 @@ fn ask(client: &UnixDatagram) -> Vec<u8> {
 }
 
 fn request(server: &Server) -> CaptureRequest {
-    CaptureRequest::new(server.now(), ("A=1\n".into(), "id".into()), Timing::Iterations, WAIT)
+    CaptureRequest::new(server.now(), "A=1\n".into(), "id".into(), Timing::Iterations, WAIT)
 }
 
 #[test]
-fn polls_are_answered_while_nobody_looks() {
+fn polls_are_answered_without_the_main_thread() {
     let folder = tempfile::tempdir_in("/tmp").unwrap();
     let server = start(folder.path());
     let own = std::process::id();
@@ -58,7 +58,7 @@ fn polls_are_answered_while_nobody_looks() {
     server.lose(own, Reason::Interrupted);
     assert!(server.request(own, request(&server)).is_some());
     let began = Instant::now();
-    // An answer is counted behind its sending.
+    // An answer is counted after it was sent.
     while server.tally().answered < 2 {
         assert!(began.elapsed() < WAIT, "{:?}", server.tally());
         std::thread::yield_now();
@@ -70,7 +70,7 @@ fn polls_are_answered_while_nobody_looks() {
 }
 
 #[test]
-fn a_table_that_is_held_too_long_holds_the_answer_back() {
+fn answer_is_withheld_if_the_table_was_locked_too_long() {
     let folder = tempfile::tempdir_in("/tmp").unwrap();
     let server = start(folder.path());
     let own = std::process::id();
@@ -89,7 +89,7 @@ fn a_table_that_is_held_too_long_holds_the_answer_back() {
 }
 
 #[test]
-fn nonsense_and_nameless_senders_change_nothing() {
+fn invalid_messages_and_unnamed_senders_are_ignored() {
     let folder = tempfile::tempdir_in("/tmp").unwrap();
     let server = start(folder.path());
     let nameless = UnixDatagram::unbound().unwrap();
@@ -103,7 +103,7 @@ fn nonsense_and_nameless_senders_change_nothing() {
 }
 
 #[test]
-fn a_child_that_ended_is_forgotten() {
+fn ended_process_is_forgotten() {
     let folder = tempfile::tempdir_in("/tmp").unwrap();
     let server = start(folder.path());
     let script = "import socket, struct, sys, time

@@ -1,4 +1,4 @@
-//! The sending side of steps: datagrams that never make a job wait, and that may get lost.
+//! The sending side of step reports. Sending never blocks the job, and messages may be lost.
 
 use std::io;
 use std::os::linux::net::SocketAddrExt;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::{NAME, Phase, StepMessage};
 use crate::ipc::socket::SocketPlace;
 
-/// After an undelivered message, none is tried for this long: a job runs on without an agent.
+/// Pause after a message that could not be delivered, for jobs without an agent.
 const AGAIN: Duration = Duration::from_secs(5);
 
 /// Reports the steps of this process to the agent of its host.
@@ -18,18 +18,19 @@ pub struct Reporter {
     address: SocketAddr,
     began: Instant,
     not_before: Instant,
-    /// Samples of steps whose message found the queue full.
+    /// Samples of steps whose message did not fit the queue.
     owed: u64,
 }
 
 impl Reporter {
-    /// A reporter to the agent at `place`, which need not be there.
+    /// Creates a reporter to the agent at `place`. The agent does not need to be running.
     ///
     /// # Errors
-    /// The operating system gives no socket, or the folder's name is too long for one.
+    /// Fails if the operating system cannot create a socket, or if the folder's name is too long
+    /// for one.
     pub fn new(place: &SocketPlace) -> io::Result<Self> {
         let address = match place {
-            // In the kernel's name space its closing zero belongs to the name.
+            // In the abstract namespace, the terminating zero belongs to the name.
             SocketPlace::Abstract => SocketAddr::from_abstract_name(format!("{NAME}\0"))?,
             SocketPlace::Folder(folder) => SocketAddr::from_pathname(folder.join(NAME))?,
         };
@@ -39,9 +40,9 @@ impl Reporter {
         Ok(Self { socket, address, began: now, not_before: now, owed: 0 })
     }
 
-    /// Says that `step` steps are done, the last of them with `samples` samples, and what the
-    /// process does now. Whether the message was taken. The samples of one that found the agent's
-    /// queue full go with the next one.
+    /// Reports that `step` steps are done, the last of them with `samples` samples, and the current
+    /// phase. Returns whether the message was delivered. If the agent's queue is full, the samples
+    /// are added to the next message.
     pub fn report(&mut self, phase: Phase, step: u64, samples: u64) -> bool {
         let now = Instant::now();
         if now < self.not_before {
@@ -77,7 +78,7 @@ mod tests {
     use super::{NAME, Phase, Reporter, SocketPlace, StepMessage};
 
     #[test]
-    fn messages_arrive_and_one_that_nobody_takes_silences_for_a_while() {
+    fn undelivered_message_pauses_the_reporter() {
         let folder = tempfile::tempdir().unwrap();
         let place = SocketPlace::Folder(folder.path().to_owned());
         let socket = UnixDatagram::bind(folder.path().join(NAME)).unwrap();
@@ -88,9 +89,9 @@ mod tests {
         let message = StepMessage::parse(&bytes[..length]).unwrap();
         assert_eq!((message.phase, message.step, message.samples), (Phase::Train, 7, 512));
         assert_eq!((message.own_pid, message.exposed_ns), (std::process::id(), None));
-        // Nobody reads: the queue fills, the job does not wait.
+        // Nobody reads: the queue fills up, and the job does not wait.
         assert!((0..100_000).any(|step| !reporter.report(Phase::Train, step, 1)));
-        // As soon as there is room again, its samples go with the next message.
+        // Once there is space, the samples are sent with the next message.
         while socket.recv(&mut bytes).unwrap() > 0 && !reporter.report(Phase::Train, 9, 5) {}
         socket.set_nonblocking(true).unwrap();
         let mut last = message;

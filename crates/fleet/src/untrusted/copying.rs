@@ -1,4 +1,5 @@
-//! The copy of an untrusted file, in steps of bounded time, so that the caller can do other work.
+//! Copies an untrusted file in steps of bounded time, so that the caller can do other work in
+//! between.
 
 use std::fs;
 use std::io::{self, Write};
@@ -9,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use super::{OwnFolder, UntrustedError, UntrustedFile};
 
-/// Bytes between two looks at the clock.
+/// Bytes copied between two checks of the time.
 const BLOCK: usize = 1 << 20;
 /// Bytes between syncs to the disk, so that the last sync is short.
 const SYNCED: u64 = 64 << 20;
 
-/// A copy in progress; dropping it before its end removes the partial file.
+/// A copy in progress. Dropping it before its end removes the partial file.
 #[derive(Debug)]
 pub struct Copying {
     from: UntrustedFile,
@@ -29,19 +30,20 @@ pub struct Copying {
     insertion: Option<Insertion>,
 }
 
-/// Bytes that the copy has and the file has not.
+/// Bytes to insert into the copy, which are not in the source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Insertion {
-    /// They come before this byte of the file.
+    /// Offset in the source before which they are inserted.
     pub at: u64,
     pub text: String,
 }
 
 impl Copying {
-    /// Begins to copy `from` to the file `name` in `folder`, which appears when it is whole.
+    /// Starts to copy `from` to the file `name` in `folder`. The file appears under its name when
+    /// it is complete.
     ///
     /// # Errors
-    /// The file cannot be made.
+    /// Fails if the file cannot be created.
     pub fn begin(
         from: UntrustedFile,
         folder: &Arc<OwnFolder>,
@@ -64,12 +66,13 @@ impl Copying {
         })
     }
 
-    /// Copies for about as long as `budget`; the bytes of the copy when it is whole.
+    /// Copies for about the time `budget`. Returns the size of the copy once it is complete.
     ///
-    /// No more is copied than the file had when it was opened, whatever happens to it since.
+    /// Copies at most the size that the file had when it was opened, even if it grows.
     ///
     /// # Errors
-    /// The file changed since it was opened; it cannot be read, or the copy not be written.
+    /// Fails if the file changed since it was opened, if it cannot be read, or if the copy cannot
+    /// be written.
     pub fn step(&mut self, budget: Duration) -> Result<Option<u64>, UntrustedError> {
         let began = Instant::now();
         while self.copied < self.from.size {
@@ -102,7 +105,7 @@ impl Copying {
         }
         let block = &mut self.block[..left.min(BLOCK)];
         let read = match self.from.file.read_at(block, self.copied) {
-            // Shorter than it was.
+            // The file is shorter than it was.
             Ok(0) => return Err(UntrustedError::Changed { path: self.from.path.clone() }),
             Ok(read) => read,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
@@ -120,7 +123,7 @@ impl Copying {
 
 impl Drop for Copying {
     fn drop(&mut self) {
-        // Nothing has this name any more once the copy is whole.
+        // After completion, no file has this name any more.
         self.folder.remove_file(&self.partial);
     }
 }

@@ -1,8 +1,7 @@
-//! Folders of our own, in which another user can neither put nor exchange anything: that is checked
-//! for the folder and for every folder above it, and then the folder is held by its descriptor.
+//! Folders in which no other user can add or replace anything. That is checked for the folder and
+//! all folders above it; then the folder is held by its descriptor.
 //!
-//! Everything in it is opened relative to that descriptor, without following links. Knows nothing
-//! of what is stored.
+//! Entries are opened relative to that descriptor, without following links.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -15,12 +14,13 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
+use super::error::UntrustedError;
+use super::file_kind::{kind, kind_name};
 use super::walk::{self, Mounts};
-use super::{UntrustedError, kind, kind_name};
 
-/// Links in one path, as the kernel counts them.
+/// Limit of the links in one path, the same as the kernel's.
 const LINKS_MAX: u32 = 40;
-/// Folders within folders that [`OwnFolder::remove_tree`] enters.
+/// Depth limit of [`OwnFolder::remove_tree`].
 const DEPTH_MAX: u32 = 64;
 const GROUP_WRITE: u32 = 0o020;
 const OTHERS_WRITE: u32 = 0o002;
@@ -33,12 +33,12 @@ pub struct OwnFolder {
     path: PathBuf,
 }
 
-/// What to do with a folder that is not there.
+/// What to do if a folder is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MissingFolder {
-    /// Make it with these permissions, and the folders above it with 0755.
+    /// Create it with these permissions, and the folders above it with 0755.
     Make(u32),
-    /// Report it as [`UntrustedError::Missing`].
+    /// Return [`UntrustedError::Missing`].
     Refuse,
 }
 
@@ -46,12 +46,13 @@ impl OwnFolder {
     /// Opens the folder `path`.
     ///
     /// # Errors
-    /// The folder is another user's or others may write it; a folder above it belongs to another
-    /// user, or others may write it and it has no sticky bit; the operating system refuses.
+    /// Fails if the folder belongs to another user or others may write it; if a folder above it
+    /// belongs to another user, or is writable by others without a sticky bit; or if the operating
+    /// system refuses.
     pub fn open(path: &Path, missing: MissingFolder) -> Result<Self, UntrustedError> {
         let folder = Self::open_shared(path, missing)?;
         let found = folder.stat()?;
-        let expected = own_uid();
+        let expected = effective_uid();
         if found.st_uid != expected {
             let (path, got) = (folder.path, found.st_uid);
             return Err(UntrustedError::Foreign { path, expected, got });
@@ -62,11 +63,11 @@ impl OwnFolder {
         Ok(folder)
     }
 
-    /// Opens the folder `path`, in which others may add files of their own if it has the sticky
-    /// bit: what is ours in it still cannot be removed or exchanged by them.
+    /// Opens the folder `path`. Others may add files to it if it has the sticky bit, but they
+    /// cannot remove or replace ours.
     ///
     /// # Errors
-    /// As [`OwnFolder::open`], except that root may own the folder.
+    /// The errors of [`OwnFolder::open`], but root may own the folder.
     pub fn open_shared(path: &Path, missing: MissingFolder) -> Result<Self, UntrustedError> {
         let path = std::path::absolute(path).map_err(UntrustedError::io(path, "find"))?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -105,11 +106,11 @@ impl OwnFolder {
         Ok(last)
     }
 
-    /// Holds a folder that the user chose for results, whoever may write it. Files in it are still
-    /// made without following links.
+    /// Opens a folder that the user chose for results, whoever may write it. Files in it are still
+    /// created without following links.
     ///
     /// # Errors
-    /// It is no folder, or the operating system refuses.
+    /// Fails if it is not a folder, or if the operating system refuses.
     pub fn hold(path: &Path) -> Result<Self, UntrustedError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let descriptor = rustix::fs::openat(CWD, path, flags, Mode::empty())
@@ -117,10 +118,10 @@ impl OwnFolder {
         Ok(Self { descriptor, path: path.to_owned() })
     }
 
-    /// Refuses a folder in which everybody may exchange files of others.
+    /// Rejects a folder in which everybody may replace files of others.
     ///
     /// # Errors
-    /// Everybody may write it, and it has no sticky bit.
+    /// Fails if everybody may write the folder, and it has no sticky bit.
     pub fn refuse_exchange(&self) -> Result<(), UntrustedError> {
         let mode = self.stat()?.st_mode & 0o7777;
         if mode & OTHERS_WRITE != 0 && mode & STICKY == 0 {
@@ -129,15 +130,15 @@ impl OwnFolder {
         Ok(())
     }
 
-    /// Where it was opened.
+    /// Returns the path at which it was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Makes the folder `name` in this one, readable and writable by its owner only.
+    /// Creates the subfolder `name`, which only its owner can read and write.
     ///
     /// # Errors
-    /// The name is taken, or the operating system refuses.
+    /// Fails if the name exists, or if the operating system refuses.
     pub fn make_folder(&self, name: &str) -> Result<Self, UntrustedError> {
         let path = self.path.join(name);
         rustix::fs::mkdirat(&self.descriptor, name, Mode::RWXU)
@@ -145,10 +146,10 @@ impl OwnFolder {
         self.folder(name)
     }
 
-    /// The folder `name` in this one.
+    /// Opens the subfolder `name`.
     ///
     /// # Errors
-    /// There is none, or something else has the name.
+    /// Fails if it does not exist, or if the name belongs to another kind of entry.
     pub fn folder(&self, name: impl AsRef<OsStr>) -> Result<Self, UntrustedError> {
         let path = self.path.join(name.as_ref());
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::NONBLOCK;
@@ -157,18 +158,18 @@ impl OwnFolder {
         Ok(Self { descriptor, path })
     }
 
-    /// Makes the file `name`, which must not be there yet.
+    /// Creates the file `name`, which must not exist yet.
     ///
     /// # Errors
-    /// The name is taken, or the operating system refuses.
+    /// Fails if the name exists, or if the operating system refuses.
     pub fn create(&self, name: impl AsRef<OsStr>) -> Result<File, UntrustedError> {
         self.open_file(name, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL)
     }
 
-    /// Opens the regular file `name` with `flags`; a new one is for us alone.
+    /// Opens the regular file `name` with `flags`. Only we can access a new file.
     ///
     /// # Errors
-    /// It is a link or no regular file, or the operating system refuses.
+    /// Fails if it is a link or not a regular file, or if the operating system refuses.
     pub fn open_file(
         &self,
         name: impl AsRef<OsStr>,
@@ -179,7 +180,7 @@ impl OwnFolder {
         if name.as_bytes().contains(&b'/') {
             return Err(UntrustedError::io(&path, "open")(Errno::INVAL));
         }
-        // A pipe or device in its place must not make us wait.
+        // A pipe or device with this name must not block us.
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let opened = rustix::fs::openat(&self.descriptor, name, flags, Mode::RUSR | Mode::WUSR)
             .map_err(UntrustedError::io(&path, "open"))?;
@@ -190,15 +191,16 @@ impl OwnFolder {
         Ok(File::from(opened))
     }
 
-    /// Opens our own regular file `name` to add to its end, and makes it where it is not there.
+    /// Opens our own regular file `name` for appending, and creates it if it is missing.
     ///
     /// # Errors
-    /// As [`OwnFolder::open_file`]; the file is another user's or has a second name.
+    /// The errors of [`OwnFolder::open_file`]; also fails if the file belongs to another user or
+    /// has a second name.
     pub fn append(&self, name: impl AsRef<OsStr>) -> Result<File, UntrustedError> {
         let path = self.path.join(name.as_ref());
         let file = self.open_file(name, OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE)?;
         let found = rustix::fs::fstat(&file).map_err(UntrustedError::io(&path, "look at"))?;
-        let (expected, got) = (own_uid(), found.st_uid);
+        let (expected, got) = (effective_uid(), found.st_uid);
         if got != expected {
             return Err(UntrustedError::Owner { path, expected, got });
         }
@@ -213,7 +215,7 @@ impl OwnFolder {
     /// such file.
     ///
     /// # Errors
-    /// As [`OwnFolder::open_file`].
+    /// The errors of [`OwnFolder::open_file`].
     pub fn read(&self, name: &str, size_max: u64) -> Result<Option<Vec<u8>>, UntrustedError> {
         let file = match self.open_file(name, OFlags::RDONLY) {
             Ok(file) => file,
@@ -231,7 +233,7 @@ impl OwnFolder {
     /// disk, and renames it.
     ///
     /// # Errors
-    /// The operating system refuses; the old file is unchanged.
+    /// Fails if the operating system refuses; the old file is unchanged.
     pub fn replace(&self, name: &str, bytes: &[u8]) -> Result<(), UntrustedError> {
         let beside = format!("{name}.new");
         let path = self.path.join(name);
@@ -242,10 +244,10 @@ impl OwnFolder {
         self.rename(&beside, self, name)
     }
 
-    /// Gives the file `from` the name `to` in another folder of the same disk.
+    /// Moves the file `from` to the name `to` in another folder of the same disk.
     ///
     /// # Errors
-    /// The operating system refuses.
+    /// Fails if the operating system refuses.
     pub fn rename(
         &self,
         from: impl AsRef<OsStr>,
@@ -259,14 +261,14 @@ impl OwnFolder {
 
     /// Flushes the folder's list of entries to the disk, so that renames survive a crash.
     pub fn sync(&self) {
-        // The names are as durable as the disk allows; some have no such call for folders.
+        // Some file systems do not support this for folders, so errors are ignored.
         let _ = self.readable().map(|opened| rustix::fs::fsync(&opened));
     }
 
-    /// The names of its entries.
+    /// Lists the names of the entries.
     ///
     /// # Errors
-    /// The operating system refuses.
+    /// Fails if the operating system refuses.
     pub fn names(&self) -> Result<Vec<OsString>, UntrustedError> {
         let list = || UntrustedError::io::<Errno>(&self.path, "list");
         let entries = self.readable().and_then(rustix::fs::Dir::new).map_err(list())?;
@@ -281,18 +283,18 @@ impl OwnFolder {
         Ok(names)
     }
 
-    /// The folder, opened so that its entries can be listed.
+    /// Opens the folder again for listing its entries.
     fn readable(&self) -> Result<OwnedFd, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         rustix::fs::openat(&self.descriptor, ".", flags, Mode::empty())
     }
 
-    /// The size of the entry `name`; 0 where there is none.
+    /// Returns the size of the entry `name`; 0 if it does not exist.
     pub fn size(&self, name: impl AsRef<OsStr>) -> u64 {
         self.entry(name.as_ref()).map_or(0, |found| super::length(&found))
     }
 
-    /// The user of the entry `name`, which is not followed where it is a link.
+    /// Returns the user of the entry `name`. Links are not followed.
     pub fn owner(&self, name: impl AsRef<OsStr>) -> Option<u32> {
         self.entry(name.as_ref()).map(|found| found.st_uid)
     }
@@ -307,10 +309,12 @@ impl OwnFolder {
         rustix::fs::unlinkat(&self.descriptor, name.as_ref(), AtFlags::empty()).is_ok()
     }
 
-    /// Removes the entry `name` with everything below it. A link is removed, never what it names.
+    /// Removes the entry `name` with everything below it. For a link, removes the link, not its
+    /// target.
     ///
     /// # Errors
-    /// The operating system refuses, something is mounted below it, or it is too deep.
+    /// Fails if the operating system refuses, if something is mounted below it, or if it is too
+    /// deep.
     pub fn remove_tree(&self, name: impl AsRef<OsStr>) -> Result<(), UntrustedError> {
         self.remove_below(name.as_ref(), DEPTH_MAX)
     }
@@ -342,7 +346,7 @@ impl OwnFolder {
     /// folder.
     fn check_safe(&self) -> Result<(), UntrustedError> {
         let found = self.stat()?;
-        let expected = own_uid();
+        let expected = effective_uid();
         if found.st_uid != 0 && found.st_uid != expected {
             let (path, got) = (self.path.clone(), found.st_uid);
             return Err(UntrustedError::Foreign { path, expected, got });
@@ -354,7 +358,7 @@ impl OwnFolder {
         Ok(())
     }
 
-    /// Opens the next part of a path. Follows a link only if it belongs to this user or root.
+    /// Opens the next component of a path. Follows a link only if it belongs to this user or root.
     fn step(
         &self,
         name: &OsStr,
@@ -379,7 +383,7 @@ impl OwnFolder {
         };
         let next = Self { descriptor, path };
         let found = next.stat()?;
-        let is_trusted = found.st_uid == 0 || found.st_uid == own_uid();
+        let is_trusted = found.st_uid == 0 || found.st_uid == effective_uid();
         match kind(&found) {
             FileType::Directory => Ok(PathStep::Folder(next)),
             FileType::Symlink if is_trusted => {
@@ -401,13 +405,13 @@ enum PathStep {
     Link(PathBuf),
 }
 
-/// Whether users beside the owner may add and remove entries. A group of root, or one that has the
+/// Whether users other than the owner may add and remove entries. A group of root, or one with the
 /// number of the folder's user (a private group), counts as the owner.
 fn is_open_to_others(found: &Stat) -> bool {
     let is_private = found.st_gid == 0 || found.st_gid == found.st_uid;
     found.st_mode & OTHERS_WRITE != 0 || (found.st_mode & GROUP_WRITE != 0 && !is_private)
 }
 
-pub(super) fn own_uid() -> u32 {
+pub(super) fn effective_uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }

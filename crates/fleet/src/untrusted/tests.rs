@@ -1,4 +1,4 @@
-//! Traps in a folder whose owner is not trusted, each by the functions that could fall into it.
+//! Attacks through folders whose owner is not trusted, grouped by the functions they target.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
@@ -18,7 +18,7 @@ use super::{
 };
 use crate::process::{Process, own_uid};
 
-/// Anyone who is neither root nor who runs the tests.
+/// A user that is neither root nor the one running the tests.
 const SOMEBODY: u32 = 54_321;
 const LONG: Duration = Duration::from_secs(60);
 
@@ -50,7 +50,7 @@ fn pipe(path: &Path) {
 }
 
 #[test]
-fn only_a_regular_file_is_opened() {
+fn only_regular_files_are_opened() {
     let place = tempfile::tempdir().unwrap();
     let folder = open(place.path(), &own()).unwrap();
     let path = |name: &str| place.path().join(name);
@@ -77,14 +77,14 @@ fn only_a_regular_file_is_opened() {
             );
         }
     }
-    // A name is a name, not a path.
+    // A name must not be a path.
     for name in ["../file", "folder/x", "/etc/passwd", "..", ".", ""] {
         assert!(folder.file(name, &expected()).is_err(), "{name}");
     }
 }
 
 #[test]
-fn another_name_another_user_and_too_many_bytes_are_refused() {
+fn second_name_other_user_and_large_size_are_errors() {
     let place = tempfile::tempdir().unwrap();
     let folder = open(place.path(), &own()).unwrap();
     let path = place.path().join("file");
@@ -105,7 +105,7 @@ fn another_name_another_user_and_too_many_bytes_are_refused() {
 }
 
 #[test]
-fn a_way_over_a_link_is_refused_unless_root_made_it_out_of_reach() {
+fn links_are_followed_only_if_root_made_them_out_of_reach() {
     let place = tempfile::tempdir().unwrap();
     fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let (real, link) = (place.path().join("real"), place.path().join("link"));
@@ -120,13 +120,13 @@ fn a_way_over_a_link_is_refused_unless_root_made_it_out_of_reach() {
         return;
     }
     assert!(open(&link.join("deep"), &somebody()).is_ok());
-    // In a folder that the user may write, root's link may have been put there by the user.
+    // In a folder that the user may write, root's link may have been placed by the user.
     fs::set_permissions(place.path(), fs::Permissions::from_mode(0o777)).unwrap();
     assert!(matches!(open(&link.join("deep"), &somebody()), Err(UntrustedError::Kind { .. })));
     fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
     std::os::unix::fs::lchown(&link, Some(SOMEBODY), None).unwrap();
     assert!(matches!(open(&link.join("deep"), &somebody()), Err(UntrustedError::Kind { .. })));
-    // Circles end.
+    // Cycles of links end with an error.
     symlink("circle", place.path().join("circle")).unwrap();
     assert!(matches!(
         open(&place.path().join("circle"), &somebody()),
@@ -153,7 +153,7 @@ fn links_and_parents_do_not_lead_above_the_root() {
 }
 
 #[test]
-fn a_folder_is_made_only_where_its_user_could_make_it() {
+fn folder_is_created_only_where_its_user_may_create_it() {
     if needs_root("folders of another user") {
         return;
     }
@@ -169,7 +169,7 @@ fn a_folder_is_made_only_where_its_user_could_make_it() {
     assert!(make(0o770, &member).is_ok());
     let made = fs::metadata(place.path().join("made")).unwrap();
     assert_eq!((made.uid(), made.gid(), made.mode() & 0o777), (SOMEBODY, SOMEBODY, 0o700));
-    // What has the name already is not given away.
+    // An existing entry is not given to the user.
     fs::remove_dir(place.path().join("made")).unwrap();
     symlink("/etc", place.path().join("made")).unwrap();
     assert!(matches!(make(0o777, &somebody()), Err(UntrustedError::Io { .. })));
@@ -177,10 +177,10 @@ fn a_folder_is_made_only_where_its_user_could_make_it() {
 }
 
 #[test]
-fn a_folder_exchanged_at_once_is_not_given_away() {
+fn folder_replaced_after_creation_is_not_given_away() {
     let place = tempfile::tempdir().unwrap();
     let folder = open(place.path(), &own()).unwrap();
-    // As if it had been put there between making and opening.
+    // Simulates a replacement between creating and opening.
     fs::create_dir(place.path().join("made")).unwrap();
     fs::write(place.path().join("made/precious"), "x").unwrap();
     let entered = folder.enter("made").unwrap();
@@ -190,7 +190,7 @@ fn a_folder_exchanged_at_once_is_not_given_away() {
 }
 
 #[test]
-fn removing_leaves_what_is_not_the_users() {
+fn removing_keeps_entries_of_others() {
     let place = tempfile::tempdir().unwrap();
     let folder = open(place.path(), &own()).unwrap();
     let made = folder.make("made", &own()).unwrap();
@@ -207,7 +207,7 @@ fn removing_leaves_what_is_not_the_users() {
     fs::remove_dir(path.join("kept")).unwrap();
     fs::write(path.join("others"), "x").unwrap();
     assert!(!folder.remove("made", &made, SOMEBODY) && path.join("others").exists());
-    // Another folder in its place stays, also an empty one.
+    // A replacement folder stays, even if it is empty.
     fs::rename(&path, place.path().join("away")).unwrap();
     fs::create_dir(&path).unwrap();
     assert!(!folder.remove("made", &made, own_uid()) && path.exists());
@@ -218,7 +218,7 @@ fn removing_leaves_what_is_not_the_users() {
 }
 
 #[test]
-fn a_copy_is_of_the_file_that_was_checked() {
+fn copy_is_made_from_the_checked_file() {
     let place = tempfile::tempdir().unwrap();
     let folder = open(place.path(), &own()).unwrap();
     let (path, target) = (place.path().join("file"), place.path().join("copy"));
@@ -228,7 +228,7 @@ fn a_copy_is_of_the_file_that_was_checked() {
         let file = folder.file("file", &Expected { size_max: Bytes(9 << 20), ..expected() });
         Copying::begin(file.unwrap().unwrap(), &to, "copy", None).unwrap()
     };
-    // Exchanged, even removed: the descriptor stays.
+    // Replacing or removing the name does not affect the descriptor.
     let mut copying = open(3 << 20);
     fs::write(place.path().join("other"), "other").unwrap();
     fs::rename(place.path().join("other"), &path).unwrap();
@@ -239,7 +239,7 @@ fn a_copy_is_of_the_file_that_was_checked() {
     assert_eq!(fs::read(&target).unwrap(), vec![b'x'; 3 << 20]);
     drop(copying);
     fs::remove_file(&target).unwrap();
-    // Longer, shorter, other content: not the file that was checked.
+    // A longer, a shorter, and a modified file differ from the one that was checked.
     for change in [(4 << 20), (1 << 20), 3 << 20] {
         let mut copying = open(3 << 20);
         std::thread::sleep(Duration::from_millis(20));
@@ -251,7 +251,7 @@ fn a_copy_is_of_the_file_that_was_checked() {
 }
 
 #[test]
-fn names_are_opened_alike_with_and_without_the_newer_call() {
+fn openat2_and_its_fallback_give_the_same_results() {
     let place = tempfile::tempdir().unwrap();
     let folder = open(place.path(), &own()).unwrap();
     fs::write(place.path().join("file"), "x").unwrap();
@@ -271,13 +271,13 @@ fn names_are_opened_alike_with_and_without_the_newer_call() {
     assert_eq!((new.err(), old.err()), (Some(Errno::XDEV), Some(Errno::XDEV)));
 }
 
-/// `path` as a folder of our own, made where it is missing.
+/// Opens `path` as a folder of our own, and creates it if it is missing.
 fn own_folder(path: &Path) -> Result<OwnFolder, UntrustedError> {
     OwnFolder::open(path, MissingFolder::Make(0o700))
 }
 
 #[test]
-fn a_folder_that_another_user_could_exchange_is_not_our_own() {
+fn replaceable_folder_is_not_accepted_as_own() {
     if needs_root("folders of another user") {
         return;
     }
@@ -292,7 +292,7 @@ fn a_folder_that_another_user_could_exchange_is_not_our_own() {
     chown(path("theirs"), Some(SOMEBODY), None).unwrap();
     mode("open", 0o777).unwrap();
     mode("sticky", 0o1777).unwrap();
-    // Whoever owns a folder can exchange what is in it, and so can all where no bit forbids it.
+    // The owner of a folder can replace its entries, and so can everybody without a sticky bit.
     for name in ["theirs", "theirs/state"] {
         assert!(matches!(own_folder(&path(name)), Err(UntrustedError::Foreign { .. })), "{name}");
     }
@@ -301,7 +301,7 @@ fn a_folder_that_another_user_could_exchange_is_not_our_own() {
     }
     assert!(own_folder(&path("sticky/state")).is_ok());
     assert!(OwnFolder::open_shared(&path("sticky"), MissingFolder::Refuse).is_ok());
-    // A link that root made leads on; one of another user does not.
+    // A link of root is followed; one of another user is not.
     symlink(path("new"), path("link")).unwrap();
     assert!(own_folder(&path("link/state")).is_ok());
     symlink(path("new"), path("sticky/link")).unwrap();
@@ -320,7 +320,7 @@ fn a_folder_that_another_user_could_exchange_is_not_our_own() {
 }
 
 #[test]
-fn nothing_in_our_own_folder_is_reached_through_a_link() {
+fn links_in_our_own_folder_are_not_followed() {
     let place = tempfile::tempdir().unwrap();
     let outside = place.path().join("outside");
     fs::create_dir(&outside).unwrap();

@@ -1,7 +1,8 @@
-//! Files that a privileged program believes: only its own user and root may have written them.
+//! Reads files that a privileged program relies on. Only its own user and root may have written
+//! them.
 //!
-//! The file itself is judged, by its descriptor and behind any links; who may exchange its name is
-//! a question of the folders above it. Knows nothing of what is in a file.
+//! The file itself is checked by its descriptor, after following links. Who may replace its name
+//! depends on the folders above it, which are not checked here.
 
 use std::fs::File;
 use std::io::Read;
@@ -11,22 +12,24 @@ use std::path::Path;
 use rustix::fs::{FileType, Mode, OFlags};
 use schema::Bytes;
 
-use super::{UntrustedError, kind, kind_name, own::own_uid};
+use super::error::UntrustedError;
+use super::file_kind::{kind, kind_name};
+use super::own::effective_uid;
 
-/// The largest file that is read.
+/// Size limit of a file.
 const SIZE_MAX: Bytes = Bytes(1 << 20);
 
-/// Who else may use a trusted file.
+/// Permissions of other users on a trusted file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Privacy {
-    /// Others may read it, nobody may write it.
+    /// Others may read it, but not write it.
     Readable,
-    /// It is its owner's alone.
+    /// Only its owner may access it.
     Secret,
 }
 
 impl Privacy {
-    /// Permission bits that must not be set.
+    /// Returns the permission bits that must not be set.
     fn forbidden(self) -> u32 {
         match self {
             Self::Readable => 0o022,
@@ -35,17 +38,17 @@ impl Privacy {
     }
 }
 
-/// Opens the regular file `path`, which may be a link, without waiting for anybody.
+/// Opens the regular file `path`, which may be a link, without blocking.
 ///
 /// # Errors
-/// There is none, it is no regular file, it belongs to a third user, or others may do more with it
-/// than `privacy` allows.
+/// Fails if it does not exist, is not a regular file, belongs to a third user, or if others have
+/// more permissions than `privacy` allows.
 pub fn open_trusted(path: &Path, privacy: Privacy) -> Result<File, UntrustedError> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
     let file: OwnedFd =
         rustix::fs::open(path, flags, Mode::empty()).map_err(UntrustedError::io(path, "open"))?;
     let found = rustix::fs::fstat(&file).map_err(UntrustedError::io(path, "look at"))?;
-    let (path, expected) = (path.to_owned(), own_uid());
+    let (path, expected) = (path.to_owned(), effective_uid());
     if kind(&found) != FileType::RegularFile {
         let got = kind_name(&found);
         return Err(UntrustedError::Kind { path, expected: "file", got });
@@ -64,10 +67,10 @@ pub fn open_trusted(path: &Path, privacy: Privacy) -> Result<File, UntrustedErro
     Ok(file.into())
 }
 
-/// Reads a file as [`open_trusted`] opens it.
+/// Reads a file with the checks of [`open_trusted`].
 ///
 /// # Errors
-/// As [`open_trusted`]; it is larger than 1 MiB, or cannot be read.
+/// The errors of [`open_trusted`]; also fails if the file is larger than 1 MiB or cannot be read.
 pub fn read_trusted(path: &Path, privacy: Privacy) -> Result<Vec<u8>, UntrustedError> {
     let file = open_trusted(path, privacy)?;
     let mut bytes = Vec::new();
@@ -87,7 +90,7 @@ mod tests {
     use super::{Privacy, read_trusted};
 
     #[test]
-    fn files_that_others_could_have_written_are_not_believed() {
+    fn files_writable_by_others_are_rejected() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("token");
         fs::write(&path, "secret").unwrap();
@@ -115,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_in_place_of_a_file_makes_nobody_wait() {
+    fn pipe_in_place_of_a_file_does_not_block() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("token");
         let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;

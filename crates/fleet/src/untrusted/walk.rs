@@ -1,5 +1,5 @@
-//! From a root to a folder, one component at a time, each opened in the descriptor of the one
-//! before: what lies behind it may change, what is held may not. Knows nothing of what is opened.
+//! Walks from a root to a folder one component at a time. Each is opened relative to the descriptor
+//! of the previous one, so replacing a folder above has no effect.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -11,21 +11,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
-use super::{Credentials, ENTER, UntrustedError, WRITE, kind, kind_name};
+use super::error::UntrustedError;
+use super::file_kind::{kind, kind_name};
+use crate::credentials::{Credentials, ENTER, WRITE};
 
-/// Links in one path, as the kernel counts them.
+/// Limit of the links in one path, the same as the kernel's.
 const LINKS_MAX: u32 = 40;
 
 /// Whether an entry may be the root of another file system.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Mounts {
-    /// The way to a folder may lead over several.
+    /// Allowed on the way to a folder.
     Cross,
-    /// In a folder given to a process nothing should be mounted.
+    /// Not allowed in a folder that belongs to a process.
     Refuse,
 }
 
-/// Opens the folder `path` below `root` for someone with the credentials `who`.
+/// Opens the folder `path` below `root` on behalf of a user with the credentials `who`.
 pub fn open(root: &Path, path: &Path, who: &Credentials) -> Result<OwnedFd, UntrustedError> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let first = rustix::fs::openat(CWD, root, flags, Mode::empty())
@@ -47,7 +49,7 @@ pub fn open(root: &Path, path: &Path, who: &Credentials) -> Result<OwnedFd, Untr
     walk.end(who)
 }
 
-/// The components of a path, without a leading `/` and without `.`.
+/// Returns the components of a path, without a leading `/` and without `.`.
 pub fn names(path: &Path) -> impl Iterator<Item = OsString> {
     path.components().filter_map(|component| match component {
         Component::Normal(name) => Some(name.to_owned()),
@@ -56,7 +58,7 @@ pub fn names(path: &Path) -> impl Iterator<Item = OsString> {
     })
 }
 
-/// The folders from the root to where the walk stands.
+/// The open folders from the root to the current position.
 struct Walk {
     open: Vec<OwnedFd>,
     names: Vec<OsString>,
@@ -64,7 +66,7 @@ struct Walk {
 }
 
 impl Walk {
-    /// One folder deeper, or the target of a link in its place.
+    /// Enters a subfolder, or follows a link in its place.
     fn enter(
         &mut self,
         name: &OsStr,
@@ -99,7 +101,7 @@ impl Walk {
         }
     }
 
-    /// One folder up, but never above the root.
+    /// Goes up one folder, but never above the root.
     fn leave(&mut self) {
         if self.names.pop().is_some() {
             self.open.pop();
@@ -115,20 +117,20 @@ impl Walk {
         Path::new("/").join(self.names.iter().collect::<PathBuf>())
     }
 
-    /// The folder, opened so that its entries can be listed and made.
+    /// Opens the folder for listing and creating entries.
     fn end(self, who: &Credentials) -> Result<OwnedFd, UntrustedError> {
         let path = self.path();
         let Some(last) = self.open.last() else { return Err(UntrustedError::Missing { path }) };
         if !who.may(&looked_at(last, &path)?, ENTER) {
             return Err(UntrustedError::Closed { path, uid: who.uid });
         }
-        // A descriptor for looking is enough: entries are opened and made relative to it.
+        // A descriptor opened with `O_PATH` is enough, because entries are opened relative to it.
         self.open.into_iter().next_back().ok_or(UntrustedError::Missing { path })
     }
 }
 
-/// Whether a link is one that the user could neither make nor exchange: root's, in a folder that
-/// only root may write as far as the user goes.
+/// Whether a link is one that the user could neither create nor replace: a link of root in a folder
+/// that the user may not write.
 fn is_beyond(link: &Stat, above: &Stat, who: &Credentials) -> bool {
     link.st_uid == 0 && above.st_uid == 0 && !who.may(above, WRITE)
 }
@@ -137,14 +139,14 @@ fn looked_at(descriptor: &OwnedFd, path: &Path) -> Result<Stat, UntrustedError> 
     rustix::fs::fstat(descriptor).map_err(UntrustedError::io(path, "look at"))
 }
 
-/// Opens one entry of a folder; never a path of several, never through a link.
+/// Opens one entry of a folder. The name must be a single component, and links are not followed.
 pub fn open_name(
     folder: &OwnedFd,
     name: impl AsRef<OsStr>,
     flags: OFlags,
     mounts: Mounts,
 ) -> Result<OwnedFd, Errno> {
-    /// Set where the kernel (before 5.6) or a container's filter does not know the call.
+    /// Set if the kernel (before 5.6) or a container's filter does not support the call.
     static IS_OLD: AtomicBool = AtomicBool::new(false);
     let name = name.as_ref();
     if name.is_empty() || name == "." || name == ".." || name.as_bytes().contains(&b'/') {
@@ -165,7 +167,8 @@ pub fn open_name(
     open_name_by_steps(folder, name, flags, mounts)
 }
 
-/// The same with calls that every kernel has. One name has no components to be replaced.
+/// Opens an entry with calls that every kernel supports. A single name has no components that could
+/// be replaced.
 pub fn open_name_by_steps(
     folder: &OwnedFd,
     name: &OsStr,
@@ -181,7 +184,7 @@ pub fn open_name_by_steps(
     Ok(opened)
 }
 
-/// Opens for reading what a descriptor made for looking refers to.
+/// Opens the file behind an `O_PATH` descriptor for reading.
 pub fn reopen(looked: &OwnedFd) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let path = format!("/proc/self/fd/{}", looked.as_raw_fd());

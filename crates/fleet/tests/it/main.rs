@@ -1,5 +1,5 @@
-//! A conversation with real PyTorch processes, replayed byte for byte: in memory, then over a
-//! socket with a stand-in for one of the processes.
+//! Replays a recorded conversation with real PyTorch processes byte for byte, first in memory, then
+//! over a socket with a stand-in for one of the processes.
 #![expect(clippy::unwrap_used, reason = "test code fails by panicking")]
 
 mod mutate;
@@ -16,9 +16,9 @@ use fleet::ipc::message::ProcessMessage;
 use fleet::ipc::request::{CaptureRequest, RequestState, Sight, Timing};
 use fleet::ipc::socket::{Peer, Socket, SocketPlace};
 
-/// The ranks of the recording; the third process is their launcher.
+/// The ranks of the recording. The third process is their launcher.
 const RANKS: [u32; 2] = [23627, 23628];
-/// When they were asked.
+/// Time at which the requests were made.
 const ASKED: Duration = Duration::from_millis(6_000);
 const WAIT: Duration = Duration::from_secs(10);
 
@@ -48,7 +48,7 @@ fn recording() -> Vec<Line> {
         .collect()
 }
 
-/// What was asked of a rank then.
+/// Returns the recorded request to a rank.
 fn request(pid: u32) -> CaptureRequest {
     let id = format!("rowmill-1a218fa9017-3c9d96e1cd1ab997-{pid}");
     let config = Config {
@@ -57,11 +57,11 @@ fn request(pid: u32) -> CaptureRequest {
         detail: Detail::default(),
         trace_id: id.clone(),
     };
-    CaptureRequest::new(ASKED, (config.text().unwrap(), id), Timing::Iterations, WAIT)
+    CaptureRequest::new(ASKED, config.text().unwrap(), id, Timing::Iterations, WAIT)
 }
 
 #[test]
-fn the_recorded_polls_get_the_recorded_answers() {
+fn recorded_polls_get_the_recorded_answers() {
     let mut capture = Capture::new(0);
     let (mut answer, mut is_asked) = (None, false);
     for line in recording() {
@@ -93,7 +93,7 @@ fn the_recorded_polls_get_the_recorded_answers() {
 }
 
 #[test]
-fn a_stand_in_for_a_process_hears_the_recorded_answers() {
+fn stand_in_process_receives_the_recorded_answers() {
     let folder = tempfile::tempdir_in("/tmp").unwrap();
     let socket = Socket::bind(&SocketPlace::Folder(folder.path().to_owned())).unwrap();
     let client = UnixDatagram::bind(folder.path().join("dynoconfigclient-1")).unwrap();
@@ -108,7 +108,7 @@ fn a_stand_in_for_a_process_hears_the_recorded_answers() {
         }
         client.send_to(&pair[0].bytes, folder.path().join("dynolog")).unwrap();
         let message = socket.receive(WAIT).unwrap().unwrap();
-        // The kernel says who asks, whatever the message does.
+        // The kernel identifies the sender, whatever the message states.
         assert_eq!(message.peer.pid, own);
         let answer = capture.answer(pair[0].at, message.peer, &message.bytes).unwrap();
         socket.answer(&message, &answer);

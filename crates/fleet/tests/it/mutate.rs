@@ -1,19 +1,19 @@
-//! Inputs like real ones, but wrong somewhere: for parsers of what others send. Included by the
-//! tests of two crates. A pool of accepted inputs grows, so that later ones lie deeper.
+//! A mutation fuzzer for parsers of untrusted input, shared by the tests of two crates. Accepted
+//! inputs are kept and mutated further, so that later inputs reach deeper code.
 
 use std::time::{Duration, Instant};
 
-/// Inputs of one target where nobody says how long to go on.
+/// Default number of inputs per target.
 const INPUTS: u64 = 20_000;
-/// Accepted inputs that are kept.
+/// Limit of the accepted inputs that are kept.
 const POOL: usize = 2_000;
-/// Bytes of the longest input.
+/// Limit of an input's length in bytes.
 const LENGTH: usize = 64 << 10;
-/// Values at which lengths and numbers break.
+/// Values at which lengths and numbers often fail.
 const EDGES: [u64; 9] = [0, 1, 0x7F, 0x80, 0xFF, 0x7FFF_FFFF, 0x8000_0000, u64::MAX / 2, u64::MAX];
 
-/// Runs `accepts` on wrong inputs made of `corpus`: 20,000, or for `ROWMILL_FUZZ_S` seconds. What
-/// it says of each is whether it took the input; a panic is what is looked for.
+/// Runs `accepts` on mutations of `corpus`: 20,000, or for `ROWMILL_FUZZ_S` seconds. `accepts`
+/// returns whether the input was accepted. The goal is to find panics.
 pub fn run(name: &str, corpus: &[&[u8]], accepts: impl Fn(&[u8]) -> bool) {
     let seconds = std::env::var("ROWMILL_FUZZ_S").ok().and_then(|text| text.parse().ok());
     let limit = seconds.map(Duration::from_secs);

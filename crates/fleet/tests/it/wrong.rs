@@ -1,4 +1,5 @@
-//! What processes, commands and a hub send, wrong somewhere: refused, or taken for what it says.
+//! Fuzzes the messages of processes, commands and a hub: they are rejected, or decoded
+//! consistently.
 
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ fn datagrams() {
     let register = ProcessMessage::Register { device: 0, pid: 3, job: 1 }.to_bytes();
     mutate::run("datagram", &[&poll, &register], |bytes| {
         let parsed = ProcessMessage::parse(bytes);
-        // The table takes whatever is sent.
+        // Any message is passed to the table.
         let mut capture = Capture::new(0);
         let answer = capture.answer(Duration::ZERO, Peer { pid: 9, uid: 0 }, bytes);
         assert_eq!(answer.is_some(), parsed.is_ok(), "{parsed:?}");
@@ -41,8 +42,8 @@ fn datagrams() {
         let mut steps = ReportedSteps::default();
         let peer = Peer { pid: 9, uid: 0 };
         for at in 0..3 {
-            steps.hear(Duration::from_secs(at), peer, &message);
-            steps.hear(Duration::from_secs(at), peer, &step);
+            steps.receive(Duration::from_secs(at), peer, &message);
+            steps.receive(Duration::from_secs(at), peer, &step);
         }
         let progress = steps.progress(9).unwrap();
         assert!(progress.step_time().is_none_or(|time| !progress.is_hung(time, 0.5)));
@@ -110,7 +111,7 @@ fn protobuf() {
         }
         let Ok(batch) = EntryBatch::decode(bytes) else { return Orders::decode(bytes).is_ok() };
         let again = batch.encode_to_vec();
-        // NaN is not itself: bytes are compared.
+        // NaN differs from itself, so bytes are compared.
         assert_eq!(EntryBatch::decode(again.as_slice()).unwrap().encode_to_vec(), again);
         true
     });

@@ -1,7 +1,7 @@
 use super::{PageOrigin, embed, hash, policy, text};
 
 #[test]
-fn no_name_can_end_the_element_around_it() {
+fn names_cannot_end_the_enclosing_element() {
     let mut bytes = Vec::new();
     embed(&"</script><!--\u{2028}&\"", &mut bytes).unwrap();
     let safe = String::from_utf8(bytes).unwrap();
@@ -12,12 +12,12 @@ fn no_name_can_end_the_element_around_it() {
 }
 
 #[test]
-fn the_policy_names_hashes_and_only_a_server_is_asked() {
+fn policy_has_hashes_and_allows_only_the_server() {
     let file = policy(&PageOrigin::File);
     assert!(file.starts_with("default-src 'none'; script-src 'sha256-"), "{file}");
     assert!(!file.contains("unsafe") && !file.contains("connect-src"), "{file}");
     let server = PageOrigin::Server { trace: "/t".into(), file_name: "t.json".into() };
     assert!(policy(&server).contains("connect-src 'self'"));
-    // From the standard: the hash of nothing.
+    // From the standard: the hash of the empty text.
     assert_eq!(hash(""), "47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=");
 }

@@ -1,8 +1,8 @@
-// Bars of a recorded and a predicted step in lanes, on one scale that both zoom together.
+// Bars of a recorded and a predicted step in lanes. Both have the same scale and zoom together.
 
 const BAR_FILL = { operator: 'var(--c-operator)', compute: 'var(--c-compute)', memory: 'var(--c-memory)', communication: 'var(--c-communication)' };
 
-// sides: [[title, lanes]]; act(side, place) is called with a bar that is chosen.
+// sides: [[title, lanes]]; act(side, place) is called when a bar is selected.
 function barsView(names, act) {
   const LANE = 18, LEFT = 150, WIDTH = 1200;
   const element = el('div', {});

@@ -1,5 +1,5 @@
-// Draws the lanes of a stretch of time: events wider than a pixel one by one, narrower ones as
-// columns whose strength says how full they are. Its cost follows the pixels, not the events.
+// Draws the lanes of a time range. Events wider than a pixel are drawn one by one; narrower ones as columns
+// whose opacity is the covered share. The cost depends on pixels, not on events.
 
 const LANE = 15;
 const GAP = 5;
@@ -16,7 +16,7 @@ function painter(canvas, timeline, events, state) {
   let palette = null;
   let room = { width: 0, height: 0 };
 
-  // Colours of the style sheet, which follows the reader's theme.
+  // Colors of the style sheet, which follows the reader's theme.
   function recolour() {
     const style = getComputedStyle(document.documentElement);
     const value = (name) => style.getPropertyValue(`--${name}`).trim();
@@ -70,10 +70,10 @@ function painter(canvas, timeline, events, state) {
 
   function shade(label) { return palette.kinds[timeline.labels[label][1]][label % SHADES]; }
 
-  // How many of the search's matches or marks are in first..last.
+  // Number of search matches or marks in first..last.
   const within = (before, first, last) => before[last] - before[first];
-  // What stands out among first..last while others are dimmed: matches, marks, or both at once;
-  // -1 where nothing does.
+  // The first highlighted event in first..last while others are dimmed, by matches, marks or both;
+  // -1 if there is none.
   function standing(first, last) {
     const { found, marks } = state;
     if (found && within(found.before, first, last) === 0) return -1;
@@ -106,7 +106,7 @@ function painter(canvas, timeline, events, state) {
       const from = state.from + (column - LABELS) / per;
       const until = state.from + (column + 1 - LABELS) / per;
       const next = Math.max(at + 1, firstAbove(start, until, at, one.last));
-      // What reaches on into the next columns is drawn there as well.
+      // Events that continue into the next columns are drawn there as well.
       const last = next - 1;
       const share = busyBetween(events, one, from, until) * per;
       const strength = Math.min(STRENGTHS - 1, Math.floor(STRENGTHS * share));
@@ -152,7 +152,7 @@ function painter(canvas, timeline, events, state) {
     context.strokeRect(spot.left, spot.y - 0.5, Math.max(2, spot.right - spot.left), spot.height + 1);
   }
 
-  // Where an event is on the screen, its lane drawn or folded; null where its rank is not shown.
+  // The position of an event on the screen, even in a folded lane; null if its rank is not shown.
   function place(at) {
     const row = state.rowOf.get(events.lane[at]);
     if (!row) return null;
@@ -224,7 +224,7 @@ function painter(canvas, timeline, events, state) {
     }
   }
 
-  // The lanes that the overview is of, one list for each device, or where no device worked for each thread.
+  // The lanes of the overview: one list per device, or per thread if there is no device work.
   function workers() {
     const found = new Map();
     const tracks = (one) => timeline.tracks[one.track];
@@ -236,7 +236,7 @@ function painter(canvas, timeline, events, state) {
     return { what: ofDevices.length ? 'devices busy' : 'threads busy', lanes: [...found.values()] };
   }
 
-  // The share of devices that work, over the whole of it, and which part is looked at. Full height is all of them.
+  // The share of busy devices over time, and the visible range. At full height, all devices are busy.
   function overview() {
     const width = Math.max(1, Math.floor(room.width - LABELS));
     const whole = timeline.end_ns - timeline.start_ns;
@@ -287,7 +287,7 @@ function painter(canvas, timeline, events, state) {
     context.restore();
   }
 
-  // The stretch whose totals are shown: what is outside it is veiled.
+  // The selected range: everything outside it is veiled.
   function stretch() {
     const { chosen } = state;
     if (!chosen) return;

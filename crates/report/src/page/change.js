@@ -1,6 +1,6 @@
-// Pictures and tables of what changed between two recordings. Know no page.
+// Plots and tables of the changes between two recordings.
 
-// From one length to another by what each part added or took off.
+// A waterfall plot: from one length to another by the change of each part.
 function waterfall(before, after, parts) {
   const [left, width, step] = [190, 700, 24];
   const rows = [{ label: 'before', from: 0, until: before, key: 'annotation', text: nanos(before) }];
@@ -28,7 +28,7 @@ function waterfall(before, after, parts) {
 
 function signedNanos(ns) { return `${ns > 0 ? '+' : ''}${nanos(ns)}`; }
 
-// A change as a bar to the left or to the right of the middle.
+// A bar to the left or to the right of the middle.
 function signedBar(ns, most) {
   const half = 40;
   const long = Math.max(ns === 0 ? 0 : 1, half * Math.min(1, Math.abs(ns) / Math.max(1, most)));
@@ -43,13 +43,13 @@ function changeColumn(rows) {
 
 function partsTable(rows, unit) {
   return table([
-    { title: `of a ${unit}`, kind: 'words', get: (row) => row.part, cell: (row) => el('span', {}, el('i', { class: `swatch ${colour(row.part)}` }), words(row.part)) },
+    { title: `part of a ${unit}`, kind: 'words', get: (row) => row.part, cell: (row) => el('span', {}, el('i', { class: `swatch ${colour(row.part)}` }), words(row.part)) },
     { title: 'before', kind: 'ns', get: (row) => row.before_ns }, { title: 'after', kind: 'ns', get: (row) => row.after_ns },
     changeColumn(rows), { title: '% of the change', kind: 'percent', get: (row) => row.explained_pct },
     { title: '% before', kind: 'percent', get: (row) => row.before_pct }, { title: '% after', kind: 'percent', get: (row) => row.after_pct }], rows);
 }
 
-// How often, of a step or in the window.
+// The number of calls per step or in the window.
 function often(row, unit, side) {
   const each = row[`${side}_per_unit`];
   return unit === 'step' ? number(each) : count(row[`${side}_count`]);

@@ -1,4 +1,4 @@
-// Small pictures: stacked bars, histograms, spreads, curves, strips. Know no report.
+// Small plots: stacked bars, histograms, box plots, curves, strips.
 
 // rows: { label, parts: [{ key, value }], whole?, value?, act? }
 function stackedBars(rows, show = nanos) {
@@ -106,8 +106,8 @@ function curves(points, series, show) {
   return picture;
 }
 
-// The same rows with one thing in each of the picture's columns: what has most of it, of all rows.
-// Things that are narrower than a column would otherwise hide each other, whoever is drawn last.
+// Reduces rows to one category per column of the plot: the one with the largest share of all rows.
+// Otherwise, spans narrower than a column would hide each other in drawing order.
 function majority(rows, [from, until], columns = STRIP_WIDTH) {
   const per = Math.max(1e-9, (until - from) / columns);
   const shares = Array.from({ length: columns }, () => new Map());
@@ -142,7 +142,7 @@ function majority(rows, [from, until], columns = STRIP_WIDTH) {
 
 const STRIP_WIDTH = 1060;
 
-// Single times of several rows on one axis from 0: { label, values, p50 }. Each is a stroke.
+// Single times of several rows on one axis from 0: { label, values, p50 }. Each time is a line.
 function strokes(rows, key) {
   const [left, width, step] = [70, 760, 30];
   const most = Math.max(1, ...rows.flatMap((row) => row.values)) * 1.04;

@@ -1,4 +1,4 @@
-// One colour for one thing, in every picture: the class of CSS that has it.
+// Maps each category to its CSS class, so that it has the same color in all plots.
 
 const COLOUR = {
   compute: 'compute', communication: 'communication', memory: 'memory', other: 'other', idle: 'idle',
@@ -12,21 +12,21 @@ const COLOUR = {
 };
 
 const MEANING = {
-  compute: 'a device computes', exposed_communication: 'communication runs, and no compute',
-  exposed_memory: 'copies or sets run, and nothing else', exposed_other: 'work of no class runs, and nothing else',
+  compute: 'a device computes', exposed_communication: 'communication without concurrent compute',
+  exposed_memory: 'copies or sets without concurrent work', exposed_other: 'unclassified work without concurrent work',
   idle: 'no stream of the device works',
   sync_drain: 'the launching thread still waited for the device', input: 'the thread fetched the next batch',
   cpu_work: 'the thread ran operators or Python', runtime: 'the thread was in a call of the runtime or driver',
-  untraced: 'nothing recorded ran on the thread', launch_delay: 'from the launch to the start of its work',
+  untraced: 'no recorded activity on the thread', launch_delay: 'from the launch to the start of its work',
   kernel_wait: 'launched before; the short pause between two rows', dependency: 'launched, but waited for other work, an event or a rank',
-  unlinked: 'the launch was not recorded', head: 'before the first work of the device', tail: 'behind its last work',
+  unlinked: 'the launch was not recorded', head: 'before the first work of the device', tail: 'after its last work',
   host_operator: 'an operator on a thread', runtime_call: 'a call of the runtime or driver',
   synchronization_return: 'from the end of the work to the return of the waiting call',
   python_frame: 'a thread in a recorded frame of Python, outside operators and calls',
-  untraced_host: 'a thread between what was recorded, outside recorded frames of Python', data_loading: 'loading input',
-  memory: 'a device copies or sets memory', communication: 'communication; transfer and waiting cannot be told apart',
+  untraced_host: 'a thread between recorded events, outside recorded frames of Python', data_loading: 'loading input',
+  memory: 'a device copies or sets memory', communication: 'communication, not separated into transfer and waiting',
   communication_transfer: 'after the last rank arrived', communication_wait: 'waiting for the last rank',
-  device_gap: 'a device between two pieces of work',
+  device_gap: 'a device between two kernels',
 };
 
 function meaning(key) { return say(MEANING[key] ?? ''); }

@@ -1,6 +1,6 @@
-// Curves over the steps of a run, all with one cursor. Knows no run.
+// Curves over steps that share one cursor.
 
-// Round values for an axis: no more than `most` of them within [low, high].
+// Chooses at most `most` round values within [low, high] for an axis.
 function axisTicks(low, high, most) {
   const rough = Math.max(1e-12, (high - low) / most);
   const power = 10 ** Math.floor(Math.log10(rough));
@@ -10,13 +10,13 @@ function axisTicks(low, high, most) {
   return { ticks, decimals: Math.max(0, -Math.floor(Math.log10(size) + 1e-9)) };
 }
 
-// Steps in few letters: 800, 1.5 k, 20 k, 3 M.
+// Formats a step number briefly: 800, 1.5 k, 20 k, 3 M.
 function shortCount(value) {
   const [size, unit] = value >= 1e6 ? [1e6, ' M'] : value >= 1e3 ? [1e3, ' k'] : [1, ''];
   return `${Number((value / size).toFixed(2))}${unit}`;
 }
 
-// The range of an axis. Few points far away must not press all others flat: those beyond are drawn at its edge.
+// Chooses the range of an axis. A few outliers must not flatten the curve, so they are drawn at the edge.
 function axisRange(values, { from, marks = [] }) {
   const sorted = [...values].sort((a, b) => a - b);
   const at = (share) => sorted[Math.round((sorted.length - 1) * share)];
@@ -28,7 +28,7 @@ function axisRange(values, { from, marks = [] }) {
   return [from != null && low === from ? low : low - room, high + room];
 }
 
-// A mean in which each value counts less the further it is behind.
+// An exponential moving average.
 function smoothed(points) {
   const keep = 1 - 2 / (1 + Math.max(3, points.length / 25));
   let mean = null;
@@ -38,7 +38,7 @@ function smoothed(points) {
   });
 }
 
-// All curves of a page: steps from `first` to `last`; the cursor on one is on all.
+// Creates the curves of a page for steps from `first` to `last`. All show the same cursor.
 function curveSet(first, last, best) {
   const members = [];
   const near = (points, step) => points.reduce((found, point) => (found == null || Math.abs(point[0] - step) < Math.abs(found[0] - step) ? point : found), null);

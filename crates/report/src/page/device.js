@@ -1,10 +1,10 @@
-// GPU: kernels with their distributions, occupancy, queues; memory: copies, peaks, curves.
+// GPU tab: kernels with distributions, occupancy, queues. Memory tab: copies, peaks, curves.
 
 function gpuTab(report, go) {
   const { device } = report;
   if (device.kernels.length === 0) return [note('No device work was recorded.')];
   const total = sum(device.kernels.map((row) => row.total_ns)) + device.left_out_ns;
-  return [...(isPool ? [] : [heading('How full the devices are while they compute'), occupancy(device)]),
+  return [...(isPool ? [] : [heading('Device occupancy during compute'), occupancy(device)]),
     heading('Kernels, copies and sets'),
     note(`Over all ranks. Open a row for its ranks, spread and histogram.${device.left_out_names ? ` ${count(device.left_out_names)} further names, ${nanos(device.left_out_ns)} in ${count(device.left_out_count)} rows, are not listed.` : ''}`),
     legend([...new Set(device.kernels.map((row) => row.class))]),
@@ -20,7 +20,7 @@ function gpuTab(report, go) {
       ...(isPool ? [] : [{ title: 'blocks/SM', kind: 'number', get: (row) => meanOver(row.ranks, 'blocks_per_sm') },
         { title: 'occupancy', kind: 'percent', get: (row) => meanOver(row.ranks, 'occupancy_pct'), tip: 'estimated by the profiler' }])],
     device.kernels, { top: 25, sort: 3, search: 'search kernels', detail: (row) => kernelDetail(row, go) }),
-    ...(isPool ? [] : [heading('Launched work that waits for a stream'), table([
+    ...(isPool ? [] : [heading('Queues of launched work'), table([
       { title: 'rank', kind: 'number', get: (row) => row.rank }, { title: 'device', kind: 'number', get: (row) => row.device },
       { title: 'stream', kind: 'number', get: (row) => row.stream }, { title: 'launches', kind: 'count', get: (row) => row.launch_count },
       { title: 'mean length', kind: 'number', get: (row) => row.length_mean }, { title: 'p50', kind: 'count', get: (row) => row.length_p50 },
@@ -39,11 +39,11 @@ function occupancy(device) {
   if (known.length === 0) return note('The traces have no launch shapes with blocks per SM.');
   return el('div', {}, table([
     { title: 'rank', kind: 'number', get: (row) => row.rank }, { title: 'device', kind: 'number', get: (row) => row.device },
-    { title: 'compute kernels', kind: 'count', get: (row) => row.kernel_count }, { title: 'their time', kind: 'ns', get: (row) => row.kernel_ns },
+    { title: 'compute kernels', kind: 'count', get: (row) => row.kernel_count }, { title: 'kernel time', kind: 'ns', get: (row) => row.kernel_ns },
     { title: 'SM efficiency (estimate)', kind: 'percent', get: (row) => row.sm_efficiency_pct, tip: 'over time: min(1, blocks per SM)', bar: () => colour('compute') },
     { title: 'occupancy (estimate)', kind: 'percent', get: (row) => row.occupancy_pct, bar: () => colour('compute') },
-    { title: 'less than a block per SM', kind: 'percent', get: (row) => row.few_blocks_pct, tip: 'of the time of compute kernels' }], known, { top: 64 }),
-  note('SM efficiency: of the SMs, how many have a block to run, over the time of compute kernels (communication left out). Occupancy: of the warps an SM can hold.'));
+    { title: 'less than one block per SM', kind: 'percent', get: (row) => row.few_blocks_pct, tip: 'share of the time of compute kernels' }], known, { top: 64 }),
+  note('SM efficiency is the share of SMs that have a block to run, averaged over the time of compute kernels without communication. Occupancy is the share of the warps that an SM can hold.'));
 }
 
 function kernelDetail(row, go) {
@@ -71,8 +71,8 @@ function memoryTab(report) {
     { title: 'kind', kind: 'name', get: (row) => row.kind }, { title: 'rank', kind: 'number', get: (row) => row.rank },
     { title: 'device', kind: 'number', get: (row) => row.device }, { title: 'count', kind: 'count', get: (row) => row.count },
     { title: 'bytes', kind: 'bytes', get: (row) => row.bytes }, { title: 'time', kind: 'ns', get: (row) => row.time_ns, bar: () => colour('memory') },
-    { title: 'GB/s of one', kind: 'number', get: (row) => row.gb_per_s }, { title: 'GB/s together', kind: 'number', get: (row) => row.gb_per_s_together },
-    { title: 'at once', kind: 'number', get: (row) => row.concurrency_mean }], memory.copies, { top: 20, sort: 5, empty: 'No copies and sets.' }),
+    { title: 'GB/s per copy', kind: 'number', get: (row) => row.gb_per_s }, { title: 'GB/s total', kind: 'number', get: (row) => row.gb_per_s_together },
+    { title: 'concurrency', kind: 'number', get: (row) => row.concurrency_mean }], memory.copies, { top: 20, sort: 5, empty: 'No copies and sets.' }),
   heading('Allocated memory over time'),
   curvesOf.length === 0 ? note('The memory profiler was off (profile_memory=True turns it on).') : el('div', {}, curvesOf.map((one) => el('div', {},
     el('h3', { text: `rank ${one.rank}, ${one.device < 0 ? 'host' : `device ${one.device}`}: allocated (line) and reserved (dashed)` }),
@@ -81,11 +81,11 @@ function memoryTab(report) {
   memory.peaks.length ? table([
     { title: 'rank', kind: 'number', get: (row) => row.rank }, { title: 'device', kind: 'text', get: (row) => (row.device < 0 ? 'host' : String(row.device)) },
     { title: 'allocated', kind: 'bytes', get: (row) => row.allocated_bytes_max, bar: () => colour('memory') }, { title: 'reserved', kind: 'bytes', get: (row) => row.reserved_bytes_max },
-    { title: 'unused of reserved', kind: 'percent', get: (row) => row.unused_pct }, { title: 'of the device', kind: 'percent', get: (row) => row.device_pct },
-    { title: 'reached by', kind: 'name', get: (row) => row.operator ?? '' }, { title: 'inside', kind: 'name', get: (row) => row.outermost ?? '' }], memory.peaks) : null,
-  memory.operators.length ? heading('Who allocates') : null,
+    { title: 'unused share', kind: 'percent', get: (row) => row.unused_pct }, { title: 'share of the device', kind: 'percent', get: (row) => row.device_pct },
+    { title: 'operator', kind: 'name', get: (row) => row.operator ?? '' }, { title: 'inside', kind: 'name', get: (row) => row.outermost ?? '' }], memory.peaks) : null,
+  memory.operators.length ? heading('Allocations by operator') : null,
   memory.operators.length ? table([
-    { title: 'operator', kind: 'name', get: (row) => row.operator || '(none open)' }, { title: 'rank', kind: 'number', get: (row) => row.rank },
+    { title: 'operator', kind: 'name', get: (row) => row.operator || '(no operator)' }, { title: 'rank', kind: 'number', get: (row) => row.rank },
     { title: 'device', kind: 'text', get: (row) => (row.device < 0 ? 'host' : String(row.device)) }, { title: 'allocations', kind: 'count', get: (row) => row.allocation_count },
     { title: 'allocated', kind: 'bytes', get: (row) => row.allocated_bytes, bar: () => colour('memory') }, { title: 'freed', kind: 'bytes', get: (row) => row.freed_bytes },
     { title: 'largest', kind: 'bytes', get: (row) => row.largest_bytes }], memory.operators, { sort: 4, search: 'search operators' }) : null];

@@ -1,4 +1,4 @@
-// Elements. All text goes in as text: names come from traces and are not trusted.
+// Creates elements. Strings are always inserted as text, because names in traces are untrusted.
 
 const SVG = 'http://www.w3.org/2000/svg';
 

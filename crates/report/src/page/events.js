@@ -1,4 +1,4 @@
-// The packed events of the timeline, unpacked into columns. Knows no canvas.
+// Unpacks the timeline's events into columns.
 
 function unpack(timeline) {
   const total = timeline.event_count;
@@ -6,7 +6,7 @@ function unpack(timeline) {
     total,
     start: new Float64Array(total), end: new Float64Array(total), label: new Uint32Array(total),
     call: new Int32Array(total).fill(-1), note: new Uint32Array(total), lane: new Uint32Array(total),
-    // Durations of a lane's events before this one: how full any stretch is, by one difference.
+    // Prefix sums of durations within a lane, so that the busy time of a range is one difference.
     before: new Float64Array(total + 1), marked: new Uint8Array(total), lanes: [], launched: new Map(),
   };
   const next = reader(timeline.events);
@@ -45,7 +45,7 @@ function unpack(timeline) {
   return events;
 }
 
-// Integers of seven bits a byte, the lowest first; undefined behind the last.
+// Reads varints: seven bits per byte, lowest first. Returns undefined after the last.
 function reader(text) {
   const bytes = atob(text);
   let at = 0;
@@ -62,14 +62,14 @@ function reader(text) {
   };
 }
 
-// How many ones come before each place.
+// Prefix counts of ones.
 function sums(bits) {
   const before = new Uint32Array(bits.length + 1);
   for (let at = 0; at < bits.length; at += 1) before[at + 1] = before[at] + bits[at];
   return before;
 }
 
-// The first place in from..until whose value is greater; values ascend.
+// Binary search: the first index in from..until with a greater value.
 function firstAbove(values, value, from, until) {
   let [low, high] = [from, until];
   while (low < high) {
@@ -79,7 +79,7 @@ function firstAbove(values, value, from, until) {
   return low;
 }
 
-// The durations of a lane's events between two times.
+// The busy time of a lane between two times.
 function busyBetween(events, lane, from, until) {
   const filled = (time) => {
     const at = firstAbove(events.end, time, lane.first, lane.last);

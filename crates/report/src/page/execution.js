@@ -1,5 +1,5 @@
-// The execution graph around an operator: what it is called after and before, what it launches, who waits
-// for whom. Nodes can be chosen.
+// The execution graph around an operator: neighboring operators, launched work, and waits between them.
+// Nodes can be selected.
 
 const EDGE_STROKE = { launch: 'var(--c-runtime)', queue: 'var(--soft)', event: 'var(--c-other)', wait: 'var(--c-sync)' };
 

@@ -1,6 +1,6 @@
-// Numbers as people read them. Knows no elements.
+// Formats numbers for people.
 
-// A short time: 812 ns, 1.50 µs, 13.0 ms, 4.21 s; three digits.
+// Formats a time with three digits: 812 ns, 1.50 µs, 13.0 ms, 4.21 s.
 function nanos(ns) {
   if (ns == null) return '–';
   const size = Math.abs(ns);
@@ -10,14 +10,14 @@ function nanos(ns) {
   return `${value.toFixed(magnitude < 9.995 ? 2 : magnitude < 99.95 ? 1 : 0)} ${unit}`;
 }
 
-// A moment to the nanosecond, in the unit that its span asks for.
+// Formats a point in time to the nanosecond, in a unit that suits the span.
 function moment(ns, span) {
   const [unit, name] = span >= 2e9 ? [1e9, 's'] : span >= 2e6 ? [1e6, 'ms'] : [1e3, 'µs'];
   const decimals = Math.max(0, Math.min(9, Math.ceil(Math.log10(unit / Math.max(span / 200, 1)))));
   return `${grouped((ns / unit).toFixed(decimals))} ${name}`;
 }
 
-// The least of 1, 2, 5, 10, 20, … that is no less.
+// Rounds up to the next of 1, 2, 5, 10, 20, …
 function tickSize(rough) {
   const power = 10 ** Math.floor(Math.log10(Math.max(1, rough)));
   return [1, 2, 5, 10].map((times) => times * power).find((size) => size >= rough) ?? power;
@@ -50,13 +50,13 @@ function words(name) { return String(name ?? '').replaceAll('_', ' '); }
 
 function sum(values) { return values.reduce((total, value) => total + (value ?? 0), 0); }
 
-// The beginning of a long text.
+// Shortens a long text.
 function shortened(name, most) {
   return name.length <= most ? name : `${name.slice(0, most - 1)}…`;
 }
 
-// Runs of ours work on a pool of CPU threads. What the page itself says of devices is said of that; names
-// from traces never come here.
+// Our own runs use a pool of CPU threads as their device. For them, the page's own labels say "pool".
+// Names from traces are never changed.
 let isPool = false;
 const POOL_WORDS = [
   [/kernels, copies and sets/g, 'operations of the pool'], [/Kernels, copies and sets/g, 'Operations of the pool'], [/kernel, copy and set/g, 'operation of the pool'],
@@ -66,7 +66,7 @@ const POOL_WORDS = [
 ];
 function say(text) { return isPool && text != null ? POOL_WORDS.reduce((said, [from, to]) => said.replace(from, to), String(text)) : text; }
 
-// A name without what our own traces say for other tools.
+// Removes from a name of our own traces the parts that are meant for other tools.
 function plain(name) {
   if (isPool && name === 'cudaLaunchKernelExC') return 'rowmillLaunch';
   return String(name).replace(/ \(in place of ncclKernel\)$/, '');

@@ -1,4 +1,4 @@
-// The page: reads the data, makes the tabs, fills each when it is first opened.
+// Entry point of the page: reads the data, creates the tabs, and fills each tab when it is first opened.
 
 const errors = [];
 window.addEventListener('error', (problem) => errors.push(String(problem.message)));
@@ -13,14 +13,14 @@ function start() {
   document.getElementById('title').textContent = report.title;
   document.getElementById('about').textContent = [`${count(job.rank_count)} rank${job.rank_count === 1 ? '' : 's'}`, `${count(job.event_count)} events`, windowText(job)].join(' · ');
   if (report.missing) document.getElementById('about').before(el('p', { class: 'broken', role: 'alert', text: report.missing }));
-  document.getElementById('footer').textContent = `${report.program} · times are in nanoseconds of the trace, ranks' clocks aligned · same traces, same page`;
+  document.getElementById('footer').textContent = `${report.program} · the clocks of all ranks are aligned · the same traces give the same page`;
   if (server) document.getElementById('actions').append(...perfettoButton(server, report.title));
 
   const shorts = new Map(report.timeline.labels.filter(([, , short]) => short).map(([name, , short]) => [name, short]));
   let timeline = null;
   const go = {
     open: (id) => open(id),
-    // Of device work the name without types and arguments.
+    // Short names of device work omit types and arguments.
     short: (name) => shorts.get(name) ?? name,
     find: (name) => view().find(name),
     event: (rank, name, at, length) => view().choose(rank, name, at, length),

@@ -1,30 +1,30 @@
-// Network: collectives with arrival, wait and transfer of each rank; who was late and why.
+// Network tab: collectives with arrival, wait and transfer of each rank, stragglers and their causes.
 
 function networkTab(report, go) {
   const { network } = report;
   if (network.collective_count === 0) return [note('No collectives in the windows.')];
   const several = network.collectives.some((one) => one.ranks.length > 1);
   const late = new Map(network.arrivals.map((one) => [one.index, one]));
-  const apart = network.is_simultaneous ? null : el('p', { class: 'warning', text: 'The ranks\' windows do not overlap in time: other jobs or other clocks. Who waited for whom cannot be told.' });
-  return [apart, several ? heading('Waiting and transfer of each rank') : null, several ? perRank(network) : note('One rank: arrival, wait and transfer need the traces of the others beside it.'),
-    several ? heading('Who came last') : null, several ? stragglers(network) : null,
+  const apart = network.is_simultaneous ? null : el('p', { class: 'warning', text: 'The ranks\' windows do not overlap in time: they come from different jobs or clocks. Waiting between ranks cannot be computed.' });
+  return [apart, several ? heading('Waiting and transfer of each rank') : null, several ? perRank(network) : note('Only one rank was recorded. Arrival, wait and transfer need the traces of several ranks.'),
+    several ? heading('Stragglers') : null, several ? stragglers(network) : null,
     heading('Collectives'),
-    note(`${network.collectives.length < network.collective_count ? `The ${count(network.collectives.length)} longest of ${count(network.collective_count)}. ` : ''}A rank's kernel begins when it arrives; what it lasts until the last rank has come is waiting. Open a row for each rank.`),
+    note(`${network.collectives.length < network.collective_count ? `The ${count(network.collectives.length)} longest of ${count(network.collective_count)}. ` : ''}A rank's kernel begins when the rank arrives. Its time until the last rank arrives is waiting. Open a row to see all ranks.`),
     table([
       { title: 'last arrival', kind: 'number', get: (row) => Math.max(...row.ranks.map((one) => one[1])), cell: (row) => link(moment(Math.max(...row.ranks.map((one) => one[1])), 1e7), () => go.span(...span(row)), 'show it on the timeline') },
       { title: 'operation', kind: 'words', get: (row) => row.operation }, { title: 'kernel', kind: 'name', get: (row) => row.name },
       { title: 'group', kind: 'text', get: (row) => row.group || '–' }, { title: 'ranks', kind: 'text', get: (row) => (row.ranks.length === row.group_size ? String(row.group_size) : `${row.ranks.length} of ${row.group_size}`) },
       { title: 'bytes', kind: 'bytes', get: (row) => row.bytes }, { title: 'transfer', kind: 'ns', get: (row) => row.transfer_ns, bar: () => colour('transfer') },
       { title: 'waiting, all ranks', kind: 'ns', get: (row) => row.wait_ns, bar: () => colour('wait') }, { title: 'last rank', kind: 'number', get: (row) => row.last_rank },
-      { title: 'late by', kind: 'ns', get: (row) => row.late_by_ns, tip: 'how much later than the one before' }, { title: 'bus GB/s', kind: 'number', get: (row) => row.bus_bandwidth_gb_per_s }],
+      { title: 'late by', kind: 'ns', get: (row) => row.late_by_ns, tip: 'time after the second-last arrival' }, { title: 'bus GB/s', kind: 'number', get: (row) => row.bus_bandwidth_gb_per_s }],
     network.collectives, { top: 25, search: 'search collectives', detail: (row) => collectiveDetail(row, late.get(row.index), go) }),
-    network.unmatched.length ? heading('Kernels without counterparts') : null,
+    network.unmatched.length ? heading('Unmatched kernels') : null,
     network.unmatched.length ? table([
       { title: 'kernel', kind: 'name', get: (row) => row.name }, { title: 'rank', kind: 'number', get: (row) => row.rank },
-      { title: 'group', kind: 'text', get: (row) => row.group }, { title: 'why', kind: 'words', get: (row) => row.reason }, { title: 'count', kind: 'count', get: (row) => row.count }], network.unmatched) : null,
+      { title: 'group', kind: 'text', get: (row) => row.group }, { title: 'reason', kind: 'words', get: (row) => row.reason }, { title: 'count', kind: 'count', get: (row) => row.count }], network.unmatched) : null,
     several ? heading('Clocks') : null, several ? table([
       { title: 'rank', kind: 'number', get: (row) => row.rank }, { title: 'collectives', kind: 'count', get: (row) => row.collectives },
-      { title: 'ahead by', kind: 'ns', get: (row) => row.ahead_ns }, { title: 'spread', kind: 'ns', get: (row) => row.spread_ns },
+      { title: 'clock ahead by', kind: 'ns', get: (row) => row.ahead_ns }, { title: 'spread', kind: 'ns', get: (row) => row.spread_ns },
       { title: 'corrected by', kind: 'ns', get: (row) => row.correction_ns }], network.clocks, { top: 64 }) : null];
 }
 
@@ -47,11 +47,11 @@ function perRank(network) {
 
 function stragglers(network) {
   return table([
-    { title: 'rank', kind: 'number', get: (row) => row.rank }, { title: 'last', kind: 'count', get: (row) => row.times_last },
-    { title: 'of collectives', kind: 'count', get: (row) => row.collectives }, { title: 'share', kind: 'percent', get: (row) => row.last_pct },
-    { title: 'delay it caused', kind: 'ns', get: (row) => row.caused_delay_ns, tip: 'how much later than the second last it came, summed', bar: () => colour('communication') },
-    { title: 'waited itself', kind: 'ns', get: (row) => row.wait_ns, bar: () => colour('wait') }, { title: 'spent more on', kind: 'words', get: (row) => row.cause ?? '–' },
-    { title: 'more by', kind: 'ns', get: (row) => (row.cause ? row.cause_ns : null) }, { title: 'mostly', kind: 'name', get: (row) => row.cause_name }], network.stragglers, { top: 64 });
+    { title: 'rank', kind: 'number', get: (row) => row.rank }, { title: 'times last', kind: 'count', get: (row) => row.times_last },
+    { title: 'collectives', kind: 'count', get: (row) => row.collectives }, { title: 'share', kind: 'percent', get: (row) => row.last_pct },
+    { title: 'caused delay', kind: 'ns', get: (row) => row.caused_delay_ns, tip: 'sum of the times after the second-last arrival', bar: () => colour('communication') },
+    { title: 'own wait', kind: 'ns', get: (row) => row.wait_ns, bar: () => colour('wait') }, { title: 'main cause', kind: 'words', get: (row) => row.cause ?? '–' },
+    { title: 'excess time', kind: 'ns', get: (row) => (row.cause ? row.cause_ns : null) }, { title: 'main contributor', kind: 'name', get: (row) => row.cause_name }], network.stragglers, { top: 64 });
 }
 
 function collectiveDetail(row, late, go) {

@@ -1,4 +1,4 @@
-// Hands the server's trace to ui.perfetto.dev: opens it, asks until it answers, posts the bytes.
+// Sends the server's trace to ui.perfetto.dev: opens it, pings it until it answers, and posts the bytes.
 
 const PERFETTO = 'https://ui.perfetto.dev';
 const PATIENCE_MS = 60000;
@@ -10,22 +10,22 @@ function perfettoButton(server, title) {
 }
 
 async function hand(server, title, say) {
-  // Before any wait: browsers open windows only while a click is being handled.
+  // Opened before any wait, because browsers allow new windows only while a click is handled.
   const other = window.open(PERFETTO);
   if (!other) { say('the browser did not allow another window'); return; }
   say('reading the trace …');
   try {
     const [answer] = await Promise.all([fetch(server.trace), ready(other)]);
-    if (!answer.ok) throw new Error(`the server says ${answer.status}`);
+    if (!answer.ok) throw new Error(`the server returned ${answer.status}`);
     const buffer = await answer.arrayBuffer();
     other.postMessage({ perfetto: { buffer, title, fileName: server.file_name } }, PERFETTO);
-    say(`handed over ${bytes(buffer.byteLength)}`);
+    say(`sent ${bytes(buffer.byteLength)}`);
   } catch (problem) {
-    say(`not handed over: ${problem.message}`);
+    say(`not sent: ${problem.message}`);
   }
 }
 
-// Its messages are lost until it listens, so it is asked until it answers.
+// Messages are lost until the window listens, so it is pinged until it answers.
 function ready(other) {
   return new Promise((done, failed) => {
     const asking = setInterval(() => other.postMessage('PING', PERFETTO), 100);

@@ -1,4 +1,4 @@
-// The page of a prediction: errors, both timelines, the execution graph, and edits where a server answers them.
+// The page of a prediction: errors, both timelines, the execution graph, and edits if a server computes them.
 
 const errors = [];
 window.addEventListener('error', (problem) => errors.push(String(problem.message)));
@@ -11,7 +11,7 @@ function start() {
   const recorded = view.ranks.map((rank) => rank.measured);
   const state = { rank: slowest(), chosen: 0, edits: [], isOne: false, answered_ms: null };
   document.getElementById('title').textContent = view.title;
-  document.getElementById('footer').textContent = `${view.program} · predicted step beside the recorded one · ${server ? 'edits are answered by rowmill predict serve' : 'saved: edits need rowmill predict serve'}`;
+  document.getElementById('footer').textContent = `${view.program} · predicted step beside the recorded one · ${server ? 'edits are computed by rowmill predict serve' : 'saved page; edits need rowmill predict serve'}`;
   document.getElementById('tabs').remove();
   const about = document.getElementById('about');
   const [facts, errorsOfRanks, panel, problem] = ['facts', '', '', 'broken'].map((name) => el('div', { class: name || null }));
@@ -22,9 +22,9 @@ function start() {
   chooser.value = state.rank;
   document.getElementById('actions').append(chooser);
   document.getElementById('panels').append(problem, facts, panel,
-    heading('The execution graph of the predicted step'), note('Operators in the order of their calls, above what they launch; lines show launches, queues, events and waits. Choose a node to edit it, or all operators of its name.'), graph.element,
+    heading('The execution graph of the predicted step'), note('Operators in the order of their calls, above what they launch; lines show launches, queues, events and waits. Select a node to edit it or all operators of its name.'), graph.element,
     heading('Recorded and predicted, on one scale'), note('Turn the wheel to zoom, drag to move.'), bars.element,
-    heading('How far off'), errorsOfRanks);
+    heading('Prediction error'), errorsOfRanks);
 
   function slowest() {
     const steps = view.ranks.map(({ row }) => row.step_ns);
@@ -38,15 +38,15 @@ function start() {
     state.chosen = Math.min(state.chosen, rank.predicted.bars.length - 1);
     const { row } = rank;
     about.textContent = `rank ${row.rank} · ${view.edits ? 'with edits' : 'no edits'}`;
-    facts.replaceChildren(fact(nanos(rank.measured_ns), 'recorded'), fact(nanos(row.base_ns), 'predicted without edits'), fact(percent(rank.error_pct), 'error of that'),
-      fact(nanos(row.step_ns), 'predicted with edits'), fact(`${nanos(row.low_ns)} to ${nanos(row.high_ns)}`, '90 % of draws'), fact(nanos(row.saving_ns), 'gained'), fact(percent(row.modelled_pct), 'of prices modelled'));
+    facts.replaceChildren(fact(nanos(rank.measured_ns), 'recorded'), fact(nanos(row.base_ns), 'predicted without edits'), fact(percent(rank.error_pct), 'prediction error'),
+      fact(nanos(row.step_ns), 'predicted with edits'), fact(`${nanos(row.low_ns)} to ${nanos(row.high_ns)}`, '90 % of draws'), fact(nanos(row.saving_ns), 'saving'), fact(percent(row.modelled_pct), 'modeled prices'));
     bars.show([['recorded', rank.measured, false], [view.edits ? 'predicted, with edits' : 'predicted', rank.predicted, true]], isWhole);
     bars.choose([state.chosen]);
     graph.draw(rank, state.chosen);
     panel.replaceChildren(...editor(rank));
     const column = (title, kind, get) => ({ title, kind, get });
     errorsOfRanks.replaceChildren(table([column('rank', 'count', (one) => one.row.rank), column('recorded', 'ns', (one) => one.measured_ns), column('predicted', 'ns', (one) => one.row.base_ns),
-      column('error', 'percent', (one) => one.error_pct), column('with edits', 'ns', (one) => one.row.step_ns), column('gained', 'ns', (one) => one.row.saving_ns), column('gained of it', 'percent', (one) => one.row.saving_pct),
+      column('error', 'percent', (one) => one.error_pct), column('with edits', 'ns', (one) => one.row.step_ns), column('saving', 'ns', (one) => one.row.saving_ns), column('saving in %', 'percent', (one) => one.row.saving_pct),
       column('busy', 'ns', (one) => one.row.busy_ns), column('idle', 'percent', (one) => one.row.idle_pct), column('modelled', 'percent', (one) => one.row.modelled_pct)], view.ranks, { top: 64 }));
   }
 
@@ -74,16 +74,16 @@ function start() {
     const one = el('input', { type: 'checkbox', id: 'edit-one', checked: state.isOne, on: { change: () => { state.isOne = one.checked; } } });
     const add = (...edits) => ask([...state.edits, ...edits]);
     const button = (label, id, isUsable, act) => press(label, act, { id, disabled: !isUsable });
-    return [el('h2', { text: 'Edit the chosen operator' }), chosen,
-      name ? el('label', {}, one, ` only this one, ${name}[${number}]; fusing and resizing take all of the name`) : null, el('p', { style: { 'max-width': 'none' } },
+    return [el('h2', { text: 'Edit the selected operator' }), chosen,
+      name ? el('label', {}, one, ` only ${name}[${number}]; fusing and resizing apply to all operators of this name`) : null, el('p', { style: { 'max-width': 'none' } },
       button('remove', 'edit-remove', name, () => add({ kind: 'remove', operators: those() })), ' ',
-      button('close the gap before it', 'edit-gap', name, () => add({ kind: 'close-gap', before: those() })), ' ',
-      button('fuse runs of it', 'edit-fuse', name, () => add({ kind: 'fuse', operators: name })), ' ',
+      button('remove the gap before it', 'edit-gap', name, () => add({ kind: 'close-gap', before: those() })), ' ',
+      button('fuse consecutive calls', 'edit-fuse', name, () => add({ kind: 'fuse', operators: name })), ' ',
       button('move to a stream', 'edit-stream', name && join && kernels.length, () => add({ kind: 'parallelise', operators: those(), join })), ' ',
       button('move to a thread', 'edit-thread', name, () => add({ kind: 'thread', operators: those() })), ' ',
       button('resize its work by', 'edit-resize', kernels.length, () => add(...kernels.map((one) => ({ kind: 'scale', kernels: one, factor: Number(factor.value) })))), ' ', factor, ' ',
       button('undo', 'edit-undo', state.edits.length, () => ask(state.edits.slice(0, -1)))),
-      state.answered_ms == null ? null : note(`answered in ${state.answered_ms.toFixed(0)} ms; the file below is what rowmill predict what-if --edits takes`), text].filter((part) => part != null);
+      state.answered_ms == null ? null : note(`computed in ${state.answered_ms.toFixed(0)} ms; the file below can be passed to rowmill predict what-if --edits`), text].filter((part) => part != null);
   }
 
   async function ask(edits) {
@@ -94,7 +94,7 @@ function start() {
     if (answer.error != null) return;
     state.answered_ms = performance.now() - begun;
     state.edits = edits;
-    // What was recorded is not sent again; ranks that edits add repeat those that were.
+    // Recorded bars are not sent again. Ranks added by edits repeat recorded ones.
     answer.ranks.forEach((rank, at) => { rank.measured = recorded[at % recorded.length]; });
     view = answer;
     show(false);

@@ -1,6 +1,6 @@
-// What ran in a stretch of the timeline: totals by class, kernel and operator. Draws no events.
+// Totals of a selected range of the timeline by class, kernel and operator.
 
-// Sums over the events of some ranks, each cut at the ends of the stretch.
+// Sums over the events of some ranks. Events are clipped to the range.
 function totalsOf(timeline, events, { from, until, ranks }) {
   const totals = { from, until, classes: new Map(), kernels: new Map(), operators: new Map() };
   const add = (map, key, values) => {
@@ -23,7 +23,7 @@ function totalsOf(timeline, events, { from, until, ranks }) {
           const launched = events.call[one] >= 0 ? launcher(timeline, events, lanesOf, events.call[one]) : null;
           if (launched != null) add(totals.operators, timeline.labels[events.label[launched]][0], { device_ns: end - start });
         } else if (what === 'operator') {
-          // What it calls lies in the next lane.
+          // Called operators are in the next lane.
           const below = lanesOf[at][depth + 1];
           const inside = below ? busyBetween(events, below, start, end) : 0;
           add(totals.operators, name, { count: 1, host_ns: end - start - inside });
@@ -36,10 +36,10 @@ function totalsOf(timeline, events, { from, until, ranks }) {
     operators: ordered(totals.operators, (row) => row.host_ns + row.device_ns) };
 }
 
-// Kinds of the timeline that are device work: the classes.
+// The kinds of events that are device work.
 const DEVICE_KINDS = 4;
 
-// The innermost operator around a call.
+// Returns the innermost operator around a call.
 function launcher(timeline, events, lanesOf, call) {
   const own = events.lanes[events.lane[call]];
   const lanes = lanesOf[own.track];
@@ -65,13 +65,13 @@ function showTotals(place, { timeline, events, chosen, find, zoom, close }) {
     el('div', { class: 'sums' },
       el('div', {}, el('h3', { text: 'By class' }), table([
         { title: 'class', kind: 'words', get: (row) => row.key, cell: (row) => el('span', {}, el('i', { class: `swatch ${colour(row.key)}` }), words(row.key)) }, { title: 'count', kind: 'count', get: (row) => row.count },
-        { title: 'on devices', kind: 'ns', get: (row) => row.ns, tip: 'streams added up' },
-        { title: '% of it', kind: 'percent', get: share, tip: 'of the stretch; more than 100 where streams or ranks work at once' }], totals.classes, { sort: 2 })),
+        { title: 'on devices', kind: 'ns', get: (row) => row.ns, tip: 'sum over streams' },
+        { title: '% of range', kind: 'percent', get: share, tip: 'share of the selected range; above 100 if streams or ranks work concurrently' }], totals.classes, { sort: 2 })),
       el('div', {}, el('h3', { text: say('By kernel, copy and set') }), table([
         { title: 'name', kind: 'name', get: (row) => row.key, cell: named }, { title: 'count', kind: 'count', get: (row) => row.count },
         { title: 'on devices', kind: 'ns', get: (row) => row.ns }], totals.kernels, { sort: 2, top: 8 })),
       el('div', {}, el('h3', { text: 'By operator' }), table([
         { title: 'name', kind: 'name', get: (row) => row.key, cell: named }, { title: 'calls', kind: 'count', get: (row) => row.count },
-        { title: 'on the host', kind: 'ns', get: (row) => row.host_ns, tip: 'without what it called' },
-        { title: 'on devices', kind: 'ns', get: (row) => row.device_ns, tip: 'of this stretch, launched by it' }], totals.operators, { top: 8 }))));
+        { title: 'on the host', kind: 'ns', get: (row) => row.host_ns, tip: 'without called operators' },
+        { title: 'on devices', kind: 'ns', get: (row) => row.device_ns, tip: 'in the selected range, launched by the operator' }], totals.operators, { top: 8 }))));
 }

@@ -1,4 +1,4 @@
-// Tables that sort, search, open a row and show the longest rows first.
+// Tables with sorting, search, details of a row, and a limit of shown rows.
 
 const KINDS = {
   name: { show: plain, left: true, class: 'left name' },

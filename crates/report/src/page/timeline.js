@@ -1,12 +1,11 @@
-// The timeline: rows, tools, keys, mouse, search, details. Painting is the painter's.
+// The timeline: rows, tools, keys, mouse, search, details. canvas.js draws it.
 
-// Lanes of a thread that are shown until its name is clicked.
+// Number of lanes of a thread that are shown until its name is clicked.
 const FOLDED = 3;
 const SHORTEST_NS = 40;
 
-// options: { id, whole_ns, moved, isPart, hasKeys }: what elements are called, how much time there is to
-// look at, who hears that the view moved, whether the page is about something else, and whether such a
-// part explains its keys.
+// options: { id, whole_ns, moved, isPart, hasKeys }: prefix of element ids, total time, callback for moves,
+// whether the timeline is only a part of the page, and whether such a part explains its keys.
 function timelineView(report, open, options = {}) {
   const { timeline } = report;
   const name_of = (part) => `${options.id ?? 'timeline'}-${part}`;
@@ -55,7 +54,7 @@ function timelineView(report, open, options = {}) {
     for (const row of rows) {
       for (const one of row.lanes) state.rowOf.set(one.index, row);
     }
-    // Lanes that are folded away are found at the last one shown of their track.
+    // Events in folded lanes are drawn in the last visible lane of their track.
     events.lanes.forEach((one) => {
       if (!state.rowOf.has(one.index)) {
         const shown = rows.findLast((row) => row.track === one.track) ?? rows.find((row) => row.kind !== 'rank' && row.rank === timeline.tracks[one.track].rank);
@@ -88,7 +87,7 @@ function timelineView(report, open, options = {}) {
     if (held.size) ask();
   }
 
-  // Keys that are held move a little with every frame.
+  // Held keys move the view a little with every frame.
   function steer(now) {
     const passed = Math.min(50, now - lastTick);
     lastTick = now;
@@ -140,7 +139,7 @@ function timelineView(report, open, options = {}) {
   }
 
   function bring(at) {
-    // A tab that was opened just now has a size that no frame has seen.
+    // A tab that was just opened has not been measured by a frame yet.
     if (paint.room().height !== canvas.clientHeight) paint.resize();
     const track = events.lanes[events.lane[at]].track;
     const { rank } = timeline.tracks[track];
@@ -257,7 +256,7 @@ function timelineView(report, open, options = {}) {
     else select(eventAt(at.offsetX, at.offsetY), false);
   });
 
-  // The stretch from where the drag began to here, of the ranks it touches.
+  // The range from the start of the drag to the pointer, for the ranks it covers.
   function stretchTo(at) {
     const times = [paint.time(drag.x), paint.time(Math.max(LABELS, at.offsetX))].map((time) => Math.max(timeline.start_ns, Math.min(time, timeline.end_ns)));
     const ends = [drag.row, rowAt(at.offsetY)].map((row) => state.rows.indexOf(row)).filter((place) => place >= 0);
@@ -266,7 +265,7 @@ function timelineView(report, open, options = {}) {
     ask();
   }
 
-  // Totals of the chosen stretch; of what is seen, where none is chosen.
+  // Totals of the selected range, or of the visible range if none is selected.
   function total() {
     const from = Math.max(state.from, timeline.start_ns);
     const chosen = state.chosen ?? { from, until: Math.min(state.until, timeline.end_ns), ranks: null };
@@ -327,7 +326,7 @@ function timelineView(report, open, options = {}) {
   function fit() { look(timeline.start_ns, end_ns); }
   const isPathHere = events.markedBefore.at(-1) > 0;
   const marks = press('critical path', toggleMarks, { 'aria-pressed': 'false', disabled: !isPathHere, 'aria-keyshortcuts': 'm',
-    title: isPathHere ? 'go to the critical path and dim everything else (m)' : 'nothing that is drawn is on the critical path' });
+    title: isPathHere ? 'go to the critical path and dim everything else (m)' : 'no drawn event is on the critical path' });
   function toggleMarks() { setMarks(!state.marks); }
   function setMarks(isOn) {
     state.marks = isOn && isPathHere;
@@ -336,7 +335,7 @@ function timelineView(report, open, options = {}) {
     ask();
   }
 
-  // Scrolls to the row on which the path spends most of the time that is seen.
+  // Scrolls to the row with the largest visible share of the path.
   function bringPath() {
     if (paint.room().height !== canvas.clientHeight) paint.resize();
     const spent = () => {
@@ -383,11 +382,11 @@ function timelineView(report, open, options = {}) {
     el('div', { class: 'tools' }, steps, press('fit', fit, { title: 'everything (0)' }),
       press('+', () => zoom(0.6, (state.from + state.until) / 2), { 'aria-label': 'zoom in' }),
       press('−', () => zoom(1 / 0.6, (state.from + state.until) / 2), { 'aria-label': 'zoom out' }),
-      marks, press('totals', () => { state.chosen = null; total(); }, { title: 'totals of what is seen by class, kernel and operator (t); drag for a part of it', 'aria-keyshortcuts': 't' }), field, press('‹', () => step(-1), { 'aria-label': 'previous match' }), press('›', () => step(1), { 'aria-label': 'next match' }),
+      marks, press('totals', () => { state.chosen = null; total(); }, { title: 'totals of the visible range by class, kernel and operator (t); drag to select a range', 'aria-keyshortcuts': 't' }), field, press('‹', () => step(-1), { 'aria-label': 'previous match' }), press('›', () => step(1), { 'aria-label': 'next match' }),
       hits, el('span', { class: 'spacer' }), rate),
     stage, details,
-    options.isPart && !options.hasKeys ? '' : el('p', { class: 'keys' }, keys(['w', 's'], 'zoom'), keys(['a', 'd'], 'move'), keys(['wheel'], 'zoom'), keys(['drag'], 'totals of a stretch'),
-      keys(['t'], 'totals of what is seen'), keys(['shift drag'], 'move'), keys(['m'], 'critical path'), keys(['shift wheel'], 'scroll'), keys(['click'], 'details'), keys(['f'], 'zoom to it'), keys(['/'], 'search'), keys(['n'], 'next match')),
+    options.isPart && !options.hasKeys ? '' : el('p', { class: 'keys' }, keys(['w', 's'], 'zoom'), keys(['a', 'd'], 'move'), keys(['wheel'], 'zoom'), keys(['drag'], 'totals of a range'),
+      keys(['t'], 'totals of the visible range'), keys(['shift drag'], 'move'), keys(['m'], 'critical path'), keys(['shift wheel'], 'scroll'), keys(['click'], 'details'), keys(['f'], 'zoom to it'), keys(['/'], 'search'), keys(['n'], 'next match')),
     legend(kinds.filter((kind) => used.has(kind))), options.isPart ? '' : held_note(timeline));
 
   new ResizeObserver(() => { paint.resize(); scrollTo(state.top); ask(); }).observe(stage);
@@ -398,7 +397,7 @@ function timelineView(report, open, options = {}) {
   arrange();
   select(null, false);
 
-  // A fixed tour of zooming and moving, for measuring: resolves to frames per second.
+  // A fixed sequence of zooming and moving, for benchmarks. Resolves to frames per second.
   function measure(milliseconds) {
     return new Promise((done) => {
       const whole = timeline.end_ns - timeline.start_ns;
@@ -425,11 +424,11 @@ function timelineView(report, open, options = {}) {
 
   return {
     element, show: (from, until) => { open(); show(from, until, 0.3); }, select, events, state, measure,
-    // Moves without telling who hears of moves.
+    // Moves without calling the callback for moves.
     follow: (from, until) => { [state.from, state.until] = [timeline.start_ns + from, timeline.start_ns + until]; ask(); },
     showPath: () => { open(); fit(); setMarks(true); },
     totals: (from, until, ranks) => totalsOf(timeline, events, { from, until, ranks: ranks && new Set(ranks) }),
-    // An event of which a table knows these; where it is not drawn, its time is shown.
+    // Shows an event listed in a table. If it is not drawn, its time range is shown.
     choose: (rank, name, at, length) => {
       open();
       const of = (one) => timeline.tracks[events.lanes[events.lane[one]].track].rank;
@@ -446,20 +445,20 @@ function keys(names, what) {
   return el('span', {}, names.flatMap((name) => [el('kbd', { text: name }), ' ']), what, ' \u2003');
 }
 
-// What of the job the timeline holds.
+// Describes the part of the job that the timeline contains.
 function held_note(timeline) {
   const said = [`${count(timeline.event_count)} events`];
-  if (timeline.steps.length) said.push(`${timeline.steps.length} of ${timeline.step_count} steps, number ${timeline.steps[0]} to ${timeline.steps.at(-1)}; rowmill trace report --steps N or A..B takes others`);
-  if (timeline.is_cut) said.push('the end is left out for want of room');
-  if (timeline.python_left_out_count) said.push(`${count(timeline.python_left_out_count)} frames of Python are left out`);
+  if (timeline.steps.length) said.push(`${timeline.steps.length} of ${timeline.step_count} steps, number ${timeline.steps[0]} to ${timeline.steps.at(-1)}; rowmill trace report --steps N or A..B selects others`);
+  if (timeline.is_cut) said.push('the end is omitted because of the size limit');
+  if (timeline.python_left_out_count) said.push(`${count(timeline.python_left_out_count)} frames of Python are omitted`);
   return el('p', { class: 'note', text: `${said.join('; ')}.` });
 }
 
-// What is known of an event.
+// Shows the details of an event.
 function describe(place, { report, events, at, choose, zoomTo }) {
   const { timeline } = report;
   if (at == null) {
-    place.replaceChildren(note('Click an event for its details, its launch and what ran around it; drag over a stretch for its totals.'));
+    place.replaceChildren(note('Click an event to see its details, its launch and the events around it. Drag over a range to see its totals.'));
     return;
   }
   const name = (one) => timeline.labels[events.label[one]][0];
@@ -469,11 +468,11 @@ function describe(place, { report, events, at, choose, zoomTo }) {
     ['start', exactly(events.start[at])], ['what', words(timeline.kinds[timeline.labels[events.label[at]][1]])],
     ['where', `rank ${track.rank}, ${track.name}`]];
   const step = report.steps.rows.find((row) => row.rank === track.rank && row.at_ns <= events.start[at] && events.start[at] < row.at_ns + row.host_ns);
-  if (step) facts.push(['step', `${step.number}, ${nanos(events.start[at] - step.at_ns)} behind its start`]);
-  if (events.marked[at]) facts.push(['critical path', 'on it']);
+  if (step) facts.push(['step', `${step.number}, ${nanos(events.start[at] - step.at_ns)} after its start`]);
+  if (events.marked[at]) facts.push(['critical path', 'yes']);
   const call = events.call[at];
   if (call >= 0) {
-    facts.push(['launched by', link(name(call), () => choose(call))], ['launch delay', `${nanos(events.start[at] - events.end[call])} behind the call`]);
+    facts.push(['launched by', link(name(call), () => choose(call))], ['launch delay', `${nanos(events.start[at] - events.end[call])} after the call`]);
   }
   const around = enclosing(events, call >= 0 ? call : at);
   if (around.length) facts.push(['inside', el('span', {}, around.flatMap((one, index) => [index ? ' › ' : '', link(shortened(name(one), 60), () => choose(one))]))]);
@@ -484,7 +483,7 @@ function describe(place, { report, events, at, choose, zoomTo }) {
     el('dl', {}, facts.map(([term, value]) => el('div', { class: term === 'inside' || term === 'shape' ? 'wide' : null }, el('dt', { text: term }), el('dd', {}, value)))));
 }
 
-// The events around one on its own thread, outermost first.
+// Returns the enclosing events on the same thread, outermost first.
 function enclosing(events, at) {
   const own = events.lanes[events.lane[at]];
   const found = [];

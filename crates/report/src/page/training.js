@@ -1,4 +1,4 @@
-// The page of a training run: verdict, figures, curves over its steps, tables, evaluations.
+// The page of a training run: verdict, metrics, curves over steps, tables, evaluations.
 
 const errors = [];
 window.addEventListener('error', (problem) => errors.push(String(problem.message)));
@@ -17,7 +17,7 @@ function start() {
   document.getElementById('title').textContent = report.title;
   document.getElementById('about').textContent = `${plural(report.steps, 'step')} · ${plural(evaluations.length, 'evaluation')} · ${plural(checkpoints.length, 'checkpoint')}`;
   if (report.lines_lost) document.getElementById('about').before(el('p', { class: 'doubtful', role: 'alert', text: `${plural(report.lines_lost, 'line')} of metrics.jsonl could not be read` }));
-  document.getElementById('footer').textContent = `${report.program} · steps from left to right in every picture · same figures, same page`;
+  document.getElementById('footer').textContent = `${report.program} · all plots have steps on the horizontal axis · the same metrics give the same page`;
   document.getElementById('tabs').remove();
   document.getElementById('panels').append(
     el('p', { id: 'verdict', class: `headline ${verdict.outcome}`, text: verdict.text }), verdict.detail ? el('p', { text: verdict.detail }) : '',
@@ -31,9 +31,9 @@ function figures(report) {
   const best = report.evaluations.find((one) => one.step === report.verdict.best_step) ?? report.evaluations.at(-1);
   const bytes_last = report.checkpoints.at(-1)?.bytes;
   return el('div', { class: 'facts tight' },
-    best && fact(fixed(4)(best.auc), 'held-out AUC, at its best'), best && fact(fixed(4)(best.normalized_entropy), 'normalized entropy'), best && fact(fixed(3)(best.calibration), 'calibration'),
-    fact(rate(report.samples_per_second), 'samples per second'), fact(share(report.input_wait_share, 3), 'waiting for input'),
-    fact(long(report.seconds), 'in training steps'), bytes_last == null ? null : fact(bytes(bytes_last), 'of a checkpoint'));
+    best && fact(fixed(4)(best.auc), 'best held-out AUC'), best && fact(fixed(4)(best.normalized_entropy), 'normalized entropy'), best && fact(fixed(3)(best.calibration), 'calibration'),
+    fact(rate(report.samples_per_second), 'samples per second'), fact(share(report.input_wait_share, 3), 'input wait'),
+    fact(long(report.seconds), 'training time'), bytes_last == null ? null : fact(bytes(bytes_last), 'checkpoint size'));
 }
 
 function curvesOf(report) {
@@ -61,20 +61,20 @@ function curvesOf(report) {
       { show: fixed(4), rest: trained.length ? `training ends at ${fixed(4)(trained.at(-1)[1])}` : last(heldLoss, fixed(4)) }) : null,
     held('AUC', 'auc', {}),
     held('Normalized entropy', 'normalized_entropy', { marks: evaluations.some((row) => row.normalized_entropy > 0.97) ? [{ value: 1, label: 'base rate' }] : [] }),
-    held('Calibration', 'calibration', { marks: [{ value: 1, label: 'as observed' }], show: fixed(3) }),
+    held('Calibration', 'calibration', { marks: [{ value: 1, label: 'calibrated' }], show: fixed(3) }),
     groups.length ? curve('AUC by group', [{ name: 'by group', style: 's-held', points: groups, dots: true }], { show: fixed(4), rest: last(groups, fixed(4)) }) : null,
     own('Learning rate of the layers', 'learning_rate', 's-rate', { show: small, from: 0 }),
     own('Samples per second', 'samples_per_second', 's-speed', { show: rate, from: 0 }),
-    own('Waiting for input, of the time', 'input_wait_share', 's-input', { show: share, from: 0 }),
+    own('Share of time waiting for input', 'input_wait_share', 's-input', { show: share, from: 0 }),
     norms(report, curve),
   ].filter(Boolean);
-  if (cards.length === 0) return [note('The run has logged nothing yet: see training.log_every.')];
-  const together = report.lines_per_point > 1 ? ` A point stands for up to ${report.lines_per_point} lines of the log.` : '';
+  if (cards.length === 0) return [note('The run has no log lines yet; see training.log_every.')];
+  const together = report.lines_per_point > 1 ? ` A point averages up to ${report.lines_per_point} log lines.` : '';
   return [el('div', { class: 'curves' }, cards),
-    note(`${best == null ? '' : 'The dashed line is the best evaluation. '}Point at a picture to read all of them at one step.${together}`)];
+    note(`${best == null ? '' : 'The dashed line is the best evaluation. '}Move the pointer over a plot to read all plots at that step.${together}`)];
 }
 
-// How far the rows of all tables have grown from what they were drawn as, in one picture.
+// One plot with the norms of all tables, relative to their initial norms.
 function norms(report, curve) {
   const grown = new Map();
   for (const table of report.tables) {
@@ -85,7 +85,7 @@ function norms(report, curve) {
   const median = (sorted) => (sorted[(sorted.length - 1) >> 1] + sorted[sorted.length >> 1]) / 2;
   if (most.length < 2) return null;
   const series = [{ name: 'largest', style: 's-train', points: most, dots: true }, { name: 'median', style: 's-rate', points: of(median), dots: true }];
-  return curve('Norm of the tables, of that as drawn', report.tables.length > 1 ? series : series.slice(0, 1), { show: times, from: 0, rest: `last ${times(most.at(-1)[1])}` });
+  return curve('Table norm relative to initialization', report.tables.length > 1 ? series : series.slice(0, 1), { show: times, from: 0, rest: `last ${times(most.at(-1)[1])}` });
 }
 
 function tablesOf(report) {
@@ -97,9 +97,9 @@ function tablesOf(report) {
   const columns = [
     { title: 'table', kind: 'name', get: (row) => row.name }, { title: 'rows', kind: 'count', get: (row) => row.rows }, { title: 'dim', kind: 'count', get: (row) => row.dim },
     { title: 'rows used', kind: 'count', get: (row) => row.last.rows_changed, tip: 'rows whose weights training has changed' },
-    { title: 'of all', kind: 'percent', get: used, bar: () => 'k-compute' },
+    { title: '% of all rows', kind: 'percent', get: used, bar: () => 'k-compute' },
     { title: 'norm', kind: 'number', get: (row) => (row.last.rows_changed ? row.last.row_norm : null), cell: (row) => small(row.last.rows_changed ? row.last.row_norm : null), tip: 'root mean square of the L2 norms of the rows used' },
-    { title: 'of the norm as drawn', kind: 'number', get: ratio, cell: (row) => times(ratio(row)), tip: 'the same, over that of the initial weights' },
+    { title: 'relative to initial norm', kind: 'number', get: ratio, cell: (row) => times(ratio(row)), tip: 'norm divided by the norm of the initial weights' },
     ...(hasMany ? [{ title: 'norm over the run', kind: 'text', get: () => '', cell: (row) => trend(row.uses.map((use) => [use.step, use.row_norm]), report.steps) }] : []),
   ];
   const step = Math.max(...rows.map((row) => row.last.step));
@@ -107,17 +107,17 @@ function tablesOf(report) {
     table(columns, rows, { top: 30, search: 'search tables', ...(hasMany ? { detail: (row) => tableDetail(row, report) } : {}) })];
 }
 
-// The same in two pictures.
+// Two plots of one table: rows used, and their norm.
 function tableDetail(row, report) {
   const curve = curveSet(0, Math.max(1, report.steps), report.verdict.best_step);
   const of = (key) => row.uses.map((use) => [use.step, use[key]]);
   const last = row.uses.at(-1);
   return el('div', { class: 'curves' },
     curve('Rows used', [{ name: 'rows used', style: 's-train', points: of('rows_changed'), dots: true }], { show: (value) => shortCount(Math.round(value)), from: 0, rest: `${count(last.rows_changed)} of ${count(row.rows)}` }),
-    curve('Norm of the rows used', [{ name: 'norm', style: 's-rate', points: of('row_norm'), dots: true }], { show: small, from: 0, rest: `last ${small(last.row_norm)}, drawn with ${small(row.drawn_norm)}` }));
+    curve('Norm of the rows used', [{ name: 'norm', style: 's-rate', points: of('row_norm'), dots: true }], { show: small, from: 0, rest: `last ${small(last.row_norm)}, initially ${small(row.drawn_norm)}` }));
 }
 
-// A curve as small as a word.
+// A sparkline, as small as a word.
 function trend(points, last) {
   const [width, height] = [110, 18];
   const most = Math.max(1e-12, ...points.map((point) => point[1]));

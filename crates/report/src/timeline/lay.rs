@@ -1,15 +1,15 @@
-//! Events of one track into lanes without overlaps. Knows no bytes.
+//! Arranges the events of a track in lanes without overlaps.
 
 use std::cmp::Reverse;
 
 use trace::store::{EventKind, Trace};
 
-use super::DrawnEvent;
+use super::event::DrawnEvent;
 
-/// Deeper stacks share the last lane where they do not overlap, and are cut where they do.
+/// Deeper events share the last lane. They are shortened if they overlap there.
 const DEEPEST: usize = 200;
 
-/// One lane: events by start, none of which overlap.
+/// A lane with its events in order of start. They do not overlap.
 #[derive(Clone, Debug)]
 pub(super) struct PackedLane {
     pub rank: u32,
@@ -19,12 +19,14 @@ pub(super) struct PackedLane {
     pub events: Vec<DrawnEvent>,
 }
 
-/// The lanes of a track, from the top. Of a device: its annotations, then its work, then the rest.
+/// Arranges the events of a track in lanes from top to bottom. On devices, annotations come first,
+/// then device work, then the rest.
 pub(super) fn lanes(
     trace: &Trace,
     events: Vec<DrawnEvent>,
     is_device: bool,
-    (rank, track): (u32, u32),
+    rank: u32,
+    track: u32,
 ) -> Vec<PackedLane> {
     let mut groups: [Vec<DrawnEvent>; 3] = Default::default();
     for event in events {
@@ -47,7 +49,7 @@ pub(super) fn lanes(
     lines
 }
 
-/// Each event below all that are open when it starts.
+/// Stacks events: each is placed below all events that are open when it starts.
 fn stacked(mut events: Vec<DrawnEvent>) -> Vec<Vec<DrawnEvent>> {
     events.sort_by_key(|event| (event.start, Reverse(event.end), event.row));
     let mut lanes: Vec<Vec<DrawnEvent>> = Vec::new();
@@ -63,7 +65,7 @@ fn stacked(mut events: Vec<DrawnEvent>) -> Vec<Vec<DrawnEvent>> {
             lanes.push(Vec::new());
         }
         if let Some(before) = lanes[depth].last() {
-            // Only in the deepest lane.
+            // Happens only in the deepest lane.
             event.start = event.start.max(before.end);
             event.end = event.end.max(event.start);
         }

@@ -1,10 +1,10 @@
-//! Events as bytes: integers of seven bits a byte, the lowest first, the high bit set on all but
-//! the last.
+//! Packs events as varints: seven bits per byte, lowest first, with the high bit set on all but the
+//! last byte.
 //!
-//! Per event of a lane, by start: nanoseconds since the end of the one before (of the first: since
-//! the page's zero), duration, label. On device lanes two more: the place of the call that launched
-//! it, counted over all lanes, as the zigzag of the difference to the one before plus one, 0 for
-//! none; and the note.
+//! The events of a lane are in order of start. Each has the time since the previous end (for the
+//! first one: since the page's zero), the duration, and the label. On device lanes two values
+//! follow. The first identifies the launching call by its index over all lanes, as the zigzag
+//! difference to the previous one plus one; 0 means none. The second is the note.
 
 use std::collections::BTreeMap;
 
@@ -14,17 +14,17 @@ use base64::engine::general_purpose::STANDARD;
 
 use super::lay::PackedLane;
 
-/// The bytes of all lanes.
+/// The packed bytes of all lanes, and the index of each event.
 pub(super) struct Packed {
     pub bytes: Vec<u8>,
-    /// Per rank and row: the event's place.
+    /// Index of each row's event, by rank.
     places: BTreeMap<u32, Vec<u32>>,
 }
 
 const NONE: u32 = u32::MAX;
 
 impl Packed {
-    /// The events of rows, ascending; of those that are drawn.
+    /// Returns the sorted indices of the given rows' events. Rows that are not drawn are skipped.
     pub fn places(&self, scopes: &[Scope<'_>], rows: &[(u32, u32)]) -> Vec<u32> {
         let known = |rank: &u32| scopes.iter().any(|scope| scope.trace.rank == *rank);
         let place = |(rank, row): &(u32, u32)| {
@@ -36,7 +36,7 @@ impl Packed {
     }
 }
 
-/// Packs the lanes; `labels` are the places of their labels.
+/// Packs the lanes. `labels` maps interned labels to their rank by frequency.
 pub(super) fn events(scopes: &[Scope<'_>], lines: &[PackedLane], labels: &[u32]) -> Packed {
     let rows = |scope: &Scope<'_>| (scope.trace.rank, vec![NONE; scope.trace.slices.len()]);
     let mut places: BTreeMap<u32, Vec<u32>> = scopes.iter().map(rows).collect();
@@ -77,7 +77,7 @@ pub(super) fn events(scopes: &[Scope<'_>], lines: &[PackedLane], labels: &[u32])
     Packed { bytes, places }
 }
 
-/// Ascending numbers as differences.
+/// Packs ascending numbers as differences.
 pub(super) fn ascending(values: &[u32]) -> Vec<u8> {
     let (mut bytes, mut before) = (Vec::new(), 0);
     for value in values {
@@ -87,7 +87,7 @@ pub(super) fn ascending(values: &[u32]) -> Vec<u8> {
     bytes
 }
 
-/// Bytes as text.
+/// Encodes bytes as base64.
 pub(super) fn text(bytes: &[u8]) -> String {
     STANDARD.encode(bytes)
 }
@@ -100,7 +100,7 @@ fn put(bytes: &mut Vec<u8>, mut value: u64) {
     bytes.push(value as u8);
 }
 
-/// Lanes do not overlap and the page's zero is before all of them: differences are not negative.
+/// Lanes do not overlap and start after the page's zero, so differences are not negative.
 fn unsigned(value: i64) -> u64 {
     u64::try_from(value).unwrap_or_default()
 }

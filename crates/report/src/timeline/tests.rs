@@ -12,7 +12,7 @@ fn options(steps: TimelineSteps, events_max: usize) -> Options {
     Options { title: "t".into(), program: "p".into(), steps, events_max }
 }
 
-/// Steps of 100 ns: an operator with a call inside, and its kernel.
+/// Creates steps of 100 ns with an operator, a call inside it, and a kernel.
 fn trace(steps: i64) -> Trace {
     let mut trace = Trace::default();
     for step in 0..steps {
@@ -34,10 +34,10 @@ fn timeline(trace: &Trace, options: &Options) -> Timeline {
     let classifier = Classifier::new(ClassRule::Category);
     let scopes = [Scope::new(trace, WindowRule::Steps, &classifier)];
     let zero = Zero::new(&scopes, &Collectives::default());
-    of(&scopes, &[(0, 3)], &zero, options).unwrap()
+    build_timeline(&scopes, &[(0, 3)], &zero, options).unwrap()
 }
 
-/// The integers of packed text.
+/// Decodes the varints of a packed text.
 fn unpacked(text: &str) -> Vec<u64> {
     let (mut values, mut value, mut shift) = (Vec::new(), 0u64, 0);
     for byte in STANDARD.decode(text).unwrap() {
@@ -87,12 +87,12 @@ fn the_timeline_holds_as_many_steps_as_fit() {
 }
 
 #[test]
-fn steps_that_are_not_there_are_named() {
+fn error_lists_the_existing_steps() {
     let trace = trace(5);
     let classifier = Classifier::new(ClassRule::Category);
     let scopes = [Scope::new(&trace, WindowRule::Steps, &classifier)];
     let zero = Zero::new(&scopes, &Collectives::default());
     let asked = options(TimelineSteps::Numbered(7..9), 100);
-    let problem = of(&scopes, &[], &zero, &asked).unwrap_err().to_string();
+    let problem = build_timeline(&scopes, &[], &zero, &asked).unwrap_err().to_string();
     assert_eq!(problem, "steps 7..9: expected some of 0 to 4, got none");
 }

@@ -2,7 +2,7 @@ use std::fmt::Write as _;
 
 use schema::Figure;
 
-use super::{About, TableShape, TrainingOutcome, TrainingReport, of};
+use super::{About, TableShape, TrainingOutcome, TrainingReport, build_report};
 
 fn interval(step: u64, loss: f64) -> String {
     format!(
@@ -11,7 +11,7 @@ fn interval(step: u64, loss: f64) -> String {
     )
 }
 
-fn evaluation(step: u64, (auc, loss, entropy): (f64, f64, f64)) -> String {
+fn evaluation(step: u64, auc: f64, loss: f64, entropy: f64) -> String {
     format!(
         r#"{{"event":"evaluation","step":{step},"evaluation":{{"samples":50,"loss":{loss},"auc":{auc},"normalized_entropy":{entropy},"calibration":null,"accuracy":0.7}}}}"#
     )
@@ -19,18 +19,18 @@ fn evaluation(step: u64, (auc, loss, entropy): (f64, f64, f64)) -> String {
 
 fn report(lines: &[String]) -> TrainingReport {
     let table = TableShape { name: "a".to_owned(), rows: 100, dim: 12 };
-    of(&lines.join("\n"), &About { tables: vec![table], ..About::default() })
+    build_report(&lines.join("\n"), &About { tables: vec![table], ..About::default() })
 }
 
 #[test]
-fn a_run_that_learns_by_heart_is_told_as_one() {
+fn overfitting_is_reported() {
     let run = report(&[
         interval(10, 0.5),
-        evaluation(10, (0.75, 0.55, 0.9)),
+        evaluation(10, 0.75, 0.55, 0.9),
         interval(20, 0.4),
-        evaluation(20, (0.7, 0.6, 0.95)),
+        evaluation(20, 0.7, 0.6, 0.95),
         interval(30, 0.3),
-        evaluation(30, (0.72, 0.65, 0.99)),
+        evaluation(30, 0.72, 0.65, 0.99),
     ]);
     assert_eq!(
         run.verdict.text,
@@ -41,7 +41,7 @@ fn a_run_that_learns_by_heart_is_told_as_one() {
         run.verdict.detail.as_deref(),
         Some(
             "Since then the training loss fell from 0.5000 to 0.3000 while the held-out loss rose \
-             from 0.5500 to 0.6500: the model learns the training rows by heart."
+             from 0.5500 to 0.6500: the model overfits the training rows."
         )
     );
     assert_eq!((run.verdict.best_step, run.steps, run.samples), (Some(10), 30, 300));
@@ -49,13 +49,13 @@ fn a_run_that_learns_by_heart_is_told_as_one() {
 }
 
 #[test]
-fn the_best_is_by_the_figure_of_the_run() {
-    let lines = [evaluation(10, (0.75, 0.55, 0.9)), evaluation(20, (0.75, 0.5, 0.8))].join("\n");
+fn best_step_depends_on_the_metric_of_the_run() {
+    let lines = [evaluation(10, 0.75, 0.55, 0.9), evaluation(20, 0.75, 0.5, 0.8)].join("\n");
     let best = |figure| {
         let about = About { best_by: Some(figure), ..About::default() };
-        of(&lines, &about).verdict.best_step
+        build_report(&lines, &about).verdict.best_step
     };
-    // Of equals the first.
+    // Of equal values, the first wins.
     assert_eq!(best(Figure::Auc), Some(10));
     assert_eq!(best(Figure::NormalizedEntropy), Some(20));
     assert_eq!(best(Figure::Loss), Some(20));
@@ -63,7 +63,7 @@ fn the_best_is_by_the_figure_of_the_run() {
 
 #[test]
 fn worse_than_the_base_rate_and_nothing_held_out() {
-    let run = report(&[evaluation(10, (0.5, 0.7, 1.02))]);
+    let run = report(&[evaluation(10, 0.5, 0.7, 1.02)]);
     assert_eq!(run.verdict.outcome, TrainingOutcome::Worse);
     assert!(run.verdict.text.contains("1.0200, above 1"), "{}", run.verdict.text);
     let run = report(&[interval(10, 0.5)]);
@@ -71,7 +71,7 @@ fn worse_than_the_base_rate_and_nothing_held_out() {
 }
 
 #[test]
-fn what_cannot_be_read_is_counted_and_what_is_unknown_is_not() {
+fn unreadable_lines_are_counted_and_unknown_events_ignored() {
     let run = report(&[
         interval(10, 0.5),
         r#"{"event":"started","step":0}"#.to_owned(),
@@ -86,10 +86,10 @@ fn what_cannot_be_read_is_counted_and_what_is_unknown_is_not() {
 }
 
 #[test]
-fn many_lines_become_few_points_with_the_same_sums() {
+fn thinned_points_keep_the_totals() {
     let mut lines = String::new();
     (1..=4000).for_each(|step| writeln!(lines, "{}", interval(step, step as f64)).unwrap());
-    let run = of(&lines, &About::default());
+    let run = build_report(&lines, &About::default());
     assert_eq!((run.lines_per_point, run.intervals.len()), (3, 1334));
     assert_eq!((run.intervals[0].step, run.intervals[0].loss), (3, 2.0));
     assert_eq!(run.intervals.last().unwrap().step, 4000);

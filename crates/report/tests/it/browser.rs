@@ -1,4 +1,4 @@
-//! Chromium without a window, spoken to over its debugging pipe. Knows no report.
+//! Controls headless Chromium over its debugging pipe.
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
@@ -15,10 +15,10 @@ use tempfile::TempDir;
 
 /// The shift key among the modifiers of an event.
 const SHIFT: u32 = 8;
-/// No answer takes longer.
+/// Timeout of any answer.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A page in a browser.
+/// A page open in a browser.
 pub struct Browser {
     child: Child,
     to: File,
@@ -30,7 +30,7 @@ pub struct Browser {
     folder: TempDir,
 }
 
-/// Where Chromium is; `None`, said loudly, where there is none.
+/// Finds Chromium; prints that the test is skipped if there is none.
 fn program() -> Option<PathBuf> {
     let named = std::env::var_os("ROWMILL_CHROMIUM").map(PathBuf::from);
     let names = ["chromium", "chromium-browser", "google-chrome", "chrome-headless-shell"];
@@ -56,7 +56,7 @@ impl Browser {
             assert!(Command::new("mkfifo").arg(pipe).status().unwrap().success());
         }
         let child = start(&program, folder.path(), &to, &from);
-        // In the order in which the shell opens its ends: each waits for the other.
+        // The order in which the shell opens the pipes: each open waits for the other side.
         let to = OpenOptions::new().write(true).open(to).unwrap();
         let from = File::open(from).unwrap();
         let (send, receive) = channel();
@@ -92,7 +92,7 @@ impl Browser {
         self.wait_for("Page.loadEventFired");
     }
 
-    /// The value of an expression of the page's script, promises waited for.
+    /// Evaluates a JavaScript expression, and awaits promises.
     pub fn value(&mut self, expression: &str) -> Value {
         let asked =
             json!({ "expression": expression, "awaitPromise": true, "returnByValue": true });
@@ -101,9 +101,9 @@ impl Browser {
         answer["result"]["value"].clone()
     }
 
-    /// Presses a key where the focus is.
+    /// Presses a key in the focused element.
     pub fn press(&mut self, key: &str) {
-        // Keys such as Escape write nothing.
+        // Keys such as Escape produce no text.
         let text = if key.chars().count() == 1 { key } else { "" };
         for kind in ["keyDown", "keyUp"] {
             let event = json!({ "type": kind, "key": key, "text": text });
@@ -111,12 +111,12 @@ impl Browser {
         }
     }
 
-    /// Whether the shift key is down while the mouse moves.
+    /// Sets whether the shift key is held while the mouse moves.
     pub fn hold_shift(&mut self, is_shift: bool) {
         self.is_shift = is_shift;
     }
 
-    /// Moves, presses or turns the mouse.
+    /// Moves, presses or scrolls the mouse.
     pub fn mouse(&mut self, kind: &str, (x, y): (f64, f64), wheel: f64) {
         let button = if kind == "mouseWheel" { "none" } else { "left" };
         let event = json!({
@@ -126,13 +126,13 @@ impl Browser {
         self.call("Input.dispatchMouseEvent", &event);
     }
 
-    /// Saves what is seen as PNG.
+    /// Saves a screenshot as PNG.
     pub fn picture(&mut self, file: &Path) {
         let shot = self.call("Page.captureScreenshot", &json!({ "format": "png" }));
         std::fs::write(file, STANDARD.decode(shot["data"].as_str().unwrap()).unwrap()).unwrap();
     }
 
-    /// What the page complained of: exceptions, and errors and warnings of its console.
+    /// Returns exceptions, and errors and warnings of the page's console.
     pub fn complaints(&mut self) -> Vec<String> {
         self.value("1");
         let is_bad = |event: &&Value| match event["method"].as_str() {
@@ -178,7 +178,8 @@ impl Drop for Browser {
     }
 }
 
-/// Descriptors 3 and 4 are the debugging pipe; only a shell hands them on without unsafe code.
+/// Starts Chromium with descriptors 3 and 4 as its debugging pipe. Only a shell can pass them on
+/// without unsafe code.
 fn start(program: &Path, folder: &Path, to: &Path, from: &Path) -> Child {
     let script = "exec \"$0\" --headless --remote-debugging-pipe --no-sandbox --no-first-run \
                   --disable-background-networking --disable-component-update --disable-sync \
@@ -195,7 +196,7 @@ fn start(program: &Path, folder: &Path, to: &Path, from: &Path) -> Child {
         .unwrap()
 }
 
-/// JSON values, each ended by a zero byte.
+/// Reads JSON values, each terminated by a zero byte.
 fn messages(mut from: File) -> impl Iterator<Item = Value> {
     let mut kept: Vec<u8> = Vec::new();
     let mut block = vec![0; 1 << 16];

@@ -1,4 +1,4 @@
-//! Jobs to report on: a small one with hostile names, a large one, and the real one of eight ranks.
+//! Jobs to report on: a small one with hostile names, a large one, and a real one with eight ranks.
 
 use std::path::{Path, PathBuf};
 
@@ -12,15 +12,15 @@ use report::{Options, TimelineSteps, TrainingReport};
 use trace::open::ReadRequest;
 use trace::store::{Job, LaunchShape, NewSlice, Trace};
 
-/// A name that would run if it were taken for markup.
+/// A name that would run script if it were inserted as markup.
 pub const HOSTILE: &str = "<script>alert(1)</script><img src=x onerror=alert(2)>";
 
-/// The page of a job, with a title that would be bold if it were taken for markup.
+/// Renders the page of a job. Its title would be bold if it were inserted as markup.
 pub fn page(job: &Job, origin: &PageOrigin) -> String {
     titled(job, origin, "a job <b>of tests</b>")
 }
 
-/// The page of a job.
+/// Renders the page of a job with a title.
 pub fn titled(job: &Job, origin: &PageOrigin, title: &str) -> String {
     let classifier = Classifier::new(ClassRule::Category);
     let scope = |trace| Scope::new(trace, WindowRule::Steps, &classifier);
@@ -33,11 +33,11 @@ pub fn titled(job: &Job, origin: &PageOrigin, title: &str) -> String {
         events_max: Options::EVENTS_MAX,
     };
     let found = antipattern::of(&facts, &RuleSettings::default()).unwrap();
-    let report = report::of(&facts, &found, &options).unwrap();
+    let report = report::build_report(&facts, &found, &options).unwrap();
     html::page(&report, origin).unwrap()
 }
 
-/// The page that compares two jobs.
+/// Renders the page that compares two jobs.
 pub fn compared(before: &Job, after: &Job) -> String {
     let classifier = Classifier::new(ClassRule::Category);
     let scope = |trace| Scope::new(trace, WindowRule::Steps, &classifier);
@@ -52,17 +52,17 @@ pub fn compared(before: &Job, after: &Job) -> String {
     let names = [HOSTILE, "after.json"];
     let side = |at: usize| RecordingSide { name: names[at], job: &jobs[at] };
     let found = analyze::diff::of(&jobs[0], &jobs[1]);
-    let report = report::diff::of([side(0), side(1)], &found, &options).unwrap();
+    let report = report::diff::build_report([side(0), side(1)], &found, &options).unwrap();
     html::diff_page(&report).unwrap()
 }
 
-/// Ranks of steps of one operator inside another, a call, a kernel and a collective; names hostile.
+/// Creates two ranks of nested operators, a call, a kernel and a collective, with hostile names.
 pub fn small() -> Job {
     let traces = (0..2).map(|rank| ranked(rank, 4, 3)).collect();
     Job { traces }
 }
 
-/// Two ranks with more than 190,000 events that are drawn.
+/// Creates two ranks with more than 190,000 drawn events.
 pub fn large() -> Job {
     let traces = (0..2).map(|rank| ranked(rank, 40, 600)).collect();
     Job { traces }
@@ -113,7 +113,7 @@ fn ranked(rank: u32, steps: i64, operators: i64) -> Trace {
     trace
 }
 
-/// The real job of eight ranks; `None`, said loudly, where it is not.
+/// Reads the real job with eight ranks; prints that the test is skipped if it is missing.
 pub fn dlrm8() -> Option<Job> {
     let folder = std::env::var_os("ROWMILL_FIXTURES").map_or_else(
         || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"),
@@ -127,7 +127,7 @@ pub fn dlrm8() -> Option<Job> {
     Some(trace::open::read(&ReadRequest { paths: vec![path], threads: 2 }).unwrap())
 }
 
-/// A made-up training run with tables of hostile names.
+/// Creates a training run with tables of hostile names.
 pub fn training() -> TrainingReport {
     let mut lines = String::new();
     for step in (50..=2000u32).step_by(50) {
@@ -151,5 +151,5 @@ pub fn training() -> TrainingReport {
     }
     let table = TableShape { name: HOSTILE.to_owned(), rows: 5000, dim: 16 };
     let (title, program) = ("a run <b>of tests</b>".to_owned(), "rowmill".to_owned());
-    training::of(&lines, &About { title, program, best_by: None, tables: vec![table] })
+    training::build_report(&lines, &About { title, program, best_by: None, tables: vec![table] })
 }

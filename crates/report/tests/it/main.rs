@@ -1,4 +1,4 @@
-//! The report as its readers see it: one file, and what a browser makes of it.
+//! Tests of the report as an HTML file, and as displayed by a browser.
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 mod browser;

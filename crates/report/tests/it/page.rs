@@ -1,14 +1,14 @@
-//! The file itself: its size, its bytes, and that no name becomes markup.
+//! The HTML file: its size, reproducible bytes, and escaping of names.
 
 use report::html::{self, PageOrigin};
 
 use crate::fixture::{HOSTILE, compared, dlrm8, large, page, small, training};
 
-/// What a page of eight ranks may take.
+/// Size limit of the page for eight ranks.
 const BYTES_MAX: usize = 3_000_000;
 
 #[test]
-fn the_page_of_eight_ranks_can_be_mailed() {
+fn page_of_eight_ranks_is_small_enough_to_mail() {
     let Some(job) = dlrm8() else { return };
     let bytes = page(&job, &PageOrigin::File).len();
     println!("eight ranks: {bytes} bytes");
@@ -16,7 +16,7 @@ fn the_page_of_eight_ranks_can_be_mailed() {
 }
 
 #[test]
-fn two_hundred_thousand_events_fit_too() {
+fn page_with_200000_events_is_small_enough() {
     let bytes = page(&large(), &PageOrigin::File).len();
     println!("200 k events: {bytes} bytes");
     assert!(bytes <= BYTES_MAX, "{bytes}");
@@ -29,7 +29,7 @@ fn the_same_job_gives_the_same_bytes() {
 }
 
 #[test]
-fn names_and_titles_are_no_markup() {
+fn names_and_titles_are_escaped() {
     let page = page(&small(), &PageOrigin::File);
     assert!(!page.contains(HOSTILE) && !page.contains("<b>of tests") && !page.contains("<img"));
     assert!(page.contains("\\u003cscript\\u003ealert(1)"));
@@ -53,10 +53,10 @@ fn nothing_is_fetched_by(page: &str) {
 }
 
 #[test]
-fn the_quality_of_a_trace_is_told_in_the_terminals_words() {
+fn trace_quality_has_the_same_texts_as_the_terminal() {
     let Some(job) = dlrm8() else { return };
     let page = page(&job, &PageOrigin::File);
-    // Of eight ranks one ran work from before the recording among that of its only step.
+    // One of eight ranks ran work from before the recording during its only step.
     let words = "rank 0: 1 step recorded (7 of 8 ranks have this, 1 more the like)";
     assert!(page.contains(words), "{words}");
 }

@@ -15,7 +15,7 @@ use trace::store::{NewSlice, Trace};
 use crate::browser::Browser;
 use crate::fixture::HOSTILE;
 
-/// Two operators with a kernel each, the second of a hostile name, then a wait.
+/// Creates two operators with a kernel each, the second with a hostile name, followed by a wait.
 fn trace() -> Trace {
     let (host, device) = ((9, 9), (0, 7));
     let mut trace = Trace::default();
@@ -36,7 +36,7 @@ fn trace() -> Trace {
     trace
 }
 
-/// What a page shows of the step with edits.
+/// Builds the page's data for a step with edits.
 fn view(edits: &[Edit]) -> Predicted {
     let trace = trace();
     let classifier = Classifier::new(ClassRule::Category);
@@ -51,7 +51,7 @@ fn view(edits: &[Edit]) -> Predicted {
     let found =
         what_if::predict_edited(&step.program, &setting, &calibration, "", edits, draws).unwrap();
     let text = format!("{:?}", Edits { edit: edits.to_vec() });
-    predicted::of("a step <b>", &step, (&found, text))
+    predicted::build_page("a step <b>", &step, &found, text)
 }
 
 fn remove() -> Edit {
@@ -59,7 +59,7 @@ fn remove() -> Edit {
 }
 
 #[test]
-fn bars_and_edges_are_those_of_the_program() {
+fn bars_and_edges_match_the_program() {
     let shown = view(&[]);
     let rank = &shown.ranks[0];
     assert_eq!(rank.predicted.lanes, ["thread 9", "device 0, stream 7"]);
@@ -67,20 +67,20 @@ fn bars_and_edges_are_those_of_the_program() {
         let bar = |bar: &predicted::Bar| (bar.lane, bar.start_ns / 1_000, bar.end_ns / 1_000);
         lanes.bars.iter().map(bar).collect()
     };
-    // Priced by its own samples it is the recording.
+    // Priced by its own samples, the step equals the recording.
     let expected = [(0, 10, 30), (0, 40, 60), (0, 70, 100), (1, 22, 72), (1, 73, 93)];
     assert_eq!((spans(&rank.measured), spans(&rank.predicted)), (expected.into(), expected.into()));
     assert_eq!(rank.predicted.bars[3].kind, BarKind::Compute);
     use EdgeKind::{Launch, Queue, Wait};
     assert_eq!(rank.edges, [(0, 3, Launch), (1, 4, Launch), (4, 2, Wait), (3, 4, Queue)]);
-    // With the edit names keep their places, which the recorded bars of a page rely on.
+    // Edits do not change the indices of names, which the page's recorded bars rely on.
     let edited = view(&[remove()]);
     assert_eq!(edited.ranks[0].predicted.bars.len(), 3);
     assert_eq!(edited.names[..shown.names.len()], shown.names);
 }
 
 #[test]
-fn a_saved_page_lets_nodes_be_chosen_and_nothing_be_edited() {
+fn saved_page_allows_selection_but_no_edits() {
     let page = html::predicted_page(&view(&[remove()]), &PageOrigin::File).unwrap();
     let Some(mut browser) = Browser::open(&page, "light") else { return };
     let shown = browser.value("document.body.innerText").as_str().unwrap().to_owned();
@@ -89,7 +89,7 @@ fn a_saved_page_lets_nodes_be_chosen_and_nothing_be_edited() {
     }
     assert_eq!(browser.value("document.querySelectorAll('img, script:not([id])').length"), 1);
     assert_eq!(browser.value("document.querySelectorAll('[id^=edit-]').length"), 0);
-    // The second node of the graph is the kernel of the operator that is left.
+    // The second node of the graph is the kernel of the remaining operator.
     browser
         .value("document.querySelectorAll('g[role=button]')[2].dispatchEvent(new Event('click'))");
     assert_eq!(browser.value("rowmill.state.chosen"), 2);
@@ -98,7 +98,7 @@ fn a_saved_page_lets_nodes_be_chosen_and_nothing_be_edited() {
 }
 
 #[test]
-fn a_served_page_has_a_button_for_every_edit() {
+fn served_page_has_a_button_for_every_edit() {
     let origin = PageOrigin::Editor { edit: "/secret/edit".to_owned() };
     let page = html::predicted_page(&view(&[]), &origin).unwrap();
     assert!(page.contains("connect-src 'self'"));
@@ -108,7 +108,7 @@ fn a_served_page_has_a_button_for_every_edit() {
         let there = browser.value(&format!("document.getElementById('edit-{edit}') != null"));
         assert_eq!(there, true, "{edit}");
     }
-    // One operator of several is edited by its number.
+    // A single operator of several is edited by its number.
     browser.value(
         "window.fetch = (to) => { window.asked = decodeURIComponent(to); \
          return Promise.resolve({ ok: false, text: () => Promise.resolve('gone') }); }",
@@ -120,7 +120,8 @@ fn a_served_page_has_a_button_for_every_edit() {
         let asked = browser.value("window.asked").as_str().unwrap().to_owned();
         assert!(asked.ends_with(end) && asked.contains("[0]") == is_one, "{asked}");
     }
-    // The stream joins at the next operator with work; nothing was edited, so nothing is undone.
+    // The stream joins at the next operator with work. Nothing was edited, so there is nothing to
+    // undo.
     assert_eq!(browser.value("document.getElementById('edit-stream').disabled"), false);
     assert_eq!(browser.value("document.getElementById('edit-undo').disabled"), true);
     assert_eq!(browser.value("rowmill.errors.length"), 0);

@@ -1,6 +1,6 @@
-//! What a browser shows: every tab, text that stays text, a timeline that moves.
+//! The page in a browser: every tab opens, names stay text, and the timeline can be moved.
 //!
-//! With `ROWMILL_SCREENSHOTS=FOLDER` pictures of the tabs are left there.
+//! `ROWMILL_SCREENSHOTS=FOLDER` saves screenshots of the tabs there.
 
 use std::path::PathBuf;
 
@@ -12,14 +12,14 @@ use crate::fixture::{HOSTILE, compared, dlrm8, large, page, small, titled, train
 const TABS: [&str; 10] =
     ["summary", "findings", "ranks", "idle", "gpu", "cpu", "network", "memory", "path", "timeline"];
 
-/// Whether the lane of the chosen event is on the screen.
+/// Whether the lane of the selected event is visible.
 const SELECTED_IS_SHOWN: &str = "(() => {
     const { state, events } = rowmill.timeline;
     const row = state.rowOf.get(events.lane[state.selected]);
     return row.y >= state.top && row.y < state.top + 430;
 })()";
 
-/// Opens every tab; returns what it shows.
+/// Opens every tab and returns its text.
 fn open_all(browser: &mut Browser) -> Vec<String> {
     let tabs = browser.value("rowmill.tabs");
     assert_eq!(tabs, serde_json::json!(TABS));
@@ -41,12 +41,12 @@ fn every_tab_opens_and_hostile_names_stay_text() {
     let shown = open_all(&mut browser).join("\n");
     assert!(shown.contains(HOSTILE), "{shown}");
     assert_eq!(browser.value("document.querySelectorAll('img, script:not([id])').length"), 1);
-    // The policy lets nothing else run, were it ever taken for markup.
+    // The policy blocks scripts even if a name were inserted as markup.
     let tried = "try { document.body.innerHTML = '<p>'; 'set' } catch (problem) { problem.name }";
     assert_eq!(browser.value(tried), "TypeError");
     assert_eq!(browser.value("rowmill.errors.length"), 0);
     let complaints = browser.complaints();
-    // The one above was ours.
+    // The first complaint is caused by this test.
     assert!(complaints.iter().all(|one| one.contains("TrustedHTML")), "{complaints:?}");
 }
 
@@ -80,7 +80,7 @@ fn the_timeline_finds_selects_and_moves() {
     assert_eq!(browser.complaints(), Vec::<String>::new());
 }
 
-/// Sums of a stretch counted anew, by plain loops over all events.
+/// Sums over a range, computed by simple loops over all events.
 const COUNTED: &str = "(([from, until, rank]) => {
     const { events } = rowmill.timeline;
     const { timeline } = JSON.parse(document.getElementById('data').textContent);
@@ -99,13 +99,13 @@ const COUNTED: &str = "(([from, until, rank]) => {
 })";
 
 #[test]
-fn a_stretch_that_is_dragged_over_shows_its_totals() {
+fn dragging_over_a_range_shows_its_totals() {
     let Some(mut browser) = Browser::open(&page(&small(), &PageOrigin::File), "light") else {
         return;
     };
     browser.value("rowmill.open('timeline')");
     browser.value("new Promise((done) => setTimeout(done, 200))");
-    // Rank 0's rows are the first below the axis.
+    // The rows of rank 0 are the first below the axis.
     let at = browser.value(
         "(() => { const place = document.querySelector('canvas').getBoundingClientRect(); \
          return [place.left + 300, place.left + 700, place.top + 48 + 30]; })()",
@@ -136,15 +136,15 @@ fn a_stretch_that_is_dragged_over_shows_its_totals() {
     ));
     assert!(counted["classes"]["compute"].as_f64().unwrap() > 0.0, "{counted}");
     assert_eq!(totals, counted);
-    // Host time of its own and device time of all operators together, of the whole timeline: what
-    // the trace was made of. 24 pairs of operators of 800 ns, each with a call of 100 ns, and as
-    // many kernels.
+    // Self host time and device time of all operators over the whole timeline, as the trace was
+    // constructed: 24 pairs of operators of 800 ns, each with a call of 100 ns, and as many
+    // kernels.
     let sums = browser.value(
         "(({ operators }) => [operators.reduce((sum, row) => sum + row.host_ns, 0), \
          operators.reduce((sum, row) => sum + row.device_ns, 0)])(rowmill.timeline.totals(0, 1e9, null))",
     );
     assert_eq!(sums, serde_json::json!([24 * 700, 8 * (50 + 147 + 244)]));
-    // Escape ends it.
+    // Escape closes it.
     browser.value("document.querySelector('canvas').focus()");
     browser.press("Escape");
     assert_eq!(browser.value("rowmill.timeline.state.chosen"), serde_json::Value::Null);
@@ -152,7 +152,7 @@ fn a_stretch_that_is_dragged_over_shows_its_totals() {
 }
 
 #[test]
-fn the_path_is_brought_and_the_rest_is_dimmed() {
+fn critical_path_is_shown_and_other_events_are_dimmed() {
     let Some(mut browser) = Browser::open(&page(&small(), &PageOrigin::File), "light") else {
         return;
     };
@@ -164,7 +164,7 @@ fn the_path_is_brought_and_the_rest_is_dimmed() {
     let pressed = "document.querySelector('#panel-timeline button[aria-keyshortcuts=\"m\"]')\
                    .getAttribute('aria-pressed')";
     assert_eq!(browser.value(pressed), "true");
-    // The row with most of the path is seen, and colours of the rest are faint.
+    // The row with the largest share of the path is visible, and all other colors are faint.
     let seen = "(() => { const { state, events } = rowmill.timeline; \
                 const sums = new Map(); \
                 for (let at = 0; at < events.total; at += 1) if (events.marked[at]) { \
@@ -187,9 +187,9 @@ fn the_path_is_brought_and_the_rest_is_dimmed() {
     assert_eq!(browser.complaints(), Vec::<String>::new());
 }
 
-/// Each column of the strip has the colour of what most of it is, counted anew here.
+/// Each column of the strip has the color of its largest share, computed independently here.
 #[test]
-fn the_path_over_time_shows_majorities() {
+fn path_over_time_shows_the_largest_shares() {
     let Some(job) = dlrm8() else { return };
     let page = titled(&job, &PageOrigin::File, "DLRM on eight ranks");
     let Some(mut browser) = Browser::open(&page, "light") else { return };
@@ -231,7 +231,7 @@ fn the_path_over_time_shows_majorities() {
 }
 
 #[test]
-fn a_comparison_begins_with_its_verdict_and_moves_two_timelines() {
+fn comparison_shows_its_verdict_and_moves_two_timelines() {
     let page = compared(&small(), &large());
     for scheme in ["light", "dark"] {
         let Some(mut browser) = Browser::open(&page, scheme) else { return };
@@ -241,8 +241,8 @@ fn a_comparison_begins_with_its_verdict_and_moves_two_timelines() {
         let shown = browser.value("document.querySelector('main').innerText");
         let shown = shown.as_str().unwrap();
         for part in [
-            "How long a step takes",
-            "Where a step goes",
+            "Time of a step",
+            "Breakdown of a step",
             "Slower",
             "Added",
             "Removed",
@@ -253,7 +253,7 @@ fn a_comparison_begins_with_its_verdict_and_moves_two_timelines() {
         assert!(shown.contains(HOSTILE));
         assert_eq!(browser.value("document.querySelectorAll('img, script:not([id])').length"), 1);
         assert_eq!(browser.value("document.querySelectorAll('canvas').length"), 2);
-        // Both begin at one place and move together.
+        // Both have the same range and move together.
         let spans = "rowmill.timelines.map(({ state }) => Math.round(state.until - state.from))";
         let before = browser.value(spans);
         assert_eq!(before[0], before[1]);
@@ -282,9 +282,9 @@ fn tables_sort_and_rows_open() {
     assert_eq!(browser.complaints(), Vec::<String>::new());
 }
 
-/// As ui.perfetto.dev documents it: asked until it answers, then given the bytes.
+/// Follows the protocol of ui.perfetto.dev: pings until it answers, then posts the bytes.
 #[test]
-fn the_trace_is_handed_over_once_the_other_window_answers() {
+fn trace_is_sent_once_the_other_window_answers() {
     let server =
         PageOrigin::Server { trace: "/secret/t.pftrace".into(), file_name: "t.pftrace".into() };
     let Some(mut browser) = Browser::open(&page(&small(), &server), "light") else { return };
@@ -308,7 +308,7 @@ fn the_trace_is_handed_over_once_the_other_window_answers() {
     let all_ask = "posted.every(([message, to]) => \
                    message === 'PING' && to === 'https://ui.perfetto.dev')";
     assert_eq!(browser.value(all_ask), true);
-    // Another site's answer counts for nothing.
+    // Answers of other origins are ignored.
     for origin in ["https://evil.example", "https://ui.perfetto.dev"] {
         let answer = format!("{{ data: 'PONG', origin: '{origin}', source: other }}");
         browser.value(&format!("dispatchEvent(new MessageEvent('message', {answer}))"));
@@ -322,11 +322,11 @@ fn the_trace_is_handed_over_once_the_other_window_answers() {
     let expected = serde_json::json!([5, "a job <b>of tests</b>", "t.pftrace"]);
     assert_eq!(browser.value(last), expected);
     let said = browser.value("document.getElementById('actions').innerText");
-    assert!(said.as_str().unwrap().contains("handed over 5 B"), "{said}");
+    assert!(said.as_str().unwrap().contains("sent 5 B"), "{said}");
 }
 
 #[test]
-fn a_training_run_is_read_at_one_step_in_all_pictures() {
+fn all_plots_of_a_training_run_show_the_same_step() {
     let page = html::training_page(&training()).unwrap();
     for scheme in ["light", "dark"] {
         let Some(mut browser) = Browser::open(&page, scheme) else { return };
@@ -335,9 +335,9 @@ fn a_training_run_is_read_at_one_step_in_all_pictures() {
                         better; the last is at 0.7925.";
         assert_eq!(verdict, expected);
         let shown = browser.value("document.body.innerText").as_str().unwrap().to_owned();
-        assert!(shown.contains(HOSTILE) && shown.contains("by heart"), "{shown}");
+        assert!(shown.contains(HOSTILE) && shown.contains("overfits"), "{shown}");
         assert_eq!(browser.value("document.querySelectorAll('.curve-card').length"), 8);
-        // The cursor in the middle of the first picture.
+        // The cursor is in the middle of the first plot.
         let moved = "(() => { const picture = document.querySelector('.curve-card svg'); \
                      const box = picture.getBoundingClientRect(); \
                      picture.dispatchEvent(new PointerEvent('pointermove', \
@@ -347,7 +347,7 @@ fn a_training_run_is_read_at_one_step_in_all_pictures() {
         let read: Vec<&str> = read.as_array().unwrap().iter().filter_map(|r| r.as_str()).collect();
         assert!(read.iter().all(|text| text.starts_with("step 1,000: ")), "{read:?}");
         assert_eq!(read[0], "step 1,000: training 0.3907, held-out 0.4225");
-        // A table opens to two pictures of its own.
+        // A table expands to two plots.
         browser.value("document.querySelector('.expand').click()");
         assert_eq!(browser.value("document.querySelectorAll('.curve-card').length"), 10);
         if let Some(folder) = std::env::var_os("ROWMILL_SCREENSHOTS").map(PathBuf::from) {
@@ -358,9 +358,9 @@ fn a_training_run_is_read_at_one_step_in_all_pictures() {
     }
 }
 
-/// Its speed is told, not judged: other programs share the machine.
+/// The frame rate is printed but not checked, because other programs share the machine.
 #[test]
-fn two_hundred_thousand_events_move() {
+fn timeline_with_200000_events_moves() {
     let Some(mut browser) = Browser::open(&page(&large(), &PageOrigin::File), "light") else {
         return;
     };
@@ -373,12 +373,12 @@ fn two_hundred_thousand_events_move() {
 }
 
 #[test]
-fn the_page_of_eight_ranks_opens_without_complaints() {
+fn page_of_eight_ranks_opens_without_errors() {
     let Some(job) = dlrm8() else { return };
     let page = titled(&job, &PageOrigin::File, "DLRM on eight ranks");
     for scheme in ["light", "dark"] {
         let Some(mut browser) = Browser::open(&page, scheme) else { return };
-        // Found from another tab, before the timeline was ever drawn.
+        // Searched from another tab, before the timeline is drawn for the first time.
         browser.value("rowmill.timeline.find('ncclKernel_AllReduce')");
         assert_eq!(browser.value(SELECTED_IS_SHOWN), true);
         open_all(&mut browser);

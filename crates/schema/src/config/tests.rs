@@ -50,7 +50,7 @@ fn overrides_by_path_and_by_short_key() {
 }
 
 #[test]
-fn products_are_in_f32_unless_told_otherwise() {
+fn default_precision_is_f32() {
     assert_eq!(job(&[]).unwrap().training.precision, Precision::F32);
     assert_eq!(job(&[("precision", "bf16")]).unwrap().training.precision, Precision::Bf16);
     check(
@@ -62,13 +62,13 @@ fn products_are_in_f32_unless_told_otherwise() {
 }
 
 #[test]
-fn a_job_written_out_reads_back() {
+fn job_round_trips_as_toml() {
     let config = job(&[]).unwrap();
     assert_eq!(JobConfig::parse(&config.to_toml().unwrap(), &[]).unwrap(), config);
 }
 
 #[test]
-fn an_unknown_key_is_named() {
+fn unknown_keys_are_errors() {
     let text = JOB.replace("batch_size", "batchsize");
     let error = JobConfig::parse(&text, &[]).unwrap_err().to_string();
     assert!(error.contains("batchsize") && error.contains("line 16"), "{error}");
@@ -79,7 +79,7 @@ fn an_unknown_key_is_named() {
 }
 
 #[test]
-fn a_wrong_width_names_layer_and_both_numbers() {
+fn width_errors_name_layer_and_both_numbers() {
     check(
         &[("bottom", "[8, 5]")],
         expect![[
@@ -99,7 +99,7 @@ fn a_wrong_width_names_layer_and_both_numbers() {
 }
 
 #[test]
-fn impossible_values_are_named() {
+fn impossible_values_are_errors() {
     let text = expect!["training.batch_size: expected 1 to 2147483647, got 0"];
     check(&[("batch_size", "0")], text);
     let text = expect!["training.batch_size: expected 1 to 2147483647, got 9223372036854775807"];
@@ -128,7 +128,7 @@ fn impossible_values_are_named() {
 }
 
 #[test]
-fn a_sequence_counts_as_a_vector_per_position() {
+fn sequence_gives_one_vector_per_position() {
     let tables = |second: &str| {
         let shape = "rows = 9, dim = 4";
         format!(r#"[{{ name = "a", {shape} }}, {{ name = "b", {shape}, {second} }}]"#)
@@ -162,7 +162,7 @@ fn a_sequence_counts_as_a_vector_per_position() {
 }
 
 #[test]
-fn the_ready_made_configurations_are_valid() {
+fn shipped_configurations_are_valid() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../configs");
     let mut shown = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap() {
@@ -185,7 +185,7 @@ fn the_ready_made_configurations_are_valid() {
 }
 
 #[test]
-fn made_up_ids_follow_a_law_of_their_table() {
+fn synthetic_ids_follow_the_law_of_their_table() {
     let file = [("synthetic.ids", r#"{ kind = "reuse", file = "stats.txt.gz" }"#)];
     assert_eq!(job(&file).unwrap().synthetic.law("a").unwrap().to_string(), "reuse:stats.txt.gz");
     assert_eq!(job(&[]).unwrap().synthetic.law("a"), None);

@@ -1,32 +1,32 @@
-//! How often ids occur, as a person says it; what it comes to may be in a file.
+//! The distribution of ids as users specify it. It may refer to a file.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// How often each id occurs, as typed or configured.
+/// A distribution of ids on the command line or in a configuration.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind", deny_unknown_fields)]
 pub enum IdLaw {
     #[default]
     Uniform,
     Zipf {
-        /// Skew, 0 or more; 1.05 is typical of production tables.
+        /// Skew, 0 or more. 1.05 is typical of production tables.
         exponent: f64,
     },
-    /// By a measured histogram of reuse.
+    /// A measured histogram of reuse.
     Reuse {
-        /// Locality statistics as `dlrm_datasets` publishes them: plain, `.gz` or `.zst`.
+        /// Locality statistics in the format of `dlrm_datasets`: plain, `.gz` or `.zst`.
         file: String,
-        /// One of its sections; the first if left out.
+        /// Name of a section; the first section if omitted.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         section: Option<String>,
     },
 }
 
 impl IdLaw {
-    /// What is wrong with it, if anything.
+    /// Returns the problem of an invalid specification.
     pub(crate) fn problem(&self) -> Option<String> {
         match self {
             Self::Zipf { exponent } if !(exponent.is_finite() && *exponent >= 0.0) => {
@@ -88,7 +88,7 @@ mod tests {
     use super::IdLaw;
 
     #[test]
-    fn what_is_typed_is_what_is_shown() {
+    fn specifications_round_trip() {
         for text in ["uniform", "zipf:1.05", "reuse:stats.txt.gz", "reuse:stats.txt#day 2"] {
             assert_eq!(text.parse::<IdLaw>().map(|law| law.to_string()), Ok(text.to_owned()));
         }

@@ -1,54 +1,55 @@
-//! How often a batch uses each row it uses at all: 17 classes of rows, as Meta publishes them of
-//! its tables (`dlrm_datasets`). Knows nothing of files.
+//! Histograms of the uses per row in a batch: 17 classes of rows, as published for Meta's tables
+//! (`dlrm_datasets`).
 
 use serde::{Deserialize, Serialize};
 
 use crate::random::{CounterRng, mix};
 
-/// Classes of rows by the uses of each: 1, 2, 3–4, 5–8, … and above 32,768.
+/// Number of classes. A row belongs to a class by its number of uses: 1, 2, 3–4, 5–8, … and above
+/// 32,768.
 pub const CLASSES: usize = 17;
 
-/// The rows of a batch by how often each is used.
+/// The rows of a batch, classified by their number of uses.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReuseHistogram {
-    /// Uses of a batch, over all tables.
+    /// Number of uses in a batch, over all tables.
     pub uses: u64,
-    /// Share of the uses that fall on rows of each class.
+    /// Share of the uses in each class.
     pub use_shares: [f64; CLASSES],
-    /// Mean uses of a row of each class, within the class's bounds.
+    /// Mean number of uses per row in each class, within the bounds of the class.
     pub uses_per_row: [f64; CLASSES],
 }
 
-/// Why a text is no reuse histogram.
+/// A text is not a valid reuse histogram.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReuseError {
-    /// There is no section at all.
+    /// The text has no section.
     #[error(
         "expected locality statistics as dlrm_datasets publishes them, sections of a name and then \
          a line \"Locality stats …\"; got {got}"
     )]
     Format {
-        /// What there is instead.
+        /// Description of the actual content.
         got: &'static str,
     },
-    /// No section has the name.
+    /// There is no section of this name.
     #[error("no section {name:?}; there are {known}")]
     NoSection { name: String, known: String },
-    /// A section lacks something.
+    /// A section is incomplete or invalid.
     #[error("section {section:?}: expected {expected}")]
     Section {
         section: String,
-        /// What is missing or wrong.
+        /// The missing or invalid part.
         expected: &'static str,
     },
 }
 
 impl ReuseHistogram {
-    /// Reads the section `name`, or the first, of a published text.
+    /// Parses the section `name`, or the first section, of a published text.
     ///
     /// # Errors
-    /// [`ReuseError`]
+    /// [`ReuseError`] with the missing or invalid part.
     pub fn parse(text: &str, name: Option<&str>) -> Result<Self, ReuseError> {
         let lines: Vec<&str> = text.lines().map(str::trim).collect();
         let starts: Vec<usize> = (1..lines.len())
@@ -68,11 +69,11 @@ impl ReuseHistogram {
         };
         let end = starts.get(start + 1).copied().unwrap_or(lines.len());
         let section = &lines[starts[start]..end];
-        Self::of_section(section)
+        Self::from_section(section)
             .map_err(|expected| ReuseError::Section { section: section[0].to_owned(), expected })
     }
 
-    fn of_section(lines: &[&str]) -> Result<Self, &'static str> {
+    fn from_section(lines: &[&str]) -> Result<Self, &'static str> {
         let number = |label: &str| -> Option<u64> {
             lines.iter().find_map(|line| line.strip_prefix(label)?.trim().parse().ok())
         };
@@ -89,7 +90,8 @@ impl ReuseHistogram {
         let mut uses_per_row = [1.0; CLASSES];
         for (class, mean) in uses_per_row.iter_mut().enumerate() {
             let (least, most) = bounds(class);
-            // Of few rows the three published digits tell little: then the mean of a 1/x law.
+            // With few rows, the three published digits are too imprecise. Then the mean of a 1/x
+            // distribution is used.
             *mean = if row_shares[class] >= 0.01 {
                 use_shares[class] / row_shares[class] * uses as f64 / rows as f64
             } else {
@@ -100,7 +102,7 @@ impl ReuseHistogram {
         Ok(Self { uses, use_shares: use_shares.map(|share| share / total), uses_per_row })
     }
 
-    /// The same reuse on a table of `rows` rows.
+    /// Applies the histogram to a table of `rows` rows.
     #[must_use]
     pub fn on(&self, rows: u64) -> ReusedRows {
         let rows_per_use: f64 =
@@ -122,12 +124,12 @@ impl ReuseHistogram {
     }
 }
 
-/// Least and most uses of a row of a class.
+/// Returns the minimum and maximum uses of a row in a class.
 fn bounds(class: usize) -> (f64, f64) {
     let most = f64::from(1u32 << class);
     match class {
         0 => (1.0, 1.0),
-        // The last has no end; what counts is that it has a mean.
+        // The last class is unbounded; it only needs a finite mean.
         _ if class == CLASSES - 1 => (most / 2.0 + 1.0, most * 8.0),
         _ => (most / 2.0 + 1.0, most),
     }
@@ -145,13 +147,13 @@ fn shares(lines: &[&str], title: &str) -> Result<[f64; CLASSES], &'static str> {
     Ok(shares)
 }
 
-/// A histogram laid over the rows of one table: of every window of uses, each row gets as many as
-/// its class says. Rows are ranks: 0 is used most.
+/// A histogram applied to the rows of one table. In every window of uses, each row is used as often
+/// as its class says. Rows are ranked by their number of uses, highest first.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReusedRows {
     rows: u64,
     window: u64,
-    /// From the most used to those used once.
+    /// From the most used rows to those used once.
     classes: Vec<ReuseClass>,
 }
 
@@ -163,24 +165,24 @@ struct ReuseClass {
 }
 
 impl ReusedRows {
-    /// Uses after which every row has had its share: as many as the histogram's batch has, or as
-    /// the table's rows can take.
+    /// Returns the number of uses in a window: that of the histogram's batch, or fewer if the table
+    /// is too small for it.
     #[must_use]
     pub fn window(&self) -> u64 {
         self.window
     }
 
-    /// The rank of use `number` of a stream: each window is a random order of its own.
+    /// Returns the rank of use `number` in a stream. Each window is a separate random permutation.
     ///
     /// # Cost
-    /// Some 20 ns; any part of a stream can be drawn by itself.
+    /// About 20 ns. Any part of a stream can be generated independently.
     #[must_use]
     pub fn rank(&self, number: u64, rng: CounterRng) -> u64 {
         let order = rng.child(number / self.window);
         self.rank_of_use(permuted(number % self.window, self.window, order))
     }
 
-    /// The rank at the quantile `u` in `[0, 1)`.
+    /// Returns the rank at the quantile `u` in `[0, 1)`.
     #[must_use]
     pub fn rank_at(&self, u: f64) -> u64 {
         self.rank_of_use(((u * self.window as f64) as u64).min(self.window - 1))
@@ -193,11 +195,11 @@ impl ReusedRows {
         row.min(self.rows - 1)
     }
 
-    /// The share of uses that fall on a rank.
+    /// Returns the share of uses of a rank.
     #[must_use]
     pub fn share(&self, rank: u64) -> f64 {
         let window = self.window as f64;
-        // The last row takes what rounding leaves over.
+        // The last row includes the rounding error of the others.
         let end = if rank + 1 < self.rows { self.first_use_of(rank + 1) } else { window };
         (end - self.first_use_of(rank)) / window
     }
@@ -210,8 +212,8 @@ impl ReusedRows {
     }
 }
 
-/// The image of `at` under a random permutation of `0..size`: a Feistel network over the next even
-/// number of bits, walked until it comes back into the range, at most four times on average.
+/// Applies a random permutation of `0..size`: a Feistel network over the next even number of bits,
+/// repeated until the result is in range, at most four times on average.
 fn permuted(mut at: u64, size: u64, rng: CounterRng) -> u64 {
     const ROUNDS: u64 = 4;
     let half = (64 - (size - 1).leading_zeros()).div_ceil(2).max(1);
@@ -236,7 +238,7 @@ mod tests {
     const TEXT: &str = include_str!("reuse/example.txt");
 
     #[test]
-    fn a_permutation_gives_every_place_once() {
+    fn permutation_is_a_bijection() {
         for size in [1, 2, 3, 64, 65, 1000] {
             let rng = CounterRng::new(size, 1);
             let mut places: Vec<u64> = (0..size).map(|at| permuted(at, size, rng)).collect();
@@ -246,7 +248,7 @@ mod tests {
         }
     }
 
-    /// Shares of the uses of one window, by the class of the row they fall on.
+    /// Computes the shares of the uses in one window by the class of the used row.
     fn drawn(histogram: &ReuseHistogram, rows: u64, window: u64) -> [f64; CLASSES] {
         let reused = histogram.on(rows);
         let length = reused.window();
@@ -263,12 +265,12 @@ mod tests {
     }
 
     #[test]
-    fn every_window_of_a_stream_has_the_histogram() {
+    fn every_window_matches_the_histogram() {
         let histogram = ReuseHistogram::parse(TEXT, None).unwrap();
         for window in [0, 3] {
             let got = drawn(&histogram, 1_000_000, window);
             for (class, (got, expected)) in got.iter().zip(histogram.use_shares).enumerate() {
-                // The last row of each class takes what is left over.
+                // The last row of each class includes the rounding error.
                 assert!((got - expected).abs() < 0.012, "class {class}: {got} for {expected}");
             }
             let distance: f64 =
@@ -278,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_table_keeps_to_its_rows_and_shares_add_up() {
+    fn small_tables_stay_in_range_and_shares_sum_to_one() {
         let histogram = ReuseHistogram::parse(TEXT, None).unwrap();
         for rows in [1, 2, 3, 100, 5000] {
             let reused = histogram.on(rows);
@@ -291,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn sections_are_found_by_name_and_faults_are_named() {
+    fn sections_are_found_by_name_and_defects_are_errors() {
         let second = ReuseHistogram::parse(TEXT, Some("second.pt")).unwrap();
         assert_eq!(second.uses, 500);
         let said = |text: &str, name| ReuseHistogram::parse(text, name).unwrap_err().to_string();

@@ -1,40 +1,32 @@
-//! Why no configuration can be proposed for a file.
+//! The error type of proposals.
 
 use crate::unit::listed;
 
-/// Why there is no proposal.
+/// No configuration can be proposed for a file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProposalError {
-    /// No column is the label, or several may be.
+    /// No column, or several columns, may be the label.
     #[error("which column is the label? {}", candidates_text(candidates, columns))]
     NoLabel {
         /// Columns with two values.
         candidates: Vec<String>,
         columns: Vec<String>,
     },
-    /// The label that was asked for is not there.
+    /// The requested label is not a column.
     #[error("no column {label:?} for the label among {}", listed(columns))]
     NoSuchColumn { label: String, columns: Vec<String> },
-    /// The label has values that mean nothing to a model of two classes.
+    /// The label's values do not form two classes.
     #[error("column {label:?}: expected two values or ratings for a label, got {distinct} values")]
-    NoClasses {
-        label: String,
-        /// How many it has.
-        distinct: u64,
-    },
-    /// The label that was asked for cannot be read.
+    NoClasses { label: String, distinct: u64 },
+    /// The requested label has an unsupported type.
     #[error(
         "column {label:?}: expected a label, got values of the type {kind}, which no reader handles"
     )]
-    UnreadableLabel {
-        label: String,
-        /// Its type in the file.
-        kind: String,
-    },
-    /// Nothing to learn from.
+    UnreadableLabel { label: String, kind: String },
+    /// There are no inputs.
     #[error("no column can be learnt from: {}", listed(reasons))]
     NoInputs {
-        /// Why each is left out.
+        /// The reason why each column is left out.
         reasons: Vec<String>,
     },
 }

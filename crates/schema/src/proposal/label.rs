@@ -1,11 +1,11 @@
-//! Which column is the label, and which of its values mean 1.
+//! Determines the label column, and which of its values mean 1.
 
 use super::error::ProposalError;
 use super::plan::{PlannedLabel, Wish};
 use crate::facts::{ColumnFacts, FileFacts, KnownLayout};
 use crate::source::NumberForm;
 
-/// Names that a label usually has, the surest first.
+/// Usual names of labels, most reliable first.
 const LABELS: [&str; 22] = [
     "label",
     "click",
@@ -34,8 +34,8 @@ const LABELS: [&str; 22] = [
 const POSITIVE: [&str; 12] =
     ["1", "yes", "y", "true", "t", "click", "clicked", "positive", "pos", "+", "good", ">50k"];
 
-/// The label that is wished for, or else the likeliest by names and values.
-pub(super) fn of_facts(facts: &FileFacts, wish: &Wish) -> Result<PlannedLabel, ProposalError> {
+/// Plans the requested label, or the most likely one by names and values.
+pub(super) fn plan_label(facts: &FileFacts, wish: &Wish) -> Result<PlannedLabel, ProposalError> {
     let columns = || facts.columns.iter().map(|column| column.name.clone()).collect();
     let position = |name: &str| facts.columns.iter().position(|column| column.name == name);
     if let Some(name) = &wish.label {
@@ -72,7 +72,7 @@ pub(super) fn of_facts(facts: &FileFacts, wish: &Wish) -> Result<PlannedLabel, P
     let last = facts.columns.len().saturating_sub(1);
     let chosen = match &binary[..] {
         [one] => Some((*one, "the only column with two values")),
-        // Where most files have it.
+        // Most files have the label at this position.
         several if several.contains(&last) => Some((last, "the last column, with two values")),
         several if several.contains(&0) => Some((0, "the first column, with two values")),
         _ => None,
@@ -87,7 +87,8 @@ pub(super) fn of_facts(facts: &FileFacts, wish: &Wish) -> Result<PlannedLabel, P
     })
 }
 
-/// What a column counts, by its name: `click` of `clicks`, `n_clicks` and `click_count`.
+/// Extracts the counted thing from a column's name: `click` from `clicks`, `n_clicks` and
+/// `click_count`.
 fn counted_thing(name: &str) -> String {
     const BEFORE: [&str; 6] = ["n_", "nb_", "num_", "number_of_", "count_", "total_"];
     const BEHIND: [&str; 4] = ["_count", "_cnt", "_num", "_total"];
@@ -101,8 +102,8 @@ fn counted_thing(name: &str) -> String {
     name.strip_suffix('s').map_or(name.clone(), ToOwned::to_owned)
 }
 
-/// Whether the values count how often something happened: whole numbers from 0 on, most often 0, or
-/// under a name that says so. Names of ratings say that they do not.
+/// Whether the values are counts: integers from 0, mostly 0, or with a name that suggests it. Names
+/// of ratings exclude it.
 fn is_count(column: &ColumnFacts) -> bool {
     const RATINGS: [&str; 5] = ["rating", "star", "score", "grade", "rate"];
     let whole = column.integers == column.present && column.numbers == column.present;
@@ -116,7 +117,7 @@ fn is_count(column: &ColumnFacts) -> bool {
     !is_rating && (is_named || column.values.first().is_some_and(is_zero))
 }
 
-/// Which values of the label at `at` count as 1.
+/// Determines which values of the label in column `at` count as 1.
 fn classes(
     facts: &FileFacts,
     at: usize,
@@ -138,7 +139,7 @@ fn classes(
     };
     let refused =
         || ProposalError::NoClasses { label: column.name.clone(), distinct: column.distinct };
-    // One value teaches nothing: a file of clicks alone has lost the views.
+    // A single value teaches nothing: a file of clicks only has lost the views.
     if column.distinct < 2 {
         return Err(refused());
     }
@@ -156,7 +157,7 @@ fn classes(
     let (mut positive, why): (Vec<String>, _) = if column.distinct == 2 {
         let is_yes = |text: &str| POSITIVE.iter().any(|yes| text.eq_ignore_ascii_case(yes));
         let known = column.values.iter().find(|(text, _)| is_yes(text));
-        // The rarer of both is usually what is looked for.
+        // The rarer value is usually the event of interest.
         let (text, _) = known.unwrap_or(&column.values[1]);
         (vec![text.clone()], format!("{text:?} counts as 1"))
     } else if is_number && column.distinct <= 20 {
@@ -179,7 +180,7 @@ fn classes(
     Ok(planned(positive, None, format!("{reason}; {why}")))
 }
 
-/// The least rating that counts as liked: four of five stars, or the upper two fifths.
+/// Returns the lowest rating that counts as liked: four of five stars, or the upper two fifths.
 fn above_middle(column: &ColumnFacts) -> f64 {
     let (least, greatest) = (column.least.unwrap_or(0.0), column.greatest.unwrap_or(0.0));
     if greatest <= 5.0 && greatest > 4.0 {

@@ -1,11 +1,11 @@
-//! What one column is for, by its values over the whole file and, where these leave it open, by its
+//! Determines the use of a column from its values over all files. If they are ambiguous, from its
 //! name.
 
 use crate::facts::{ColumnFacts, FileFacts, KnownLayout};
 use crate::source::{DatePart, DenseTransform, NumberForm};
 use crate::unit::count;
 
-/// What a column is for.
+/// The use of a column in a model.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Role {
     LeftOut(LeftOut),
@@ -22,14 +22,14 @@ pub enum Role {
     Category {
         is_integer: bool,
     },
-    /// A table with several ids a row.
+    /// A table with several ids per row.
     List {
         separator: Option<String>,
         is_integer: bool,
     },
 }
 
-/// Why a column is left out.
+/// The reason why a column is left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeftOut {
     Empty,
@@ -38,13 +38,12 @@ pub enum LeftOut {
     Unreadable,
 }
 
-/// Whole values up to which a number is a category too.
+/// A number with at most this many integer values is a category too.
 const FEW_VALUES: u64 = 1000;
-/// Greatest distance of a value from the mean, in deviations, beyond which a number has a long
-/// tail.
+/// A number has a long tail if a value is farther from the mean than this many standard deviations.
 const TAIL: f64 = 8.0;
 
-/// What `column` is for.
+/// Determines the role of `column`.
 pub fn role_of(column: &ColumnFacts, facts: &FileFacts) -> Role {
     if column.unreadable.is_some() {
         return Role::LeftOut(LeftOut::Unreadable);
@@ -56,7 +55,7 @@ pub fn role_of(column: &ColumnFacts, facts: &FileFacts) -> Role {
         return Role::LeftOut(LeftOut::Constant);
     }
     if matches!(facts.layout, Some(KnownLayout::Criteo | KnownLayout::Arrays)) {
-        return of_criteo(column, facts);
+        return criteo_role(column, facts);
     }
     if let Some(time) = time_of(column) {
         return time;
@@ -68,7 +67,7 @@ pub fn role_of(column: &ColumnFacts, facts: &FileFacts) -> Role {
     let is_unique = 20 * column.distinct >= 19 * column.present && column.present > 20;
     let most = |count: u64| 100 * count >= 99 * column.present;
     let is_integer = most(column.integers);
-    // Such numbers are names of things: as measurements, neighbours would be one.
+    // Such numbers are identifiers. As floats, neighbors would be equal.
     if column.large_integers > 0 && most(column.integers + column.integers_beyond_64_bits) {
         return match is_unique {
             true => Role::LeftOut(LeftOut::Unique),
@@ -76,7 +75,7 @@ pub fn role_of(column: &ColumnFacts, facts: &FileFacts) -> Role {
         };
     }
     if is_integer {
-        return of_integers(column, is_unique);
+        return integer_role(column, is_unique);
     }
     if most(column.numbers) {
         return number(column, column.number_form);
@@ -87,7 +86,7 @@ pub fn role_of(column: &ColumnFacts, facts: &FileFacts) -> Role {
     Role::Category { is_integer: false }
 }
 
-fn of_criteo(column: &ColumnFacts, facts: &FileFacts) -> Role {
+fn criteo_role(column: &ColumnFacts, facts: &FileFacts) -> Role {
     if column.name.starts_with('C') {
         return Role::Category { is_integer: facts.layout == Some(KnownLayout::Arrays) };
     }
@@ -98,7 +97,7 @@ fn of_criteo(column: &ColumnFacts, facts: &FileFacts) -> Role {
     Role::Number { transform, form: NumberForm::Plain, is_category: false }
 }
 
-/// A time as text, or a number that its name and size say is one.
+/// Detects a time, as text or as a number with a suitable name and range.
 fn time_of(column: &ColumnFacts) -> Option<Role> {
     const DAY: f64 = 86_400.0;
     if let Some(time) = column.times.as_ref().filter(|time| 100 * time.count >= 99 * column.present)
@@ -116,7 +115,7 @@ fn time_of(column: &ColumnFacts) -> Option<Role> {
     let words = ["time", "date", "ts", "stamp", "created", "day", "when"];
     let is_named = words.iter().any(|word| name.ends_with(word) || name.starts_with(word));
     let (least, greatest) = (column.least?, column.greatest?);
-    // 1980 to 2100, in seconds to nanoseconds, or as a date of eight digits.
+    // 1980 to 2100 in seconds to nanoseconds, or as a date of eight digits.
     let is_stamp = [1.0, 1e3, 1e6, 1e9]
         .iter()
         .any(|unit| least >= 315_532_800.0 * unit && greatest <= 4.1e9 * unit);
@@ -132,8 +131,8 @@ fn time_of(column: &ColumnFacts) -> Option<Role> {
     Some(Role::Time { format: None, parts })
 }
 
-/// Numbers that count or measure something, or names of things.
-fn of_integers(column: &ColumnFacts, is_unique: bool) -> Role {
+/// Distinguishes integers that count or measure from identifiers.
+fn integer_role(column: &ColumnFacts, is_unique: bool) -> Role {
     if is_unique && (is_id_name(&column.name) || column.is_sorted) {
         return Role::LeftOut(LeftOut::Unique);
     }
@@ -146,7 +145,7 @@ fn of_integers(column: &ColumnFacts, is_unique: bool) -> Role {
     number(column, NumberForm::Plain)
 }
 
-/// Whether a name says that its values are names.
+/// Whether a column's name suggests identifiers.
 fn is_id_name(name: &str) -> bool {
     const ENDS: [&str; 11] = [
         "id", "_no", "code", "zip", "zipcode", "key", "category", "type", "group", "region", "sku",
@@ -172,12 +171,12 @@ fn number(column: &ColumnFacts, form: NumberForm) -> Role {
 }
 
 impl Role {
-    /// Whether the model takes it.
+    /// Whether the model uses the column.
     pub fn is_used(&self) -> bool {
         !matches!(self, Self::LeftOut(_))
     }
 
-    /// Whether it is a dense input.
+    /// Whether the column is a dense input.
     pub fn is_dense(&self) -> bool {
         matches!(self, Self::Number { .. } | Self::Time { .. })
     }
@@ -186,7 +185,7 @@ impl Role {
         matches!(self, Self::Time { .. })
     }
 
-    /// Whether it has a table.
+    /// Whether the column has a table.
     pub fn is_category(&self) -> bool {
         match self {
             Self::Category { .. } | Self::List { .. } => true,
@@ -195,7 +194,7 @@ impl Role {
         }
     }
 
-    /// Whether its categories are whole numbers.
+    /// Whether its categories are integers.
     pub fn is_integer(&self) -> bool {
         match self {
             Self::Category { is_integer } | Self::List { is_integer, .. } => *is_integer,
@@ -204,7 +203,7 @@ impl Role {
         }
     }
 
-    /// How many categories its table is for.
+    /// Returns the number of categories.
     pub fn categories(&self, facts: &ColumnFacts) -> u64 {
         match (self, &facts.list) {
             (Self::List { .. }, Some(list)) => list.distinct,
@@ -212,7 +211,8 @@ impl Role {
         }
     }
 
-    /// Whether most of its categories occur once: a row of their own would learn from one sample.
+    /// Whether most of its categories occur once. A separate row for each would learn from one
+    /// sample.
     pub fn is_mostly_rare(&self, facts: &ColumnFacts) -> bool {
         let once = match (self, &facts.list) {
             (Self::List { .. }, Some(list)) => list.once,
@@ -221,7 +221,7 @@ impl Role {
         2 * once > self.categories(facts)
     }
 
-    /// What it is called.
+    /// Returns the role as text.
     pub fn name(&self) -> &'static str {
         match self {
             Self::LeftOut(_) => "left out",
@@ -233,7 +233,7 @@ impl Role {
         }
     }
 
-    /// Why.
+    /// Returns the reason for the role as text.
     pub fn reason(&self, facts: &ColumnFacts) -> String {
         let categories = count(self.categories(facts));
         match self {

@@ -49,7 +49,7 @@ fn wish() -> Wish {
     Wish { name: "x".to_owned(), train: vec!["x.csv".to_owned()], ..Wish::default() }
 }
 
-/// What each column is for, by a proposal that is a valid configuration.
+/// Returns the use of each column. Checks that the proposal is a valid configuration.
 fn roles(columns: Vec<ColumnFacts>) -> Vec<String> {
     let proposal = propose(&file(columns), &wish()).unwrap();
     JobConfig::parse(&proposal.text, &[])
@@ -58,7 +58,7 @@ fn roles(columns: Vec<ColumnFacts>) -> Vec<String> {
 }
 
 #[test]
-fn columns_are_used_by_what_they_hold() {
+fn column_roles_depend_on_values() {
     let money = amounts("price", NumberForm::Money);
     let comma = amounts("preis", NumberForm::DecimalComma);
     let times = TimeFacts {
@@ -114,21 +114,21 @@ fn columns_are_used_by_what_they_hold() {
 }
 
 #[test]
-fn the_label_is_found_or_asked_for() {
+fn label_is_detected_or_an_error() {
     let binary = |name: &str| ColumnFacts { name: name.to_owned(), ..label() };
-    let of = |columns: Vec<ColumnFacts>| {
+    let label_of = |columns: Vec<ColumnFacts>| {
         propose(&file(columns), &wish()).map(|proposal| proposal.uses[0].column.clone())
     };
     let city = || column("city", 40);
-    assert_eq!(of(vec![city(), binary("a"), binary("target")]), Ok("target".to_owned()));
-    assert_eq!(of(vec![binary("a"), city(), binary("b")]), Ok("b".to_owned()));
-    assert_eq!(of(vec![city(), binary("a"), city()]).as_deref(), Ok("a"));
-    let asked = of(vec![city(), binary("a"), binary("b"), column("d", 9)]);
+    assert_eq!(label_of(vec![city(), binary("a"), binary("target")]), Ok("target".to_owned()));
+    assert_eq!(label_of(vec![binary("a"), city(), binary("b")]), Ok("b".to_owned()));
+    assert_eq!(label_of(vec![city(), binary("a"), city()]).as_deref(), Ok("a"));
+    let asked = label_of(vec![city(), binary("a"), binary("b"), column("d", 9)]);
     let candidates = vec!["a".to_owned(), "b".to_owned()];
     assert!(
         matches!(asked, Err(ProposalError::NoLabel { candidates: got, .. }) if got == candidates)
     );
-    assert!(matches!(of(vec![label(), column("c", 1)]), Err(ProposalError::NoInputs { .. })));
+    assert!(matches!(label_of(vec![label(), column("c", 1)]), Err(ProposalError::NoInputs { .. })));
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn ratings_and_words_become_classes() {
 }
 
 #[test]
-fn counts_are_clicks_from_one_on_and_ratings_are_not() {
+fn counts_are_positive_from_one_and_ratings_are_not() {
     let values = |zeros: u64| vec![("0".to_owned(), zeros), ("4".to_owned(), ROWS - zeros)];
     let text =
         |label: ColumnFacts| propose(&file(vec![label, column("city", 40)]), &wish()).unwrap().text;
@@ -165,7 +165,7 @@ fn counts_are_clicks_from_one_on_and_ratings_are_not() {
 }
 
 #[test]
-fn whole_numbers_that_no_float_tells_apart_are_names_of_things() {
+fn integers_beyond_float_precision_are_identifiers() {
     let beyond = ColumnFacts {
         large_integers: ROWS,
         integers_beyond_64_bits: ROWS,
@@ -178,7 +178,7 @@ fn whole_numbers_that_no_float_tells_apart_are_names_of_things() {
 }
 
 #[test]
-fn messages_are_short_however_many_columns_there_are() {
+fn messages_are_short_with_many_columns() {
     let columns: Vec<ColumnFacts> = (0..9000).map(|at| column(&format!("c{at}"), 9)).collect();
     let error = propose(&file(columns), &wish()).unwrap_err().to_string();
     assert!(error.len() < 600 && error.ends_with("… (9,000 in all)"), "{error}");

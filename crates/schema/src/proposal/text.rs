@@ -1,4 +1,4 @@
-//! A proposal as commented TOML.
+//! Formats a proposal as commented TOML.
 
 use std::fmt::Write as _;
 
@@ -17,10 +17,11 @@ fn list(items: &[String]) -> String {
     format!("[{}]", quoted.join(", "))
 }
 
-/// The whole file.
-pub fn written(
+/// Formats the complete file.
+pub fn format_config(
     facts: &FileFacts,
-    (label, inputs): (&PlannedLabel, &[Input<'_>]),
+    label: &PlannedLabel,
+    inputs: &[Input<'_>],
     plan: &ProposalPlan,
     wish: &Wish,
 ) -> String {
@@ -29,11 +30,11 @@ pub fn written(
     model(&mut out, inputs, plan, wish);
     training(&mut out, plan);
     data(&mut out, facts, plan, wish);
-    columns(&mut out, facts, (label, inputs), plan);
+    columns(&mut out, facts, label, inputs, plan);
     out
 }
 
-/// Adds a line. Writing to a `String` does not fail.
+/// Appends a line. Writing to a `String` cannot fail.
 fn line(out: &mut String, text: std::fmt::Arguments<'_>) {
     let _ = writeln!(out, "{text}");
 }
@@ -135,16 +136,17 @@ fn training(out: &mut String, plan: &ProposalPlan) {
     line!(out);
 }
 
-/// Weight decay per sample where tables are the whole model. On the file of
-/// `bench/compare/user_item.py` (seeds 1 to 3 of data and weights) 0.03 left a third of the runs on
-/// the saddle where all rows are 0; 0.0215 leaves none, and 0.015 learns more by heart.
+/// Weight decay per sample if tables are the whole model. On the file of
+/// `bench/compare/user_item.py` (seeds 1 to 3 of data and weights), 0.03 left a third of the runs
+/// at the saddle point where all rows are 0. With 0.0215 no run stays there, and with 0.015
+/// overfitting is stronger.
 const DECAY: f64 = 0.0215;
-/// Learning rate of such tables. At 0.005 they learnt the training rows by heart before the rate
-/// had come down: on data seed 2, AUC 0.753 at the best checkpoint and 0.718 at the last, means of
-/// three seeds of weights; at 0.002 it is 0.759 and 0.758.
+/// Learning rate of such tables. At 0.005 they overfitted before the rate had decayed: on data seed
+/// 2, the AUC was 0.753 at the best checkpoint and 0.718 at the last (mean of three weight seeds).
+/// At 0.002 it is 0.759 and 0.758.
 const TABLE_RATE: f64 = 0.002;
 
-/// The rules of tables and layers.
+/// Formats the optimizers of tables and layers.
 fn optimizer(out: &mut String, plan: &ProposalPlan) {
     if plan.constant.is_none() {
         line!(out, "sparse = {{ kind = \"adagrad\", learning_rate = 0.02 }}");
@@ -221,7 +223,8 @@ fn hold_out(out: &mut String, plan: &ProposalPlan) {
 fn columns(
     out: &mut String,
     facts: &FileFacts,
-    (label, inputs): (&PlannedLabel, &[Input<'_>]),
+    label: &PlannedLabel,
+    inputs: &[Input<'_>],
     plan: &ProposalPlan,
 ) {
     let mut keys = format!("column = {}", quoted(&facts.columns[label.at].name));
@@ -312,7 +315,7 @@ fn categorical(input: &Input<'_>, facts: &FileFacts, plan: &ProposalPlan) -> Str
     format!("{{ column = {column}{kind}{separator}{least} }}")
 }
 
-/// Why a column has a `min_count`.
+/// Explains why a column has a `min_count`.
 fn rare(input: &Input<'_>, plan: &ProposalPlan) -> &'static str {
     let is_rare = plan.exact_ids && input.role.is_mostly_rare(input.facts);
     if is_rare { " # most occur once, and share row 1" } else { "" }

@@ -1,5 +1,4 @@
-//! A written configuration against the keys there are: every problem at once, each with the line it
-//! is in.
+//! Checks a configuration against the reference. Reports all problems at once, each with its line.
 
 use std::collections::BTreeMap;
 
@@ -8,12 +7,12 @@ use toml::{Table, Value};
 
 use super::{ConfigKey, KEYS, Need, ValueKind, keys_of, listed, nearest};
 
-/// Lines of the keys of a text, by path as a person reads it.
+/// The line of each key in a text, by the path that messages show.
 #[derive(Default)]
 pub(crate) struct KeyLines(BTreeMap<String, usize>);
 
 impl KeyLines {
-    /// Of `text`; none where it is no TOML.
+    /// Parses `text`. The result is empty if it is not TOML.
     pub(crate) fn parse(text: &str) -> Self {
         let mut lines = Self::default();
         if let Ok(table) = DeTable::parse(text) {
@@ -23,7 +22,7 @@ impl KeyLines {
         lines
     }
 
-    /// Adds the keys of `table`, of a text whose lines end at `ends`.
+    /// Adds the keys of `table`. `ends` are the offsets of the line ends in the text.
     fn add(&mut self, section: &str, table: &DeTable<'_>, ends: &[usize]) {
         let line_of = |place: usize| 1 + ends.partition_point(|&end| end < place);
         for (key, value) in table {
@@ -47,8 +46,8 @@ impl KeyLines {
         }
     }
 
-    /// Forgets the key at `path`, whose value is no longer that of the text, and all entries of a
-    /// list that it is in.
+    /// Removes the key at `path`, whose value no longer comes from the text, and all entries of a
+    /// list that contains it.
     pub(crate) fn forget(&mut self, path: &str) {
         let list = |known: &String| {
             known.split_once('[').is_some_and(|(list, _)| path.starts_with(&format!("{list}.")))
@@ -56,8 +55,8 @@ impl KeyLines {
         self.0.retain(|known, _| !known.starts_with(path) && !list(known));
     }
 
-    /// ` (line 7)`, or nothing where there is no such key in the text.
-    fn of_key(&self, path: &str) -> String {
+    /// Formats ` (line 7)`, or nothing if the text has no such key.
+    fn line_note(&self, path: &str) -> String {
         self.0.get(path).map_or_else(String::new, |line| format!(" (line {line})"))
     }
 }
@@ -66,10 +65,10 @@ fn joined(section: &str, key: &str) -> String {
     if section.is_empty() { key.to_owned() } else { format!("{section}.{key}") }
 }
 
-/// Every problem of `table`.
+/// Returns all problems of `table`.
 pub(crate) fn check(table: &Table, lines: &KeyLines) -> Vec<String> {
     let mut found = KeyProblems { lines, missing: Vec::new(), wrong: Vec::new() };
-    found.section(table, ("", ""));
+    found.section(table, "", "");
     found.wrong.extend(found.missing);
     found.wrong
 }
@@ -81,11 +80,12 @@ struct KeyProblems<'a> {
 }
 
 impl KeyProblems<'_> {
-    /// The keys of one section; `path` as the reference has it, `shown` as a person reads it.
-    fn section(&mut self, table: &Table, (path, shown): (&str, &str)) {
+    /// Checks the keys of one section. `path` is its path in the reference, `shown` the one in
+    /// messages.
+    fn section(&mut self, table: &Table, path: &str, shown: &str) {
         for (name, value) in table {
             let here = joined(shown, name);
-            let line = self.lines.of_key(&here);
+            let line = self.lines.line_note(&here);
             match key_of(path, name) {
                 None => self.wrong.push(format!("{here}{line}: {}", unknown(path, name, table))),
                 Some(key) => match tag_problem(key, table) {
@@ -102,12 +102,13 @@ impl KeyProblems<'_> {
         }
     }
 
-    /// A key that is not there; of a section, what must be in it.
+    /// Reports a missing key. For a section, reports its required keys.
     fn missing(&mut self, key: &ConfigKey, here: &str) {
         let inside: Vec<&ConfigKey> =
             keys_of(key.path).filter(|inside| inside.need == Need::Always).collect();
         if key.kind != ValueKind::Section || inside.is_empty() {
-            let line = self.lines.of_key(here.rsplit_once('.').map_or("", |(section, _)| section));
+            let line =
+                self.lines.line_note(here.rsplit_once('.').map_or("", |(section, _)| section));
             let text = format!("{here} is missing{line}: expected {}", key.expected());
             let example = match key.kind {
                 ValueKind::Sections => format!(", such as {}", key.example),
@@ -122,12 +123,12 @@ impl KeyProblems<'_> {
     fn value(&mut self, key: &ConfigKey, value: &Value, here: &str) {
         let entry = format!("{}[]", key.path);
         match (key.kind, value) {
-            (ValueKind::Section, Value::Table(table)) => self.section(table, (key.path, here)),
+            (ValueKind::Section, Value::Table(table)) => self.section(table, key.path, here),
             (ValueKind::SectionPerName, Value::Table(table)) => {
                 for (name, value) in table {
                     let here = joined(here, name);
                     match value {
-                        Value::Table(table) => self.section(table, (&entry_of_name(key), &here)),
+                        Value::Table(table) => self.section(table, &entry_of_name(key), &here),
                         other => self.refuse("a section of keys".to_owned(), other, &here),
                     }
                 }
@@ -136,12 +137,12 @@ impl KeyProblems<'_> {
                 for (at, value) in entries.iter().enumerate() {
                     let here = format!("{here}[{at}]");
                     match value {
-                        Value::Table(table) => self.section(table, (&entry, &here)),
+                        Value::Table(table) => self.section(table, &entry, &here),
                         other => self.refuse("an entry { … }".to_owned(), other, &here),
                     }
                 }
             }
-            // None but a stand-in for missing ids may be below 0; those have no range.
+            // Only placeholders for missing ids may be negative, and those have no range.
             (_, Value::Integer(..0)) if !key.range.is_empty() => {
                 self.refuse(key.expected(), value, here);
             }
@@ -151,7 +152,7 @@ impl KeyProblems<'_> {
     }
 
     fn refuse(&mut self, expected: String, got: &Value, here: &str) {
-        let line = self.lines.of_key(here);
+        let line = self.lines.line_note(here);
         let hint = match got {
             Value::String(text) => close_choice(&expected, text),
             _ => String::new(),
@@ -164,14 +165,14 @@ fn entry_of_name(key: &ConfigKey) -> String {
     format!("{}.*", key.path)
 }
 
-/// `; did you mean "adam"?` where a choice is near.
+/// Formats `; did you mean "adam"?` if a choice is similar.
 fn close_choice(expected: &str, got: &str) -> String {
     let choices = expected.split('"').skip(1).step_by(2);
     let near = nearest(got, choices);
     near.map_or_else(String::new, |near| format!("; did you mean {near:?}?"))
 }
 
-/// The key `name` of `section`; also by the name that earlier versions had for it.
+/// Finds the key `name` in `section`, including names of earlier versions.
 fn key_of(section: &str, name: &str) -> Option<&'static ConfigKey> {
     let name = match (section, name) {
         ("data.ids", "threshold") => "min_count",
@@ -180,7 +181,7 @@ fn key_of(section: &str, name: &str) -> Option<&'static ConfigKey> {
     keys_of(section).find(|key| key.name() == name)
 }
 
-/// The value of the section's `kind` or `mode`.
+/// Returns the value of the section's `kind` or `mode`.
 fn tag(table: &Table) -> Option<&str> {
     ["kind", "mode"].iter().find_map(|name| table.get(*name)).and_then(Value::as_str)
 }
@@ -193,7 +194,7 @@ fn is_required(key: &ConfigKey, table: &Table) -> bool {
     }
 }
 
-/// A key that belongs to another kind of its section.
+/// Describes a key that belongs to another kind of its section.
 fn tag_problem(key: &ConfigKey, table: &Table) -> Option<String> {
     let Need::With { tag: of, .. } = key.need else { return None };
     let got = tag(table).filter(|got| *got != of)?;
@@ -242,7 +243,7 @@ fn is_integer(value: &Value) -> bool {
     value.is_integer()
 }
 
-/// A value as a message shows it.
+/// Formats a value for messages.
 fn shown(value: &Value) -> String {
     const SHOWN: usize = 60;
     let text = match value {

@@ -1,15 +1,15 @@
-//! Overrides of a configuration: which key a short one means, and where its value goes. Entries of
-//! lists are reached by their name.
+//! Applies overrides: finds the key that a short name refers to, and sets its value. Entries of
+//! lists are addressed by name.
 
 use toml::{Table, Value};
 
 use super::{ConfigKey, KEYS, ValueKind, find, listed, nearest};
 use crate::pattern;
 
-/// Puts `value` at `key` of `table`; the whole path of the key.
+/// Sets `key` of `table` to `value`. Returns the full path of the key.
 ///
 /// # Errors
-/// What is wrong with the key.
+/// A description of the problem with the key.
 pub(crate) fn set(table: &mut Table, key: &str, value: &str) -> Result<String, String> {
     let mut path: Vec<&str> = key.split('.').collect();
     if path.iter().any(|part| part.is_empty()) {
@@ -45,7 +45,7 @@ pub(crate) fn set(table: &mut Table, key: &str, value: &str) -> Result<String, S
     Ok(path.join("."))
 }
 
-/// The one key that a short one means.
+/// Finds the only key that a short name can refer to.
 fn meant(key: &str) -> Result<&'static ConfigKey, String> {
     let is_single = |known: &&&ConfigKey| !known.path.contains(['[', '*']);
     let found = find(key);
@@ -73,7 +73,7 @@ fn paths(keys: &[&ConfigKey]) -> String {
     listed(&keys.iter().map(|key| key.path.to_owned()).collect::<Vec<_>>())
 }
 
-/// A name of a key of the entries of `list`.
+/// Returns a key of the entries of `list`, as an example.
 fn first_key(list: &str) -> &'static str {
     let entry = format!("{list}[]");
     let key = super::keys_of(&entry).nth(1);
@@ -86,8 +86,8 @@ fn empty(path: &[&str]) -> Value {
     if is_list { Value::Array(Vec::new()) } else { Value::Table(Table::new()) }
 }
 
-/// The entry of a list that has `name`, or this place. An entry that stands for many is taken
-/// apart.
+/// Returns the entry of a list with this `name` or index. An entry that defines several is expanded
+/// first.
 fn entry_named<'a>(
     entries: &'a mut Vec<Value>,
     name: &str,
@@ -125,7 +125,7 @@ fn entry_named<'a>(
     entries[at].as_table_mut().ok_or_else(|| format!("{list}[{at}] is not an entry {{ … }}"))
 }
 
-/// What the value at `path` is, if it is a known key.
+/// Returns the type of the value at `path`, if it is a known key.
 fn kind_of(path: &[&str]) -> Option<ValueKind> {
     let fits = |key: &&ConfigKey| {
         let known: Vec<&str> = key
@@ -142,7 +142,7 @@ fn kind_of(path: &[&str]) -> Option<ValueKind> {
     KEYS.iter().find(fits).map(|key| key.kind)
 }
 
-/// A value is TOML; what is not TOML is taken as text, and so is everything where text belongs.
+/// Parses a value as TOML. Anything else is text, and so are all values of keys that expect text.
 fn value_of(kind: Option<ValueKind>, text: &str) -> Value {
     let parsed = toml::from_str::<Table>(&format!("value = {text}"));
     let value = parsed.ok().and_then(|mut table| table.remove("value"));

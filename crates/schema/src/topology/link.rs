@@ -1,13 +1,13 @@
-//! What a message takes by its size. A longer message never arrives earlier.
+//! The time of a message by its size. A longer message never takes less time.
 
 use serde::Serialize;
 
 use super::HardwareSpec;
 
-/// A message of nothing, between V100s with NVLink.
+/// Time of an empty message between V100s with NVLink.
 const ALPHA_NS: f64 = 7_000.0;
-/// Bytes that a rank of eight sent, and nanoseconds: seven eighths of the payload of all-to-alls,
-/// then 1.75 times that of all-reduces.
+/// Bytes sent by a rank of eight, and the time in nanoseconds. First come seven eighths of the
+/// payload of all-to-alls, then 1.75 times that of all-reduces.
 const SENT_NS: [(f64, f64); 5] = [
     (168.0, 7_000.0),
     (11_872.0, 7_000.0),
@@ -15,10 +15,11 @@ const SENT_NS: [(f64, f64); 5] = [
     (1_588_720.0, 69_000.0),
     (2_759_687.0, 86_000.0),
 ];
-/// Share of a data sheet's bandwidth that large messages are taken to reach.
+/// Assumed share of a data sheet's bandwidth that large messages reach.
 const REACHED: f64 = 0.8;
 
-/// What joins the devices of a host, and bytes per nanosecond of a direction by data sheets.
+/// Returns the link between the devices of a host, and its bandwidth per direction from data
+/// sheets, in bytes per nanosecond.
 fn fabric(key: &str) -> (&'static str, f64) {
     match key {
         "v100-sxm2" => ("NVLink", 150.0),
@@ -31,40 +32,40 @@ fn fabric(key: &str) -> (&'static str, f64) {
     }
 }
 
-/// Why times of messages make no link.
+/// Measured times do not define a link.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum LinkError {
-    /// No sizes at all.
+    /// There are no measurements.
     #[error("link: expected sizes with their times, got none")]
     Empty,
-    /// A size or time that is none.
+    /// A size or time is invalid.
     #[error(
         "link: expected sizes above 0 in rising order and times above 0, got {bytes} B in {ns} ns"
     )]
     Point { bytes: f64, ns: f64 },
 }
 
-/// A link: `α + size ÷ BW(size)`, as a rising line through measured sizes.
+/// A link with the time `α + size ÷ BW(size)`, interpolated between measured sizes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Link {
-    /// What an empty message takes.
+    /// Time of an empty message.
     alpha_ns: f64,
-    /// Bytes and nanoseconds, both rising.
+    /// Bytes and nanoseconds, both ascending.
     points: Vec<(f64, f64)>,
-    /// Where the times are from.
+    /// Source of the times.
     source: String,
 }
 
 impl Link {
-    /// Through measured sizes. Times that fall with the size are raised to the one before.
+    /// Creates a link from measurements. A time below that of a smaller size is raised to it.
     ///
     /// # Errors
-    /// [`LinkError`]
+    /// [`LinkError`] if a size or time is invalid.
     pub fn new(points: &[(f64, f64)], source: &str) -> Result<Self, LinkError> {
         let mut rising: Vec<(f64, f64)> = Vec::new();
         for &(bytes, ns) in points {
             let (last_bytes, last_ns) = rising.last().copied().unwrap_or((0.0, 0.0));
-            // Written so that what is not a number is refused too.
+            // The condition is negated so that NaN is rejected too.
             if !(bytes > last_bytes && ns > 0.0 && bytes.is_finite() && ns.is_finite()) {
                 return Err(LinkError::Point { bytes, ns });
             }
@@ -74,10 +75,11 @@ impl Link {
         Ok(Self { alpha_ns: first.1, points: rising, source: source.to_owned() })
     }
 
-    /// Between devices of one host, by what each rank sends to the others.
+    /// Returns the link between devices of one host. Sizes are the bytes that each rank sends to
+    /// the others.
     ///
-    /// Measured up to 2.8 MB on V100s with NVLink; beyond that, 0.8 of the bandwidth that data
-    /// sheets say of a direction. Devices without NVLink share PCIe from the start.
+    /// Measured up to 2.8 MB on V100s with NVLink. Beyond that, 0.8 of the data sheets' bandwidth
+    /// per direction is assumed. Devices without NVLink use PCIe for all sizes.
     #[must_use]
     pub fn within(device: &HardwareSpec) -> Self {
         let (fabric, gb_per_s) = fabric(&device.key);
@@ -94,7 +96,7 @@ impl Link {
         Self { alpha_ns: ALPHA_NS, points, source }
     }
 
-    /// Between hosts: 100 Gbit/s and 15 µs, which is not measured.
+    /// Returns the link between hosts: 100 Gbit/s and 15 µs, which is assumed, not measured.
     #[must_use]
     pub fn network() -> Self {
         let bytes_per_ns = 12.5;
@@ -104,7 +106,7 @@ impl Link {
         Self { alpha_ns: 15_000.0, points, source: source.to_owned() }
     }
 
-    /// What a message takes; never less than a shorter one.
+    /// Returns the time of a message, never less than that of a shorter one.
     #[must_use]
     pub fn ns(&self, bytes: f64) -> f64 {
         let mut before = (0.0, self.alpha_ns);
@@ -114,20 +116,20 @@ impl Link {
             }
             before = point;
         }
-        // Beyond the largest size its bandwidth stays.
+        // Above the largest size, its bandwidth is used.
         let last = self.points.len() - 1;
         let from = if last == 0 { (0.0, self.alpha_ns) } else { self.points[last - 1] };
         let slope = (before.1 - from.1) / (before.0 - from.0);
         before.1 + slope * (bytes - before.0)
     }
 
-    /// What an empty message takes.
+    /// Returns the time of an empty message.
     #[must_use]
     pub fn alpha_ns(&self) -> f64 {
         self.alpha_ns
     }
 
-    /// Where the times are from.
+    /// Returns the source of the times.
     #[must_use]
     pub fn source(&self) -> &str {
         &self.source

@@ -1,4 +1,4 @@
-//! Devices with what their makers say and what benchmarks reached.
+//! Known devices, with the makers' specifications and benchmark results.
 
 use std::borrow::Cow;
 
@@ -7,7 +7,7 @@ use super::{Flops, HardwareSpec};
 const GIB: u64 = 1 << 30;
 const MIB: u64 = 1 << 20;
 
-/// All known devices, the older first within each maker.
+/// All known devices, oldest first within each maker.
 pub const HARDWARE: [HardwareSpec; 14] = [
     HardwareSpec {
         key: Cow::Borrowed("p4"),

@@ -1,9 +1,9 @@
-//! Names of hardware, and links that never give time back.
+//! Tests of hardware names, and of links whose times never decrease.
 
 use super::{HARDWARE, HardwareError, Link, LinkError, Topology, hardware};
 
 #[test]
-fn an_unknown_device_is_answered_with_the_nearest_names() {
+fn unknown_device_error_lists_similar_names() {
     let error = hardware("v10").unwrap_err();
     let HardwareError::Unknown { near, .. } = &error else { panic!("{error}") };
     assert_eq!(near[0], "v100");
@@ -17,7 +17,7 @@ fn topologies_are_hosts_times_devices() {
     assert_eq!(shape("h100"), Ok(("h100".into(), 1, 1)));
     assert_eq!(shape("h100x8"), Ok(("h100".into(), 1, 8)));
     assert_eq!(shape("4xh100x8"), Ok(("h100".into(), 4, 8)));
-    // An `x` within the name, and one at its end.
+    // An `x` inside the name, and one at its end.
     assert_eq!(shape("titan-xpx2"), Ok(("titan-xp".into(), 1, 2)));
     assert_eq!(shape("2xmi300xx8"), Ok(("mi300x".into(), 2, 8)));
     for text in ["h100x0", "0xh100x8", "h100x99999999999"] {
@@ -27,7 +27,7 @@ fn topologies_are_hosts_times_devices() {
 }
 
 #[test]
-fn rows_say_where_they_are_from_and_stay_below_their_peaks() {
+fn rows_have_sources_and_stay_below_their_peaks() {
     for row in &HARDWARE {
         assert!(!row.source.is_empty() && row.peak.f32 > 1e12 && row.multiprocessors > 0);
         assert!(row.dram_sustained.is_none_or(|reached| reached < row.dram), "{}", row.key);
@@ -37,7 +37,7 @@ fn rows_say_where_they_are_from_and_stay_below_their_peaks() {
 }
 
 #[test]
-fn a_longer_message_never_arrives_earlier() {
+fn longer_messages_never_take_less_time() {
     let falling = Link::new(&[(1e3, 9e3), (1e4, 7e3), (1e6, 1e5)], "made up").unwrap();
     let within = HARDWARE.iter().map(Link::within);
     for link in [falling, Link::network()].into_iter().chain(within) {
@@ -51,7 +51,7 @@ fn a_longer_message_never_arrives_earlier() {
 }
 
 #[test]
-fn large_messages_take_what_the_fabric_reaches() {
+fn large_messages_reach_the_assumed_bandwidth() {
     let gb_per_s = |key: &str| {
         let link = Link::within(hardware(key).unwrap());
         1e9 / (link.ns(2e9) - link.ns(1e9))

@@ -1,6 +1,7 @@
-//! Any bytes through every reader of texts: none may panic, loop or read out of bounds.
+//! Feeds arbitrary bytes to all text readers. None of them may panic, loop or read out of bounds.
 //!
-//! `cargo +nightly fuzz run read` in `crates/trace`, with some small traces as its first corpus.
+//! Run `cargo +nightly fuzz run read` in `crates/trace`, with some small traces as the initial
+//! corpus.
 
 #![no_main]
 

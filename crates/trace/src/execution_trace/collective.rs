@@ -1,47 +1,46 @@
-//! The data a collective moves, from a node's attributes or, in older schemas, its inputs.
+//! The data a collective moves, taken from a node's attributes or, in older schemas, from its
+//! inputs.
 
 use super::value::{Argument, NodeTensor, TraceValue};
 use crate::store::{StringId, Strings};
 
-/// What a collective moves and among whom. Texts are empty, numbers `None` where unknown.
+/// The message of a collective and its process group. Unknown texts are empty, unknown numbers are
+/// `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeCollective {
     /// `allreduce`, `all_to_allv`, `wait`, …
     pub name: StringId,
-    /// Type of an element.
+    /// Element type, as PyTorch spells it.
     pub dtype: StringId,
-    /// Elements this rank puts in.
+    /// Elements this rank sends.
     pub elements_in: Option<u64>,
-    /// Elements this rank gets out.
+    /// Elements this rank receives.
     pub elements_out: Option<u64>,
-    /// Elements to each peer; empty if all are alike.
+    /// Elements sent to each peer; empty if all peers get the same number.
     pub splits_in: Vec<u64>,
-    /// Elements from each peer; empty if all are alike.
+    /// Elements received from each peer; empty if all peers send the same number.
     pub splits_out: Vec<u64>,
-    /// This rank's number in the group.
     pub rank: Option<u32>,
-    /// Number that joins a collective to its `wait`.
+    /// Matches a collective to its `wait`.
     pub request: Option<u64>,
-    /// Name of the process group.
     pub group: StringId,
-    /// Description of the process group.
     pub group_description: StringId,
-    /// Ranks that take part.
     pub group_size: Option<u32>,
-    /// First member of the group, by its number in the job.
+    /// Global rank of the group's first member.
     pub rank_start: Option<u32>,
-    /// Distance of the members.
+    /// Difference between the global ranks of neighboring members.
     pub rank_stride: Option<u32>,
 }
 
 impl NodeCollective {
-    /// The name of the nodes that record collectives.
+    /// Name of the nodes that record collectives.
     pub const RECORD: &str = "record_param_comms";
 
-    /// What a node named [`Self::RECORD`] records, by its inputs, outputs and attributes.
+    /// Decodes a node named [`Self::RECORD`] from its inputs, outputs and attributes.
     ///
-    /// Inputs are, in every schema: tensors, request, process group, rank, name, splits in and out,
-    /// then up to three numbers of which the last is the group's size.
+    /// The order of the inputs is the same in every schema: tensors, request, process group, rank,
+    /// name, input splits, output splits, then up to three numbers, the last of which is the group
+    /// size.
     pub fn recorded(
         inputs: &[Argument],
         outputs: &[Argument],
@@ -78,7 +77,7 @@ impl NodeCollective {
         found
     }
 
-    /// Attributes, where there are any, say more than inputs.
+    /// Overwrites a value with an attribute, which is more precise than the inputs.
     fn set(&mut self, name: &str, value: &TraceValue) {
         let text = value.text();
         match name {
@@ -100,7 +99,7 @@ fn tensors(values: &[Argument]) -> Vec<NodeTensor> {
     values.iter().flat_map(|value| value.value.tensors()).cloned().collect()
 }
 
-/// A group is a handle in old schemas, a pair of name and description in new ones.
+/// Old schemas store a handle of the group, new ones a pair of name and description.
 fn group_name(value: &TraceValue, strings: &mut Strings) -> StringId {
     match value {
         TraceValue::Text(name) => *name,
@@ -112,7 +111,7 @@ fn group_name(value: &TraceValue, strings: &mut Strings) -> StringId {
     }
 }
 
-/// The request is a number, or the first of a list.
+/// The request is a number, or the first element of a list.
 fn request(value: &TraceValue) -> &TraceValue {
     value.list().first().unwrap_or(value)
 }

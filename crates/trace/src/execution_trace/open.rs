@@ -1,20 +1,21 @@
-//! Paths to execution traces: their files, and their ranks.
+//! Finds the execution traces under a path and assigns their ranks.
 
 use std::path::Path;
 
 use super::{ExecutionTrace, read_text};
 use crate::Error;
 use crate::open::document::{self, DocumentFormat};
-use crate::open::{has_ending, looks_like};
+use crate::open::{has_extension, looks_like};
 
-/// Reads all execution traces of a file, an archive or a folder, ordered by rank.
+/// Reads all execution traces in a file, an archive or a folder, ordered by rank.
 ///
 /// # Errors
-/// [`Error::Read`] for what cannot be read; [`Error::Empty`] and [`Error::NotATrace`] for a file
-/// that is no execution trace; [`Error::NoTraces`] for a folder or an archive without any.
+/// [`Error::Read`] if a file cannot be read; [`Error::Empty`] and [`Error::NotATrace`] if `path`
+/// names a file that is not an execution trace; [`Error::NoTraces`] for a folder or an archive
+/// without one.
 pub fn read(path: &Path) -> Result<Vec<ExecutionTrace>, Error> {
     let format = DocumentFormat {
-        wanted: |name| has_ending(name, &[".json"]),
+        wanted: |name| has_extension(name, &[".json"]),
         read: |text| match read_text(text) {
             Ok(trace) if !trace.nodes.is_empty() || !trace.schema.is_empty() => Ok(trace),
             _ => Err(format!("got {}", looks_like(text))),
@@ -23,7 +24,7 @@ pub fn read(path: &Path) -> Result<Vec<ExecutionTrace>, Error> {
     };
     let mut traces = document::read(path, &format)?;
     let claims: Vec<_> = traces.iter().map(|one| (one.origin.clone(), claim(one))).collect();
-    for (trace, (rank, losses)) in traces.iter_mut().zip(document::number(&claims)) {
+    for (trace, (rank, losses)) in traces.iter_mut().zip(document::assign_ranks(&claims)) {
         trace.rank = rank;
         trace.losses.append(losses);
     }
@@ -31,7 +32,7 @@ pub fn read(path: &Path) -> Result<Vec<ExecutionTrace>, Error> {
     Ok(traces)
 }
 
-/// This rank's number in the largest group it communicates in.
+/// The rank that the trace itself claims: its number in the largest group it communicates in.
 fn claim(trace: &ExecutionTrace) -> Option<u32> {
     let collectives = trace.nodes.iter().filter_map(|node| node.collective.as_deref());
     let numbered = collectives.filter(|collective| collective.rank.is_some());

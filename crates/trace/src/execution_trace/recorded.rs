@@ -1,4 +1,5 @@
-//! The execution trace of one rank in memory. Knows no file format and no nesting.
+//! The execution trace of one rank in memory, independent of file formats. Nesting is derived
+//! separately, by [`NodeForest`](super::NodeForest).
 
 use std::collections::BTreeMap;
 
@@ -6,44 +7,42 @@ use super::collective::NodeCollective;
 use super::node::{Node, ProcessGroup};
 use crate::store::{Losses, StringId, Strings, TraceOrigin};
 
-/// One rank's execution trace: the nodes of one file.
+/// One rank's execution trace: the nodes of one file, with all texts interned in `strings`.
 #[derive(Clone, Debug, Default)]
 pub struct ExecutionTrace {
-    /// The rank: from the collectives, else the file's name, else its place among the files.
+    /// Taken from the collectives, else from the file's name, else from its position among the
+    /// files.
     pub rank: u32,
-    /// Where it came from; empty for a text that was never a file.
+    /// Source file; empty for a text that was never in a file.
     pub origin: TraceOrigin,
     /// Such as `1.1.1-chakra.0.0.4`; empty if the file has none.
     pub schema: String,
     pub pid: Option<u64>,
-    /// Begin of the recording, `YYYY-MM-DD HH:MM:SS` in the writer's time zone.
+    /// Start of the recording, `YYYY-MM-DD HH:MM:SS` in the writer's time zone.
     pub time: String,
-    /// Begin of the recording, milliseconds of the host's steady clock.
+    /// Start of the recording, in milliseconds of the host's monotonic clock.
     pub start_ms: Option<i64>,
-    /// End of the recording, milliseconds of the host's steady clock; `None` if it was cut off.
+    /// End of the recording on the same clock; `None` if the recording was cut off.
     pub finish_ms: Option<i64>,
-    /// Every name and text, once.
     pub strings: Strings,
-    /// The nodes, in the order of the file: a node follows those inside it. No id occurs twice.
+    /// In file order: children come before their parent. Ids are unique.
     pub nodes: Vec<Node>,
-    /// The process groups the job wrote down.
     pub groups: Vec<ProcessGroup>,
-    /// What could not be read.
     pub losses: Losses,
 }
 
 impl ExecutionTrace {
-    /// The name of a node.
+    /// Returns the name of a node.
     pub fn name(&self, node: &Node) -> &str {
         self.text(node.name)
     }
 
-    /// A text by its id.
+    /// Looks up an interned text.
     pub fn text(&self, id: StringId) -> &str {
         self.strings.get(id)
     }
 
-    /// The nodes of each thread but the roots, in order of execution.
+    /// Groups the nodes by thread, in order of execution. The roots are left out.
     pub fn threads(&self) -> BTreeMap<u64, Vec<u32>> {
         let mut threads: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
         for (at, node) in self.nodes.iter().enumerate() {
@@ -57,15 +56,15 @@ impl ExecutionTrace {
         threads
     }
 
-    /// Whether a node is a root that stands for the process or a thread, and for no work.
+    /// Whether a node only stands for the process or a thread, and not for work.
     pub fn is_root(&self, node: &Node) -> bool {
         let name = self.name(node);
         let kind = name.strip_prefix("[pytorch|profiler|").and_then(|rest| rest.split_once('|'));
         matches!(kind, Some((_, "process]" | "thread]")))
     }
 
-    /// Whether a node is an operator: it has a schema and is no communication wrapper, records a
-    /// collective, or is a Triton kernel.
+    /// Whether a node is an operator. Three kinds qualify: nodes with a schema that are not `c10d`
+    /// wrappers, recorded collectives, and Triton kernels.
     ///
     /// # Source
     /// `Node.is_op` of facebookresearch/param, `et_replay`.

@@ -1,11 +1,12 @@
-//! The nesting of nodes: parents, children, threads, and which nodes are top-level.
+//! The nesting of nodes: parents, children, and which nodes are top-level.
 
 use std::collections::HashMap;
 
 use super::node::{Node, RecordScope};
 use super::recorded::ExecutionTrace;
 
-/// The nodes of an execution trace as a forest. Places are those in [`ExecutionTrace::nodes`].
+/// The nodes of an execution trace as a forest. Nodes are identified by their index in
+/// [`ExecutionTrace::nodes`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeForest {
     parents: Vec<Option<u32>>,
@@ -17,8 +18,8 @@ pub struct NodeForest {
 }
 
 impl NodeForest {
-    /// The forest of these nodes. A node whose parent does not exist is a root, and so is the node
-    /// with the smallest id of each ring of parents.
+    /// Builds the forest. Two kinds of nodes become roots: those whose parent does not exist, and
+    /// the node with the smallest id of each cycle of parents.
     ///
     /// # Cost
     /// `O(n log n)`.
@@ -35,40 +36,40 @@ impl NodeForest {
             // The process is its own parent.
             parents.push(parent.filter(|parent| *parent != at as u32));
         }
-        let cyclic = cut_rings(nodes, &mut parents);
+        let cyclic = cut_cycles(nodes, &mut parents);
         let (first_child, children) = children(nodes, &parents);
         let outside_in = outside_in(&parents, &first_child, &children);
         Self { parents, first_child, children, outside_in, dangling, cyclic }
     }
 
-    /// The node around a node.
+    /// Returns the enclosing node.
     pub fn parent(&self, node: u32) -> Option<u32> {
         self.parents[node as usize]
     }
 
-    /// The nodes directly inside a node, in order of execution.
+    /// Returns the direct children in order of execution.
     pub fn children(&self, node: u32) -> &[u32] {
         let [from, to] = [0, 1].map(|next| self.first_child[node as usize + next] as usize);
         &self.children[from..to]
     }
 
-    /// Nodes whose parent does not exist.
+    /// Returns the nodes whose parent does not exist in the trace.
     pub fn dangling(&self) -> &[u32] {
         &self.dangling
     }
 
-    /// Nodes that were cut from a ring of parents.
+    /// Returns the nodes that became roots because their parents form a cycle.
     pub fn cyclic(&self) -> &[u32] {
         &self.cyclic
     }
 
-    /// Nodes that are no label and lie in labels only, in the order of the file. What a trace of
-    /// events calls top-level.
+    /// Returns the nodes that are not labels and lie inside labels only, in file order. Trace
+    /// viewers call them top-level.
     pub fn below_labels(&self, trace: &ExecutionTrace) -> Vec<u32> {
         self.outermost(|at| trace.nodes[at as usize].scope != RecordScope::User)
     }
 
-    /// Operators that lie in no other operator, in the order of the file.
+    /// Returns the operators that are not nested in another operator, in file order.
     ///
     /// # Source
     /// facebookresearch/param, `et_replay`; see [`ExecutionTrace::is_operator`].
@@ -76,7 +77,7 @@ impl NodeForest {
         self.outermost(|at| trace.is_operator(&trace.nodes[at as usize]))
     }
 
-    /// The nodes a predicate takes that lie in no node it takes.
+    /// Selects the nodes that satisfy the predicate and have no ancestor that does.
     fn outermost(&self, takes: impl Fn(u32) -> bool) -> Vec<u32> {
         let mut is_covered = vec![false; self.parents.len()];
         let mut found = Vec::new();
@@ -93,8 +94,8 @@ impl NodeForest {
     }
 }
 
-/// Makes a root of one node of every ring, and says which.
-fn cut_rings(nodes: &[Node], parents: &mut [Option<u32>]) -> Vec<u32> {
+/// Cuts each cycle of parents at its smallest node, and returns these nodes.
+fn cut_cycles(nodes: &[Node], parents: &mut [Option<u32>]) -> Vec<u32> {
     const NEW: u32 = u32::MAX;
     let mut walk_of = vec![NEW; nodes.len()];
     let mut cut = Vec::new();
@@ -110,7 +111,7 @@ fn cut_rings(nodes: &[Node], parents: &mut [Option<u32>]) -> Vec<u32> {
         if walk_of[at as usize] != start || parents[at as usize].is_none() {
             continue;
         }
-        // The walk met itself: `at` lies on a ring.
+        // // The walk met itself: `at` lies on a cycle.
         let (mut smallest, mut next) = (at, parents[at as usize]);
         while let Some(member) = next.filter(|member| *member != at) {
             if nodes[member as usize].id < nodes[smallest as usize].id {
@@ -125,7 +126,8 @@ fn cut_rings(nodes: &[Node], parents: &mut [Option<u32>]) -> Vec<u32> {
     cut
 }
 
-/// Children of all nodes behind each other, by parent, then id; and where each node's begin.
+/// Lists the children of all nodes in one array, ordered by parent and then id, with the offset of
+/// each node's first child.
 fn children(nodes: &[Node], parents: &[Option<u32>]) -> (Vec<u32>, Vec<u32>) {
     let mut inside: Vec<(u32, u64, u32)> = parents
         .iter()
@@ -143,7 +145,7 @@ fn children(nodes: &[Node], parents: &[Option<u32>]) -> (Vec<u32>, Vec<u32>) {
     (first, inside.into_iter().map(|(.., at)| at).collect())
 }
 
-/// All nodes, each after the node around it.
+/// Orders all nodes so that each follows its parent.
 fn outside_in(parents: &[Option<u32>], first: &[u32], children: &[u32]) -> Vec<u32> {
     let roots = parents.iter().enumerate().filter(|(_, parent)| parent.is_none());
     let mut order: Vec<u32> = roots.map(|(at, _)| at as u32).collect();

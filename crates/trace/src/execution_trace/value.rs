@@ -1,57 +1,57 @@
-//! Inputs and outputs of an operator.
+//! Inputs and outputs of an operator, as values of PyTorch's types.
 
 use crate::store::StringId;
 
-/// An input or an output.
+/// One input or output of an operator.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Argument {
-    /// Type as the file has it, such as `Tensor(float)` or `GenericList[Int,Int]`.
+    /// Type as written in the file, such as `Tensor(float)` or `GenericList[Int,Int]`.
     pub kind: StringId,
     pub value: TraceValue,
 }
 
-/// A value of any type. Texts such as `<Stream>` stand for what cannot be written down.
+/// A value of any type. Placeholders such as `<Stream>` represent values that PyTorch cannot
+/// serialize.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TraceValue {
     None,
     Bool(bool),
     Int(i64),
-    /// An integer greater than `i64::MAX`, such as an address.
+    /// An integer above `i64::MAX`, such as an address.
     Unsigned(u64),
-    /// A real number; may be infinite or NaN.
+    /// May be infinite or NaN.
     Float(f64),
-    /// A text, a device, a data type.
+    /// Also devices and data types.
     Text(StringId),
     Tensor(Box<NodeTensor>),
-    /// A list or a tuple; PyTorch cuts lists off after 4096 elements.
+    /// A list or a tuple. PyTorch cuts lists off after 4096 elements.
     List(Vec<TraceValue>),
 }
 
-/// A tensor. Ids are reused after a tensor is freed: what joins a reader to its writer is the last
-/// write to the same storage.
+/// A tensor. Ids are reused after a tensor is freed. To find the writer of a tensor that is read,
+/// look for the last write to the same storage.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeTensor {
-    /// Of the tensor object.
+    /// Identifies the tensor object.
     pub id: u64,
-    /// Of the memory behind it; 0 for an undefined tensor.
+    /// Identifies the memory behind the tensor; 0 for an undefined tensor.
     pub storage: u64,
-    /// First element within the storage.
+    /// Index of the first element within the storage.
     pub offset: u64,
     pub elements: u64,
-    /// Bytes of an element.
+    /// Size of one element, in bytes.
     pub element_bytes: u64,
     /// Such as `cuda:3`; empty before schema 1.0.1 and for undefined tensors.
     pub device: StringId,
-    /// Type of an element, such as `float`, `long int`, `c10::Half`.
+    /// Element type, such as `float`, `long int`, `c10::Half`.
     pub dtype: StringId,
-    /// Sizes of the dimensions.
     pub shape: Box<[i64]>,
-    /// Strides in elements, from schema 1.1.1 on; else empty.
+    /// Strides in elements. Recorded since schema 1.1.1; empty before.
     pub strides: Box<[i64]>,
 }
 
 impl TraceValue {
-    /// The tensor, if it is one.
+    /// Returns the tensor, if the value is one.
     pub fn tensor(&self) -> Option<&NodeTensor> {
         match self {
             Self::Tensor(tensor) => Some(tensor),
@@ -59,7 +59,7 @@ impl TraceValue {
         }
     }
 
-    /// The integer, if it is one.
+    /// Returns the integer, if the value is one.
     pub fn int(&self) -> Option<i64> {
         match self {
             Self::Int(int) => Some(*int),
@@ -67,7 +67,7 @@ impl TraceValue {
         }
     }
 
-    /// The text, if it is one.
+    /// Returns the text, if the value is one.
     pub fn text(&self) -> Option<StringId> {
         match self {
             Self::Text(text) => Some(*text),
@@ -75,7 +75,7 @@ impl TraceValue {
         }
     }
 
-    /// The elements of a list; empty for anything else.
+    /// Returns the elements of a list. Empty for any other value.
     pub fn list(&self) -> &[Self] {
         match self {
             Self::List(values) => values,
@@ -83,7 +83,7 @@ impl TraceValue {
         }
     }
 
-    /// The tensors in it, also those in lists of lists, in order.
+    /// Collects all tensors in the value in order, including those in nested lists.
     pub fn tensors(&self) -> Vec<&NodeTensor> {
         match self {
             Self::Tensor(tensor) => vec![tensor],

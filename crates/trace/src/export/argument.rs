@@ -1,30 +1,32 @@
-//! The arguments of a slice under Kineto's keys: from the columns, or as its own text had them.
+//! Produces the arguments of a slice under Kineto's keys, from the columns or from the original
+//! text.
 //!
-//! Knows which arguments there are and which of them are ids, not how a format writes a value.
+//! Decides which arguments a slice has and which of them are ids. How a value is encoded is up to
+//! the format.
 
 use super::original::ArgumentPairs;
 use crate::merge::{IdKind, MergedPart};
 use crate::store::{Allocation, Collective, LaunchShape, StringId};
 
-/// An argument's value.
+/// The value of an argument, in the types that appear in Kineto's files.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ArgumentValue<'a> {
-    /// A whole number, not negative.
     Unsigned(u64),
     Signed(i64),
     Float(f64),
-    /// A number of single precision.
+    /// Kept apart from doubles, because it is printed with fewer digits.
     Single(f32),
     Text(&'a str),
-    /// x, y and z.
+    /// The x, y and z sizes of a grid or a block.
     Three([u32; 3]),
-    /// False; nothing in a column is written as true.
+    /// Columns store no flag that is true.
     False,
-    /// Valid JSON of any kind.
+    /// Any JSON value, already checked.
     Json(&'a str),
 }
 
-/// Where the last value of each column was found.
+/// Cursors into the sparse columns. Rows are visited in order, so each lookup continues where the
+/// last one ended.
 #[derive(Clone, Debug, Default)]
 pub struct ColumnPlaces {
     bytes: usize,
@@ -42,8 +44,8 @@ pub struct ColumnPlaces {
     unfinished: usize,
 }
 
-/// Hands out the arguments that columns hold, ids unique over all parts.
-pub fn typed<'a>(
+/// Passes the arguments that the columns hold to `out`. Ids are made unique over all parts.
+pub fn visit_columns<'a>(
     part: &'a MergedPart<'_>,
     row: u32,
     places: &mut ColumnPlaces,
@@ -77,16 +79,16 @@ pub fn typed<'a>(
     if let Some(stack) = slices.call_stack.get_near(row, &mut places.call_stack) {
         out("Call stack", ArgumentValue::Text(part.trace.strings.get(*stack)));
     }
-    of_device(part, row, places, out);
+    visit_device(part, row, places, out);
     if let Some(collective) = slices.collective.get_near(row, &mut places.collective) {
-        of_collective(part, collective, out);
+        visit_collective(part, collective, out);
     }
     if slices.unfinished.get_near(row, &mut places.unfinished).is_some() {
         out("finished", ArgumentValue::False);
     }
 }
 
-fn of_device<'a>(
+fn visit_device<'a>(
     part: &'a MergedPart<'_>,
     row: u32,
     places: &mut ColumnPlaces,
@@ -113,7 +115,7 @@ fn of_device<'a>(
         out("graph node id", id(IdKind::GraphNode, *node));
     }
     if let Some(shape) = slices.launch_shape.get_near(row, &mut places.launch_shape) {
-        of_launch(shape, out);
+        visit_launch(shape, out);
     }
     if let Some(wait) = slices.sync.get_near(row, &mut places.sync) {
         out("cuda_sync_kind", ArgumentValue::Text(part.trace.name(row)));
@@ -129,7 +131,7 @@ fn of_device<'a>(
     }
 }
 
-fn of_launch<'a>(shape: &LaunchShape, out: &mut impl FnMut(&'static str, ArgumentValue<'a>)) {
+fn visit_launch<'a>(shape: &LaunchShape, out: &mut impl FnMut(&'static str, ArgumentValue<'a>)) {
     out("registers per thread", ArgumentValue::Unsigned(u64::from(shape.registers)));
     out("shared memory", ArgumentValue::Unsigned(u64::from(shape.shared_memory)));
     let numbers = [
@@ -144,7 +146,7 @@ fn of_launch<'a>(shape: &LaunchShape, out: &mut impl FnMut(&'static str, Argumen
     out("block", ArgumentValue::Three(shape.block));
 }
 
-fn of_collective<'a>(
+fn visit_collective<'a>(
     part: &'a MergedPart<'_>,
     collective: &Collective,
     out: &mut impl FnMut(&'static str, ArgumentValue<'a>),
@@ -172,8 +174,8 @@ fn of_collective<'a>(
     }
 }
 
-/// Hands out what an allocation says.
-pub fn of_allocation<'a>(
+/// Passes the arguments of an allocation to `out`.
+pub fn visit_allocation<'a>(
     part: &MergedPart<'_>,
     allocation: &Allocation,
     out: &mut impl FnMut(&'static str, ArgumentValue<'a>),
@@ -195,8 +197,8 @@ fn sequence_number(part: &MergedPart<'_>, sequence: i64) -> i64 {
     }
 }
 
-/// Hands out all arguments of a slice's text, ids unique over all parts.
-pub fn original<'a>(
+/// Passes all arguments of a slice's original text to `out`. Ids are made unique over all parts.
+pub fn visit_original<'a>(
     part: &MergedPart<'_>,
     pairs: &'a ArgumentPairs<'_>,
     out: &mut impl FnMut(&'a str, ArgumentValue<'a>),
@@ -207,7 +209,7 @@ pub fn original<'a>(
     }
 }
 
-/// The value of a key that holds an id, unique over all parts.
+/// Makes the value of a key unique over all parts if it holds an id.
 fn rename(part: &MergedPart<'_>, key: &str, text: &str) -> Option<ArgumentValue<'static>> {
     let kind = match key {
         "correlation" | "wait_on_cuda_event_record_corr_id" => IdKind::Correlation,

@@ -1,16 +1,16 @@
-//! Binds each end of an arrow to a slice. Knows no format.
+//! Binds each end of a flow arrow to a slice, as Perfetto's format requires.
 
 use crate::lanes::SliceLanes;
 use crate::merge::MergedPart;
 use crate::store::Flow;
 
-/// Slices that begin at one time on one track, of which more are not looked at.
+/// Limit of the search among slices that begin at the same time on the same track.
 const LOOKED_AT: usize = 64;
 
-/// By flow: the slice it is bound to, if one begins on its track at its time.
+/// Returns for each flow the slice that begins on its track at its time, if there is one.
 ///
-/// Of several, the one whose correlation is the arrow's id, else one with a sequence number, as
-/// arrows from forward to backward join, else the innermost.
+/// If there are several, prefers the slice whose correlation equals the flow's id. Next comes one
+/// with a sequence number, as arrows from forward to backward need, and last the innermost slice.
 pub fn bind(part: &MergedPart<'_>, lanes: &SliceLanes) -> Vec<Option<u32>> {
     part.trace.flows.iter().map(|flow| bound(part, lanes, flow)).collect()
 }
@@ -25,6 +25,6 @@ fn bound(part: &MergedPart<'_>, lanes: &SliceLanes, flow: &Flow) -> Option<u32> 
         let is_correlated = slices.correlation(row) == Some(flow.id);
         (is_correlated, slices.sequence.get(row).is_some())
     };
-    // Of equal ones the last, which is the innermost.
+    // `max_by_key` returns the last of equal ones, which is the innermost slice.
     at_time.copied().max_by_key(|row| fit(*row))
 }

@@ -1,45 +1,43 @@
-//! The processes and tracks of a file, their order and names.
+//! The processes and tracks of an output file, with their order and names.
 //!
-//! Devices follow the threads of their rank, then the profiler's own rows. Knows no format.
+//! Within a rank, devices follow the host's threads, and the profiler's own rows come last.
 
 use std::collections::BTreeMap;
 
 use crate::merge::{Merged, MergedPart};
 use crate::store::{Track, TrackKey};
 
-/// A process or a device.
+/// A process or a device as viewers show it: a group of tracks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
-    /// Place of the part it belongs to.
+    /// Index of the part it belongs to.
     pub part: usize,
-    /// Its id, unique over all parts.
+    /// Made unique over all parts.
     pub pid: TrackKey,
     pub class: ProcessClass,
-    /// Its name; empty if unknown.
     pub name: String,
-    /// Its label, such as `GPU 0`; empty if unknown.
+    /// Such as `GPU 0`; empty if unknown.
     pub label: String,
-    /// Its tracks, places in the part's trace, in order.
+    /// Indices into the tracks of the part's trace, in display order.
     pub tracks: Vec<usize>,
 }
 
-/// What a process id stands for.
+/// The meaning of a process id in a trace. The order of the variants is the display order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ProcessClass {
-    /// A process of the operating system.
     Host,
     Device,
-    /// Rows of the profiler.
+    /// Rows that the profiler adds itself.
     Other,
 }
 
-/// All processes, by rank, class and id.
+/// Lists all processes, ordered by rank, class and id.
 pub fn processes(merged: &Merged<'_>) -> Vec<Process> {
     let parts = merged.parts.iter().enumerate();
-    parts.flat_map(|(place, part)| of_part(place, part)).collect()
+    parts.flat_map(|(place, part)| list_processes(place, part)).collect()
 }
 
-fn of_part(place: usize, part: &MergedPart<'_>) -> Vec<Process> {
+fn list_processes(place: usize, part: &MergedPart<'_>) -> Vec<Process> {
     let mut processes: BTreeMap<(ProcessClass, &TrackKey), Vec<usize>> = BTreeMap::new();
     for (at, track) in part.trace.tracks.iter().enumerate() {
         let class = match &track.pid {
@@ -59,13 +57,13 @@ fn of_part(place: usize, part: &MergedPart<'_>) -> Vec<Process> {
         let label = known(|track| &track.process_label);
         let name = known(|track| &track.process_name);
         let name =
-            if part.is_one_of_several() { title(part, class, (pid, &name, &label)) } else { name };
+            if part.is_one_of_several() { title(part, class, pid, &name, &label) } else { name };
         Process { part: place, pid: part.pid(pid), class, name, label, tracks }
     };
     processes.into_iter().map(process).collect()
 }
 
-/// A device's process may have tracks without slices, made by their names alone.
+/// Merges a device's process that has only named tracks without slices into the one with slices.
 fn join_empty(
     part: &MergedPart<'_>,
     processes: &mut BTreeMap<(ProcessClass, &TrackKey), Vec<usize>>,
@@ -84,11 +82,13 @@ fn join_empty(
     }
 }
 
-/// Such as "rank 3 · python 12345" and "rank 3 · GPU 0".
+/// Formats titles such as "rank 3 · python 12345" and "rank 3 · GPU 0".
 fn title(
     part: &MergedPart<'_>,
     class: ProcessClass,
-    (pid, name, label): (&TrackKey, &str, &str),
+    pid: &TrackKey,
+    name: &str,
+    label: &str,
 ) -> String {
     let rank = part.trace.rank;
     match (class, label, name) {
@@ -101,7 +101,7 @@ fn title(
 }
 
 impl Process {
-    /// Its name, made up if it has none.
+    /// Returns the display name, constructed from the id if the process has no name.
     pub fn title(&self) -> String {
         match (self.class, self.label.as_str(), self.name.as_str()) {
             (ProcessClass::Device, label, name) if !label.is_empty() && !name.contains(label) => {
@@ -114,12 +114,12 @@ impl Process {
     }
 }
 
-/// The name of a lane, such as "stream 7 (lane 2)"; the track's own line is the first.
+/// Returns the name of a lane, such as "stream 7 (lane 2)". Lane 0 keeps the name of the track.
 pub fn lane_name(track: &str, lane: u32) -> String {
     if lane == 0 { track.to_owned() } else { format!("{track} (lane {})", lane + 1) }
 }
 
-/// The name of a track, made up if it has none.
+/// Returns the display name of a track, constructed from the id if the track has no name.
 pub fn track_name(track: &Track, class: ProcessClass) -> String {
     match (&track.tid, class) {
         _ if !track.thread_name.is_empty() => track.thread_name.clone(),

@@ -1,56 +1,55 @@
-//! The requested content of a file, and what was written.
+//! Options of an export, and the counts of what was written.
 
-/// What a file is to hold besides the traces, and how.
+/// Options of an export that do not depend on the format.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
-    /// What becomes of slices that overlap others of their track.
     pub overlaps: Overlaps,
-    /// Which arguments are written.
     pub arguments: WhichArguments,
-    /// Counters that were computed from the traces.
+    /// Counters computed from the traces, written in addition to the recorded ones.
     pub counters: Vec<Counter>,
 }
 
-/// What becomes of slices that overlap others of their track without nesting.
+/// Treatment of slices that overlap others on their track without nesting. Viewers drop such
+/// slices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overlaps {
-    /// They get lines of their own, "stream 7 (lane 2)": viewers drop them otherwise.
+    /// They move to separate lines such as "stream 7 (lane 2)".
     Lanes,
-    /// They stay on their track, as in the file that was read.
+    /// They stay on their track, as in the source file.
     Keep,
 }
 
-/// Which arguments are written.
+/// Selects where the arguments of slices come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhichArguments {
-    /// All of the file that was read, which is read once more. Where that fails, the typed ones.
+    /// All arguments, read again from the source file. If that fails, the typed ones.
     All,
-    /// Those the columns of a trace hold.
+    /// Only the arguments that are stored in columns. Needs no source file.
     Typed,
 }
 
-/// A counter that was computed: queue length, exposed communication.
+/// A computed time series, such as queue length or exposed communication.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Counter {
     pub rank: u32,
     pub name: String,
-    /// Its unit; may be empty.
+    /// May be empty.
     pub unit: String,
-    /// Absolute nanoseconds on the rank's own clock, and the value from then on.
+    /// Pairs of a time in absolute nanoseconds on the rank's clock, and the value from then on.
     pub samples: Vec<(i64, f64)>,
 }
 
-/// What a written file holds.
+/// Numbers of events in a written file, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExportedEvents {
     /// Events with a duration.
     pub slices: u64,
-    /// Of those, how many moved to a lane of their own.
+    /// Slices that moved to a lane of their own.
     pub slices_moved: u64,
-    /// Of those, how many have their typed arguments only: their text could not be read again.
+    /// Slices with typed arguments only, because their text could not be read again.
     pub slices_typed_only: u64,
     pub flows: u64,
     pub counters: u64,
-    /// Points in time, allocations included.
+    /// Points in time, including allocations.
     pub instants: u64,
 }

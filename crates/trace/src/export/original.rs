@@ -1,7 +1,7 @@
-//! The original arguments of a slice: rereads its source file once, in order.
+//! Rereads the original arguments of slices from the source file, in one sequential pass.
 //!
-//! Holds a window of the text, never all of it. A changed file or a repaired text gives nothing:
-//! the caller then writes the columns.
+//! Holds only a window of the text. If the file has changed or its text was repaired, it returns
+//! nothing, and the caller writes the columns instead.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,42 +16,41 @@ use serde_json::value::RawValue;
 use crate::packed::unpacked;
 use crate::store::{Trace, TraceOrigin};
 
-/// Bytes read at a time.
 const BLOCK: usize = 256 << 10;
-/// The longest event that is looked at.
+/// Longer events are not read again.
 const LONGEST: u64 = 16 << 20;
 
-/// Keys and values of an event's `args`, in the order of the file.
+/// Keys and values of an event's `args`, in file order.
 #[derive(Debug, Default)]
 pub struct ArgumentPairs<'a>(pub Vec<(Cow<'a, str>, &'a RawValue)>);
 
-/// The texts of a trace's slices, to be asked for in order of rows.
+/// Reads the texts of a trace's slices. Rows must be requested in ascending order.
 pub struct Originals<'a> {
     trace: &'a Trace,
     window: Option<TextWindow>,
 }
 
 impl<'a> Originals<'a> {
-    /// Opens the file a trace came from; without one there are no texts.
+    /// Opens the source file of a trace. If it cannot be opened, no texts are available.
     pub fn open(trace: &'a Trace) -> Self {
-        Self { trace, window: text_of(&trace.origin).ok().map(TextWindow::new) }
+        Self { trace, window: open_text(&trace.origin).ok().map(TextWindow::new) }
     }
 
-    /// Nothing is read again.
+    /// Creates a reader that returns no texts.
     pub fn none(trace: &'a Trace) -> Self {
         Self { trace, window: None }
     }
 
-    /// Whether there is a file to read again.
-    pub fn are_there(&self) -> bool {
+    /// Whether a source file could be opened.
+    pub fn is_available(&self) -> bool {
         self.window.is_some()
     }
 
-    /// The arguments of a slice as the file has them; `None` if they cannot be had.
+    /// Returns the arguments of a slice as written in the file; `None` if they cannot be read.
     pub fn arguments(&mut self, row: u32) -> Option<ArgumentPairs<'_>> {
         let offsets = &self.trace.slices.offset;
         let offset = offsets[row as usize];
-        // An event ends before the next one begins.
+        // The next event's start limits the length of this one.
         let next = offsets.get(row as usize + 1).copied().filter(|next| *next > offset);
         let end = next.unwrap_or(u64::MAX).min(offset.saturating_add(LONGEST));
         let text = self.window.as_mut()?.get(offset, end)?;
@@ -62,6 +61,7 @@ impl<'a> Originals<'a> {
     }
 }
 
+/// The part of an event that is deserialized: its arguments.
 #[derive(Deserialize)]
 struct OriginalEvent<'a> {
     #[serde(borrow, default)]
@@ -99,11 +99,11 @@ impl<'de: 'a, 'a> Deserialize<'de> for ArgumentPairs<'a> {
     }
 }
 
-/// A part of a text that moves forward.
+/// A window of text that only moves forward.
 struct TextWindow {
     input: Box<dyn Read>,
     bytes: Vec<u8>,
-    /// Where `bytes` begins in the text.
+    /// Offset of `bytes` in the text.
     start: u64,
     ended: bool,
 }
@@ -113,8 +113,8 @@ impl TextWindow {
         Self { input, bytes: Vec::new(), start: 0, ended: false }
     }
 
-    /// The text from `from` to `to` or the end; `None` if it begins behind the end, or before what
-    /// is held.
+    /// Returns the text from `from` to `to` or to the end. `None` if `from` lies beyond the end or
+    /// before the window.
     fn get(&mut self, from: u64, to: u64) -> Option<&[u8]> {
         if from < self.start {
             return None;
@@ -123,7 +123,7 @@ impl TextWindow {
             let skipped = (from - self.start).min(self.bytes.len() as u64) as usize;
             self.bytes.drain(..skipped);
             self.start += skipped as u64;
-            // The end of the last event is not known: its beginning may be enough.
+            // The length of the last event is unknown; its beginning may be enough.
             let is_ample = self.bytes.len() as u64 >= LONGEST;
             if is_ample || self.read().is_err() {
                 break;
@@ -145,8 +145,8 @@ impl TextWindow {
     }
 }
 
-/// The uncompressed text of a file or of an archive's member.
-fn text_of(origin: &TraceOrigin) -> io::Result<Box<dyn Read>> {
+/// Opens the uncompressed text of a file or of an archive's member.
+fn open_text(origin: &TraceOrigin) -> io::Result<Box<dyn Read>> {
     if origin.path.as_os_str().is_empty() || origin.path == Path::new("-") {
         return Err(io::Error::other("a text that cannot be read again"));
     }

@@ -1,18 +1,19 @@
-//! A text handed out block by block. Knows neither where it comes from nor what it says.
+//! A source of text in blocks, which hides whether the text comes from a file, an archive or
+//! memory.
 
 use std::io;
 
-/// Blocks of text in order.
+/// A text that arrives in consecutive blocks.
 pub trait Blocks: Send {
-    /// Replaces the content of `block` by the next block of any size; `false`, and none, at the
-    /// end.
+    /// Replaces the content of `block` by the next block, which may have any size. Returns `false`
+    /// and an empty block at the end.
     ///
     /// # Errors
-    /// Whatever ends the text early: what came before is still read.
+    /// Any error that ends the text early. The blocks before it are still valid.
     fn next(&mut self, block: &mut Vec<u8>) -> io::Result<bool>;
 
-    /// About which share of the text has been handed out, if that can be told: memory is then taken
-    /// for the whole at once rather than in steps. Changes no result.
+    /// Returns approximately which share of the text has been read, if known. It serves to reserve
+    /// memory for the whole trace at once, and changes no result.
     fn share(&self) -> Option<f64> {
         None
     }

@@ -1,7 +1,7 @@
-//! Chakra execution traces, `.et`: a graph of work with times, as protobuf.
+//! Chakra execution traces, `.et`: a graph of operations with times, as protobuf.
 //!
-//! One message of metadata, then one for each node, each behind its length. Knows the encoding
-//! and the names of attributes; draws no conclusion.
+//! The file has one metadata message and then one message per node, each preceded by its length.
+//! This module decodes nodes and the names of attributes, and interprets neither.
 
 mod message;
 mod open;
@@ -23,21 +23,19 @@ use crate::store::{Loss, Losses, TraceOrigin};
 /// A Chakra execution trace: the graph of one rank.
 #[derive(Clone, Debug, Default)]
 pub struct Graph {
-    /// The rank: from the file's name, else its place among the files.
+    /// Taken from the file's name, else from its position among the files.
     pub rank: u32,
-    /// Its path; empty for bytes that were never a file.
+    /// Source file; empty for bytes that were never in a file.
     pub origin: TraceOrigin,
     /// Version of the encoding, such as `0.0.4`; empty if the file has none.
     pub version: String,
-    /// What the file says of itself: `schema`, `pid`, `time`, `start_ts`, `finish_ts`, …
+    /// Metadata of the file, such as `schema`, `pid`, `time`, `start_ts` and `finish_ts`.
     pub attributes: Vec<Attribute>,
-    /// The nodes, in the order of the file.
     pub nodes: Vec<ChakraNode>,
-    /// What could not be read.
     pub losses: Losses,
 }
 
-/// The kind of a node.
+/// The kind of a node, as `et_def.proto` numbers them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NodeKind {
     Invalid,
@@ -53,7 +51,7 @@ pub enum NodeKind {
     Other(i32),
 }
 
-/// What a collective does, attribute `comm_type`.
+/// The kind of a collective, from the attribute `comm_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CollectiveKind {
     AllReduce,
@@ -70,14 +68,14 @@ pub enum CollectiveKind {
 }
 
 impl Graph {
-    /// An attribute of the file.
+    /// Looks up an attribute of the file by name.
     pub fn attribute(&self, name: &str) -> Option<&AttributeValue> {
         find(&self.attributes, name)
     }
 }
 
 impl ChakraNode {
-    /// What it stands for.
+    /// Returns the kind that [`Self::kind_number`] encodes.
     pub fn kind(&self) -> NodeKind {
         match self.kind_number {
             0 => NodeKind::Invalid,
@@ -92,12 +90,12 @@ impl ChakraNode {
         }
     }
 
-    /// An attribute of the node.
+    /// Looks up an attribute of the node by name.
     pub fn attribute(&self, name: &str) -> Option<&AttributeValue> {
         find(&self.attributes, name)
     }
 
-    /// What a collective does.
+    /// Decodes the kind of a collective; `None` for any other node.
     pub fn collective(&self) -> Option<CollectiveKind> {
         let number = self.attribute("comm_type")?.unsigned()?;
         Some(match number {
@@ -115,12 +113,12 @@ impl ChakraNode {
         })
     }
 
-    /// Bytes a collective moves, attribute `comm_size`, of whichever integer type.
+    /// Returns the bytes a collective moves, from the attribute `comm_size` of any integer type.
     pub fn collective_bytes(&self) -> Option<u64> {
         self.attribute("comm_size")?.unsigned()
     }
 
-    /// Whether the node ran on the host, attribute `is_cpu_op`.
+    /// Whether the node ran on the host, from the attribute `is_cpu_op`.
     pub fn is_on_host(&self) -> Option<bool> {
         match self.attribute("is_cpu_op")? {
             AttributeValue::Bool(is_on_host) => Some(*is_on_host),
@@ -131,7 +129,7 @@ impl ChakraNode {
 }
 
 impl AttributeValue {
-    /// A number that is not negative, of whichever integer type.
+    /// Returns a non-negative number of any integer type.
     pub fn unsigned(&self) -> Option<u64> {
         match *self {
             Self::Uint32(number) | Self::Fixed32(number) => Some(number.into()),
@@ -146,7 +144,7 @@ impl AttributeValue {
         }
     }
 
-    /// The text, if it is one.
+    /// Returns the text, if the value is one.
     pub fn text(&self) -> Option<&str> {
         match self {
             Self::Text(text) => Some(text),
@@ -155,10 +153,11 @@ impl AttributeValue {
     }
 }
 
-/// Reads a Chakra execution trace. A message that cannot be decoded is skipped and counted.
+/// Reads a Chakra execution trace. Messages that cannot be decoded are skipped and counted as
+/// losses.
 ///
 /// # Errors
-/// [`Error::NotATrace`] if the first message is no metadata.
+/// [`Error::NotATrace`] if the first message is not valid metadata.
 pub fn read_bytes(bytes: &[u8]) -> Result<Graph, Error> {
     let mut graph = Graph::default();
     graph.origin.text_bytes = bytes.len() as u64;
@@ -167,7 +166,7 @@ pub fn read_bytes(bytes: &[u8]) -> Result<Graph, Error> {
     let metadata = message::Metadata::decode(first)
         .ok()
         .filter(|metadata| !metadata.attributes.is_empty() || !metadata.version.is_empty())
-        .ok_or_else(|| refused("got a first message that is no metadata".to_owned()))?;
+        .ok_or_else(|| refused("got a first message that is not metadata".to_owned()))?;
     graph.version = metadata.version;
     graph.attributes = metadata.attributes;
     while at < bytes.len() {
@@ -189,7 +188,7 @@ pub fn read_bytes(bytes: &[u8]) -> Result<Graph, Error> {
     Ok(graph)
 }
 
-/// The first message, and its length with that of its length; why there is none.
+/// Returns the first message, and its length including the length prefix. The error is the reason.
 fn message(bytes: &[u8]) -> Result<(&[u8], usize), String> {
     let mut rest = bytes;
     let length = prost::decode_length_delimiter(&mut rest)

@@ -1,21 +1,21 @@
-//! Which operations are collectives, and what PyTorch's `record_param_comms` would say of them.
+//! Describes the collectives of our trainer as PyTorch's `record_param_comms` would.
 
 use schema::Op;
 
-/// A collective as one rank sees it.
+/// A collective from the point of view of one rank, with the texts to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WrittenCollective {
-    /// PyTorch's name of it.
+    /// Name in PyTorch's traces.
     pub name: &'static str,
-    /// Type of the elements, in c10's words.
+    /// Element type in c10's spelling.
     pub dtype: &'static str,
-    /// Elements this rank gives.
+    /// Elements this rank sends.
     pub elements_in: usize,
-    /// Elements this rank gets, where the operation knows.
+    /// Elements this rank receives, if the operation determines it.
     pub elements_out: Option<usize>,
 }
 
-/// The collective behind an operation, or `None` where the rank works alone.
+/// Describes the collective behind an operation. `None` for operations without communication.
 pub fn describe(op: &Op) -> Option<WrittenCollective> {
     let all_to_all = |dtype, elements_in| {
         Some(WrittenCollective { name: "all_to_allv", dtype, elements_in, elements_out: None })

@@ -1,29 +1,29 @@
-//! The numbers that join rows: one place, so that both formats give an operation the same ones.
+//! Assigns the ids that link rows to each other. The Kineto trace and the execution trace use the
+//! same ids for an operation.
 //!
-//! Record functions (a step, then its operations) are numbered from 1 in the order in which they
-//! start.
+//! Record functions (each step, then its operations) are numbered from 1 in order of their start.
 
 use crate::record::{Recorder, StepSpan};
 
-/// The identity of a step or of an operation.
+/// Ids of a step or of an operation in the written files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OperationIdentity {
     /// `External id` and `Record function id` in Kineto, `rf_id` in the execution trace.
     pub record_function: u64,
-    /// Joins a runtime row to its kernel; 0 where there is no kernel.
+    /// Links a runtime call to its kernel; 0 if there is no kernel.
     pub correlation: u64,
-    /// Ordinal of a collective on this rank; 0 for any other operation.
+    /// Sequence number of a collective on this rank; 0 for other operations.
     pub collective: u64,
 }
 
-/// A step with its identity and those of its operations.
+/// A step with its own ids and those of its operations.
 pub struct NumberedStep<'a> {
     pub step: &'a StepSpan,
     pub record_function: u64,
     pub operations: Vec<OperationIdentity>,
 }
 
-/// Numbers all steps of a recording.
+/// Assigns ids to all steps of a recording, in order.
 pub fn number(recorder: &Recorder) -> impl Iterator<Item = NumberedStep<'_>> {
     let (mut record_function, mut correlation, mut collective) = (0, 0, 0);
     recorder.recorded().map(move |step| {

@@ -1,7 +1,7 @@
-//! Kineto's Chrome JSON: the rows of our own runs (decision 0006).
+//! Kineto's Chrome JSON: recognizes it, and writes the rows of our own runs (decision 0006).
 //!
-//! Integer nanoseconds become microseconds with exactly three decimals here and nowhere else. Knows
-//! nothing of how the spans were taken.
+//! Integer nanoseconds are converted to microseconds with exactly three decimals here and nowhere
+//! else.
 
 mod argument;
 pub mod export;
@@ -22,28 +22,28 @@ use crate::record::{OpSpan, Recorder, RunInfo};
 use argument::{KernelArguments, LaunchArguments, OperationArguments, StepArguments};
 use row::{DEVICE, Flow, RowWriter, STREAM, Slice, Track};
 
-/// The launch row's name. Holistic Trace Analysis takes launches from a fixed list of names, and
-/// fails without any; of that list this is the one it ties no CUDA behaviour to (decision 0006).
+/// Name of the launch rows. Holistic Trace Analysis knows launches by a fixed list of names and
+/// fails without one. This name is on the list, and no CUDA behavior is tied to it (decision 0006).
 const LAUNCH: &str = "cudaLaunchKernelExC";
 
-/// Kineto's Chrome JSON.
+/// Reads and writes Kineto's Chrome JSON in its variants.
 pub static TIMELINE: Timeline = Timeline {
     name: "Kineto",
-    endings: &[".json"],
-    recognises,
+    extensions: &[".json"],
+    recognizes,
     read: ReadTimeline::Blocks(|blocks, threads| {
         read::read(blocks, threads).map_err(|problem| problem.reason)
     }),
     write: Some(&WRITER),
 };
 
-/// Writes it; whatever has no other format's name is written as this one.
+/// Writes Kineto JSON. A file whose extension matches no other format is written with it.
 pub static WRITER: WriteTimeline = WriteTimeline {
-    endings: &[".json"],
+    extensions: &[".json"],
     write: |out, merged, options, _| export::write(out, merged, options),
 };
 
-/// Keys that only Kineto writes at the top.
+/// Top-level keys that only Kineto writes.
 const KEYS: [&[u8]; 5] = [
     b"traceEvents",
     b"schemaVersion",
@@ -51,11 +51,11 @@ const KEYS: [&[u8]; 5] = [
     b"baseTimeNanoseconds",
     b"distributedInfo",
 ];
-/// Keys that are looked at before a text counts as something else.
+/// Limit of the number of keys that are searched for one of [`KEYS`].
 const SEEN: usize = 256;
 
-/// Whether a text begins as Kineto's do: an object with one of its keys, or a list of events.
-fn recognises(head: &[u8]) -> bool {
+/// Whether a text begins like one of Kineto's: an object with one of its keys, or a list of events.
+fn recognizes(head: &[u8]) -> bool {
     let text = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head).trim_ascii_start();
     let (mut left, mut found) = (SEEN, false);
     match text.split_first() {
@@ -75,10 +75,10 @@ fn recognises(head: &[u8]) -> bool {
     found
 }
 
-/// Writes all steps of a recording.
+/// Writes all steps of a recording in Kineto's format.
 ///
 /// # Errors
-/// Those of `out`.
+/// Passes on the errors of `out`.
 pub fn write(recorder: &Recorder, out: &mut impl Write) -> io::Result<()> {
     write_header(recorder, out)?;
     let mut rows = RowWriter::new(out);
@@ -90,14 +90,14 @@ pub fn write(recorder: &Recorder, out: &mut impl Write) -> io::Result<()> {
         for (span, identity) in spans {
             write_operation(&mut rows, &tracks, span, *identity)?;
             if span.has_kernel() {
-                write_kernel(&mut rows, &tracks, recorder.info(), (span, *identity))?;
+                write_kernel(&mut rows, &tracks, recorder.info(), span, *identity)?;
             }
         }
     }
     out.write_all(b"\n  ]\n}\n")
 }
 
-/// Where rows go: the thread that runs the steps, and the pool.
+/// The two tracks of a file: the thread that runs the steps, and the thread pool as its device.
 struct Tracks {
     main: Track,
     pool: Track,
@@ -112,6 +112,7 @@ impl Tracks {
     }
 }
 
+/// The entry of `deviceProperties` for the thread pool.
 #[derive(Serialize)]
 struct DeviceProperties<'a> {
     id: u32,
@@ -124,7 +125,7 @@ fn write_header(recorder: &Recorder, out: &mut impl Write) -> io::Result<()> {
     let device = DeviceProperties { id: DEVICE, name: &info.device, threads: info.threads };
     writeln!(out, "{{\n  \"schemaVersion\": 1,")?;
     writeln!(out, "  \"deviceProperties\": {},", serde_json::to_string(&[device])?)?;
-    // Readers look for the rank by a pattern that wants a space after the colon.
+    // Some readers find the rank by a pattern that expects a space after the colon.
     writeln!(
         out,
         "  \"distributedInfo\": {{\"backend\": {}, \"rank\": {}, \"world_size\": {}}},",
@@ -201,7 +202,8 @@ fn write_operation<W: Write>(
         name: LAUNCH,
         track: tracks.main,
         start: span.start,
-        // A device that works on while the host goes on may begin after the operation has ended.
+        // A device that works asynchronously may start after the operation has returned on the
+        // host.
         end: span.kernel_start.min(Nanos(span.end.0 - 1)),
     };
     rows.slice(launch, &LaunchArguments::new(identity))?;
@@ -212,7 +214,8 @@ fn write_kernel<W: Write>(
     rows: &mut RowWriter<'_, W>,
     tracks: &Tracks,
     info: &RunInfo,
-    (span, identity): (&OpSpan, OperationIdentity),
+    span: &OpSpan,
+    identity: OperationIdentity,
 ) -> io::Result<()> {
     let name = kernel_name(span);
     let kernel = Slice {
@@ -226,7 +229,8 @@ fn write_kernel<W: Write>(
     rows.flow(flow(tracks.pool, span.kernel_start, identity), row::End::Target)
 }
 
-/// Collectives say what they stand for: readers know communication by the word `ncclKernel` only.
+/// Returns the name of a kernel row. Readers recognize communication only by the word `ncclKernel`,
+/// so collectives contain it.
 fn kernel_name(span: &OpSpan) -> String {
     let name = span.op.name();
     match super::collective::describe(&span.op) {

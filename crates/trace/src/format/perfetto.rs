@@ -1,7 +1,8 @@
-//! Perfetto's TrackEvent protobuf of any trace: exact nanoseconds, lanes where slices overlap.
+//! Writes any trace as Perfetto's TrackEvent protobuf: exact nanoseconds, and lanes for overlapping
+//! slices.
 //!
-//! Each part is a packet sequence of its own, with its own interned texts. Slices are written track
-//! by track, so that ends and begins at one time stand in the order in which they nest.
+//! Each part is a packet sequence with its own interned texts. Slices are written track by track,
+//! so that ends and begins at the same time appear in nesting order.
 
 mod annotation;
 mod arrow;
@@ -31,12 +32,12 @@ use spill::{Filling, Spill};
 use track::{Numbers, Tracks};
 use wire::{double, text, unsigned};
 
-/// Perfetto's TrackEvent protobuf. Beside the traces that a file was made from it would count them
-/// twice: it is read only where a user names it.
+/// Perfetto's TrackEvent protobuf. Read only if a user names the file: in a folder, it would count
+/// the traces it was made from twice.
 pub static TIMELINE: Timeline = Timeline {
     name: "Perfetto",
-    endings: &[],
-    recognises: |head| read::announced(head).is_some(),
+    extensions: &[],
+    recognizes: |head| read::announced(head).is_some(),
     read: ReadTimeline::Whole(WholeFile {
         foreign_writer: |head| match read::announced(head)? {
             FileWriter::Rowmill => None,
@@ -49,16 +50,18 @@ pub static TIMELINE: Timeline = Timeline {
     write: Some(&WRITER),
 };
 
-/// Writes it.
+/// Writes files with Perfetto's own extensions.
 pub static WRITER: WriteTimeline = WriteTimeline {
-    endings: &[".pftrace", ".perfetto-trace"],
+    extensions: &[".pftrace", ".perfetto-trace"],
     write: |out, merged, options, spill| write(out, merged, options, spill),
 };
 
-/// Writes all parts. Slices that overlap always get lanes, for nothing else is expressible.
+/// Writes all parts. Overlapping slices always get lanes, because the format cannot express them
+/// otherwise.
 ///
 /// # Errors
-/// Those of `out`, and of the file `spill`, which is there for the time of the call.
+/// Passes on the errors of `out` and of the temporary file `spill`, which exists only during the
+/// call.
 pub fn write(
     out: &mut (impl Write + ?Sized),
     merged: &Merged<'_>,
@@ -100,7 +103,7 @@ pub fn write(
     Ok(written)
 }
 
-/// The events of one part.
+/// Writes the events of one part.
 struct PartEvents<'a, 'w, W: ?Sized> {
     packets: &'a mut Packets<'w, W>,
     interned: Interned<'a>,
@@ -110,11 +113,11 @@ struct PartEvents<'a, 'w, W: ?Sized> {
 }
 
 impl<W: Write + ?Sized> PartEvents<'_, '_, W> {
-    /// Encodes all arguments in the order of the file that is read again.
+    /// Encodes all arguments into a temporary file, in the order of the source file.
     fn spill(&mut self, path: &Path) -> io::Result<Option<Spill>> {
         let part = self.part;
         let mut originals = Originals::open(part.trace);
-        if !originals.are_there() {
+        if !originals.is_available() {
             let texts = part.trace.slices.offset.iter().filter(|offset| **offset != u64::MAX);
             self.written.slices_typed_only += texts.count() as u64;
             return Ok(None);
@@ -124,13 +127,13 @@ impl<W: Write + ?Sized> PartEvents<'_, '_, W> {
         for row in part.trace.rows() {
             bytes.clear();
             if let Some(pairs) = originals.arguments(row) {
-                argument::original(part, &pairs, &mut |key, value| {
+                argument::visit_original(part, &pairs, &mut |key, value| {
                     annotation::push(&mut bytes, &mut self.interned, key, value);
                 });
             } else {
                 let had_text = part.trace.slices.offset[row as usize] != u64::MAX;
                 self.written.slices_typed_only += u64::from(had_text);
-                argument::typed(part, row, &mut places, &mut |key, value| {
+                argument::visit_columns(part, row, &mut places, &mut |key, value| {
                     annotation::push(&mut bytes, &mut self.interned, key, value);
                 });
             }
@@ -148,7 +151,7 @@ impl<W: Write + ?Sized> PartEvents<'_, '_, W> {
         let slices = &self.part.trace.slices;
         let mut places = ColumnPlaces::default();
         for track in 0..self.part.trace.tracks.len() {
-            // Ends of the slices that are open, by lane.
+            // End times of the open slices, per lane.
             let mut open: Vec<Vec<i64>> = vec![Vec::new(); lanes.count[track] as usize];
             for &row in lanes.rows(track) {
                 let lane = lanes.lane[row as usize];
@@ -161,7 +164,7 @@ impl<W: Write + ?Sized> PartEvents<'_, '_, W> {
                     Some(spill) => Some(spill.get(row)?),
                     None => None,
                 };
-                self.begin(row, self.tracks.lane(track, lane), arrows, (spilled, &mut places))?;
+                self.begin(row, self.tracks.lane(track, lane), arrows, spilled, &mut places)?;
             }
             for (lane, mut ends) in (0..).zip(open) {
                 while let Some(end) = ends.pop() {
@@ -179,7 +182,8 @@ impl<W: Write + ?Sized> PartEvents<'_, '_, W> {
         row: u32,
         track: u64,
         arrows: &Arrows,
-        (spilled, places): (Option<&[u8]>, &mut ColumnPlaces),
+        spilled: Option<&[u8]>,
+        places: &mut ColumnPlaces,
     ) -> io::Result<()> {
         let (part, slices) = (self.part, &self.part.trace.slices);
         let at = row as usize;
@@ -191,7 +195,7 @@ impl<W: Write + ?Sized> PartEvents<'_, '_, W> {
             arrows.push(out, row);
             match spilled {
                 Some(spilled) => out.extend_from_slice(spilled),
-                None => argument::typed(part, row, places, &mut |key, value| {
+                None => argument::visit_columns(part, row, places, &mut |key, value| {
                     annotation::push(out, interned, key, value);
                 }),
             }
@@ -205,7 +209,7 @@ impl<W: Write + ?Sized> PartEvents<'_, '_, W> {
         })
     }
 
-    /// Ends of arrows that begin no slice are points in time of their own.
+    /// Writes the ends of arrows at which no slice begins, as separate points in time.
     fn arrows(&mut self, arrows: &Arrows) -> io::Result<()> {
         for (at, end) in &arrows.unbound {
             let flow = &self.part.trace.flows[*at];
@@ -245,13 +249,12 @@ impl<W: Write + ?Sized> PartEvents<'_, '_, W> {
                     unsigned(out, event::TYPE, event::INSTANT);
                     unsigned(out, event::TRACK, track);
                     text(out, event::NAME, "[memory]");
-                    argument::of_allocation(
-                        part,
-                        allocation,
-                        &mut |key, value: ArgumentValue<'_>| {
-                            annotation::push(out, interned, key, value);
-                        },
-                    );
+                    argument::visit_allocation(part, allocation, &mut |key,
+                                                                       value: ArgumentValue<
+                        '_,
+                    >| {
+                        annotation::push(out, interned, key, value);
+                    });
                 },
             )?;
         }
@@ -269,8 +272,9 @@ impl<W: Write + ?Sized> PartEvents<'_, '_, W> {
                 None => {
                     let text = |id| part.trace.strings.get(id);
                     let name = format!("{} {}", text(counter.name), text(counter.series));
-                    let name = (name.trim_end(), "");
-                    let track = track::write_counter(self.packets, numbers, Some(process), name)?;
+                    let name = name.trim_end();
+                    let track =
+                        track::write_counter(self.packets, numbers, Some(process), name, "")?;
                     mark::counter(self.packets, part.trace, counter, track)?;
                     known.insert((process, counter.name, counter.series), track);
                     track
@@ -282,12 +286,12 @@ impl<W: Write + ?Sized> PartEvents<'_, '_, W> {
         Ok(())
     }
 
-    /// Counters that are in no trace.
+    /// Writes the counters computed by an analysis, which are not in the trace.
     fn computed(&mut self, options: &Options, numbers: &mut Numbers) -> io::Result<()> {
         let rank = self.part.trace.rank;
         for counter in options.counters.iter().filter(|counter| counter.rank == rank) {
-            let name = (counter.name.as_str(), counter.unit.as_str());
-            let track = track::write_counter(self.packets, numbers, self.tracks.first, name)?;
+            let (name, unit) = (counter.name.as_str(), counter.unit.as_str());
+            let track = track::write_counter(self.packets, numbers, self.tracks.first, name, unit)?;
             for (time, value) in &counter.samples {
                 self.sample(track, *time, *value)?;
             }

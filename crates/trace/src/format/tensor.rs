@@ -1,8 +1,8 @@
-//! The tensors of an operation as traces list them: shapes and element types, no data.
+//! Lists the tensors of an operation as traces do: shapes and element types without data.
 
 use schema::{Op, Pass, Precision};
 
-/// Element type of a tensor.
+/// Element type of a tensor, with its names in the trace formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ElementType {
     Float,
@@ -11,7 +11,7 @@ pub enum ElementType {
 }
 
 impl ElementType {
-    /// As in Kineto's `Input type`.
+    /// Returns the name used in Kineto's `Input type`.
     pub fn kineto(self) -> &'static str {
         match self {
             Self::Float => "float",
@@ -20,7 +20,7 @@ impl ElementType {
         }
     }
 
-    /// As in an execution trace's `types`.
+    /// Returns the name used in an execution trace's `types`.
     pub fn execution_trace(self) -> &'static str {
         match self {
             Self::Float => "Tensor(float)",
@@ -29,7 +29,7 @@ impl ElementType {
         }
     }
 
-    /// Bytes per element.
+    /// Returns the size of an element in bytes.
     pub fn bytes(self) -> usize {
         match self {
             Self::Float => 4,
@@ -39,14 +39,14 @@ impl ElementType {
     }
 }
 
-/// A tensor argument.
+/// Element type and shape of an input or output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorArgument {
     pub shape: Vec<usize>,
     pub element: ElementType,
 }
 
-/// The main arguments, shaped by [`Op::shapes`].
+/// Lists the main inputs, with shapes from [`Op::shapes`].
 pub fn inputs(op: &Op) -> Vec<TensorArgument> {
     let element = |position| match op {
         Op::InputDist { .. } | Op::EmbeddingForward { .. } => ElementType::Long,
@@ -58,8 +58,8 @@ pub fn inputs(op: &Op) -> Vec<TensorArgument> {
     shapes.map(|(position, shape)| TensorArgument { shape, element: element(position) }).collect()
 }
 
-/// The results whose shape follows from the operation's own; empty where it does not, and where the
-/// operation only updates parameters in place.
+/// Lists the outputs whose shape follows from the operation itself. Empty if it does not, and for
+/// operations that only update parameters in place.
 pub fn outputs(op: &Op) -> Vec<TensorArgument> {
     let shape = match *op {
         Op::InputWait { batch_size } | Op::Loss { batch_size } => vec![batch_size],
@@ -74,9 +74,9 @@ pub fn outputs(op: &Op) -> Vec<TensorArgument> {
         Op::Interaction { batch_size, vectors, dim, pass: Pass::Backward } => {
             vec![batch_size, vectors, dim]
         }
-        // The width of the forward result depends on the triangle, which the operation does not
-        // carry, nor does the split of a concatenation; what the distributions deliver depends on
-        // the other ranks.
+        // The width of the forward result depends on the triangle, which is not part of the
+        // operation; neither is the split of a concatenation. The result of the distributions
+        // depends on the other ranks.
         Op::Interaction { pass: Pass::Forward, .. }
         | Op::Concat { pass: Pass::Backward, .. }
         | Op::InputDist { .. }
@@ -88,7 +88,7 @@ pub fn outputs(op: &Op) -> Vec<TensorArgument> {
     vec![TensorArgument { shape, element: ElementType::Float }]
 }
 
-/// Row-major strides, in elements.
+/// Computes row-major strides in elements.
 pub fn strides(shape: &[usize]) -> Vec<usize> {
     let mut strides = vec![1; shape.len()];
     for axis in (1..shape.len()).rev() {

@@ -1,6 +1,6 @@
-//! What a format of timelines offers: how its files are recognised, read, read again and written.
+//! The interface of a timeline format: detection, reading, rereading of arguments, and writing.
 //!
-//! Knows no format; [`super::TIMELINES`] lists them.
+//! [`super::TIMELINES`] lists the implementations.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -12,48 +12,46 @@ use crate::export::{ExportedEvents, Options};
 use crate::merge::Merged;
 use crate::store::Trace;
 
-/// A format of files that hold the timelines of ranks.
+/// A file format that holds the timelines of one or several ranks.
 pub struct Timeline {
-    /// As messages name it.
     pub name: &'static str,
-    /// Endings of its files in folders and archives, in lower case and without those of
-    /// compression. None: its files are read only where a user names them.
-    pub endings: &'static [&'static str],
-    /// Whether a text that begins like this is of the format.
-    pub recognises: fn(&[u8]) -> bool,
-    /// How it is read.
+    /// Extensions of its files in folders and archives, lower case, without those of compression.
+    /// If there are none, files are read only if a user names them.
+    pub extensions: &'static [&'static str],
+    /// Whether a text with this beginning is in the format.
+    pub recognizes: fn(&[u8]) -> bool,
     pub read: ReadTimeline,
-    /// How it is written, if it is.
+    /// `None` if the format is only read.
     pub write: Option<&'static WriteTimeline>,
 }
 
-/// How a format is read.
+/// The two ways to read a format.
 pub enum ReadTimeline {
-    /// One trace, block by block, on so many threads. Damage is a loss of the trace; the error says
-    /// what the text is instead.
+    /// Reads one trace block by block on the given number of threads. Damage is counted as loss;
+    /// the error describes the actual content.
     Blocks(fn(&mut dyn Blocks, usize) -> Result<Trace, String>),
-    /// A whole file, which holds one or several traces. A damaged one is refused.
+    /// Reads a complete file, which holds one or several traces. A damaged file is rejected.
     Whole(WholeFile),
 }
 
-/// The arguments of each of some events.
+/// The arguments of several events, in the requested order.
 pub type EventArguments = Vec<Map<String, Value>>;
 
-/// A format that is read as a whole.
+/// Functions of a format that is read as a complete file.
 pub struct WholeFile {
-    /// Who wrote a file with this beginning, if it cannot be read for that.
+    /// Names the program that wrote a file with this beginning, if its files cannot be read.
     pub foreign_writer: fn(&[u8]) -> Option<&'static str>,
-    /// The traces of a file, or what is wrong with it.
+    /// Returns the traces of a file, or a description of the damage.
     pub read: fn(&[u8]) -> Result<Vec<Trace>, String>,
-    /// The arguments of events by the places that `slices.offset` names, ascending; empty where
-    /// there are none.
+    /// Returns the arguments of the events at the given `slices.offset`, which ascend. Empty for
+    /// events without arguments.
     pub arguments: fn(&[u8], &[u64]) -> Result<EventArguments, String>,
 }
 
-/// How a format is written.
+/// Functions that write a format.
 pub struct WriteTimeline {
-    /// Endings of names that ask for it, in lower case and without those of compression.
-    pub endings: &'static [&'static str],
+    /// Extensions that select the format, lower case, without those of compression.
+    pub extensions: &'static [&'static str],
     /// Writes all parts. The path is that of a temporary file the writer may use.
     pub write: fn(&mut dyn Write, &Merged<'_>, &Options, &Path) -> io::Result<ExportedEvents>,
 }

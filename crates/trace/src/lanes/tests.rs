@@ -18,7 +18,7 @@ fn check(spans: &[(i64, i64)], expected: &[u32]) {
 }
 
 #[test]
-fn nothing_takes_no_lane() {
+fn track_without_slices_has_no_lanes() {
     check(&[], &[]);
 }
 
@@ -28,7 +28,7 @@ fn nested_and_touching_slices_stay_on_their_track() {
 }
 
 #[test]
-fn a_slice_that_outlasts_the_one_around_it_moves() {
+fn slice_that_outlasts_its_parent_moves() {
     check(&[(0, 10), (5, 15), (10, 20)], &[0, 1, 0]);
 }
 
@@ -38,7 +38,7 @@ fn the_order_of_the_file_does_not_matter() {
 }
 
 #[test]
-fn lanes_behind_the_nesting_ones_are_used_again() {
+fn lanes_without_nesting_are_reused() {
     let stairs: Vec<_> = (0..40).map(|step| (step, step + 12)).collect();
     let (lanes, trace) = lanes(&stairs);
     assert_eq!(lanes.count, [12]);

@@ -1,29 +1,31 @@
-//! Aligns two sequences that are alike but not equal, in near-linear time.
+//! Aligns two similar sequences of names in near-linear time.
 //!
-//! Runs of names that occur once in both anchor the alignment; what lies between anchors is
-//! aligned by runs that are unique there, and the small rest by the longest common subsequence.
+//! Runs of names that occur once in both sequences become anchors. The gaps between anchors are
+//! aligned by runs that are unique within the gap, and small gaps by the longest common
+//! subsequence.
 
 use std::collections::HashMap;
 
 use super::sequence::{Name, OTHER};
 
-/// Lengths of the runs that anchor, longest first.
+/// Lengths of runs that can become anchors, longest first.
 const RUNS: [usize; 5] = [16, 8, 4, 2, 1];
-/// Runs that vote for where a sequence lies.
+/// Length of the runs that vote for the position of a sequence.
 const VOTE: usize = 4;
-/// A run that occurs more often votes for nothing in particular.
+/// Runs that occur more often are ambiguous and do not vote.
 const MANY: usize = 64;
-/// Cells of the exact method's table.
+/// Size limit of the table for the longest common subsequence.
 const CELLS: usize = 1 << 20;
-/// Names before the first anchor and behind the last that may be missing.
+/// Number of names before the first anchor and after the last that may be missing.
 const SLACK: usize = 32;
-/// Anchors within gaps of anchors, at most.
+/// Depth limit of the recursion into gaps.
 const DEPTH: usize = 32;
 
-/// Places in both sequences, ascending in both.
+/// Pairs of positions, ascending in both sequences.
 type AlignedPairs = Vec<(usize, usize)>;
 
-/// The shares of a short sequence's runs, and of its names, that a long one has too, 0..=1.
+/// Returns two shares of the short sequence that also occur in the long one, 0..=1: of its runs,
+/// and of its names.
 pub fn likeness(short: &[Name], long: &[Name]) -> [f64; 2] {
     [VOTE.min(short.len()), 1].map(|length| shared(short, long, length))
 }
@@ -44,23 +46,25 @@ fn shared(short: &[Name], long: &[Name], length: usize) -> f64 {
     found as f64 / all as f64
 }
 
-/// Pairs of equal names, ascending in both; the long sequence's ends may stay over, and where it
-/// repeats the short one, the best and then first repetition is taken.
+/// Aligns two sequences. Returns pairs of positions with equal names, ascending in both. Ends of
+/// the long sequence may stay unmatched. If it repeats the short one, the best repetition is
+/// chosen, and the first of equally good ones.
 pub fn align(short: &[Name], long: &[Name]) -> AlignedPairs {
     let Some((from, to)) = region(short, long) else { return AlignedPairs::new() };
     let near = &long[from..to];
     let anchors = RUNS.iter().map(|run| anchors(short, near, *run)).find(|found| !found.is_empty());
     let anchors = anchors.unwrap_or_default();
     let (first, last) = (anchors.first().copied(), anchors.last().copied());
-    // Ends that lie far outside are another repetition's.
+    // Anchors' surroundings farther away belong to another repetition.
     let begin = first.map_or(0, |(a, b)| b.saturating_sub(a + SLACK));
     let end = last.map_or(near.len(), |(a, b)| near.len().min(b + (short.len() - a) + SLACK));
     let mut pairs = AlignedPairs::new();
-    gap(short, &near[begin..end], (0, begin), DEPTH, &mut pairs);
+    gap(short, &near[begin..end], 0, begin, DEPTH, &mut pairs);
     pairs.iter().map(|(a, b)| (*a, b + from)).collect()
 }
 
-/// Where in the long sequence the short one lies: most of its runs agree on the distance.
+/// Finds the region of the long sequence that contains the short one, by a vote of runs on the
+/// distance.
 fn region(short: &[Name], long: &[Name]) -> Option<(usize, usize)> {
     let length = VOTE.min(short.len());
     if length == 0 || long.len() < length {
@@ -78,10 +82,10 @@ fn region(short: &[Name], long: &[Name]) -> Option<(usize, usize)> {
             votes[(at + short.len() - place) / width] += 1;
         }
     }
-    // Neighbours count together, as a missing name shifts what follows.
+    // Neighboring distances are added up, because a missing name shifts all that follow.
     let sums: Vec<u32> = votes.windows(2).map(|pair| pair[0] + pair[1]).collect();
     let most = sums.iter().copied().max().filter(|most| *most > 0);
-    // Without any vote, all of it may be it.
+    // Without any vote, the whole sequence may match.
     let Some(at) = most.and_then(|most| sums.iter().position(|sum| *sum == most)) else {
         return (long.len() <= 4 * short.len()).then_some((0, long.len()));
     };
@@ -90,27 +94,41 @@ fn region(short: &[Name], long: &[Name]) -> Option<(usize, usize)> {
     Some((from.min(to), to))
 }
 
-/// Aligns two parts that begin at `offset` of the whole.
-fn gap(a: &[Name], b: &[Name], offset: (usize, usize), depth: usize, pairs: &mut AlignedPairs) {
+/// Aligns two parts whose start in the whole sequences is `offset`.
+fn gap(
+    a: &[Name],
+    b: &[Name],
+    offset_a: usize,
+    offset_b: usize,
+    depth: usize,
+    pairs: &mut AlignedPairs,
+) {
     let same = |(x, y): &(&Name, &Name)| x == y && **x != OTHER;
     let head = a.iter().zip(b).take_while(same).count();
-    pairs.extend((0..head).map(|at| (offset.0 + at, offset.1 + at)));
+    pairs.extend((0..head).map(|at| (offset_a + at, offset_b + at)));
     let (a, b) = (&a[head..], &b[head..]);
-    let offset = (offset.0 + head, offset.1 + head);
+    let (offset_a, offset_b) = (offset_a + head, offset_b + head);
     let tail = a.iter().rev().zip(b.iter().rev()).take_while(same).count();
     let (inner_a, inner_b) = (&a[..a.len() - tail], &b[..b.len() - tail]);
-    middle(inner_a, inner_b, offset, depth, pairs);
-    let (end_a, end_b) = (offset.0 + inner_a.len(), offset.1 + inner_b.len());
+    middle(inner_a, inner_b, offset_a, offset_b, depth, pairs);
+    let (end_a, end_b) = (offset_a + inner_a.len(), offset_b + inner_b.len());
     pairs.extend((0..tail).map(|at| (end_a + at, end_b + at)));
 }
 
-fn middle(a: &[Name], b: &[Name], offset: (usize, usize), depth: usize, pairs: &mut AlignedPairs) {
+fn middle(
+    a: &[Name],
+    b: &[Name],
+    offset_a: usize,
+    offset_b: usize,
+    depth: usize,
+    pairs: &mut AlignedPairs,
+) {
     if a.is_empty() || b.is_empty() {
         return;
     }
     if (a.len() + 1).saturating_mul(b.len() + 1) <= CELLS {
-        let found = longest_common(a, b);
-        pairs.extend(found.into_iter().map(|(x, y)| (offset.0 + x, offset.1 + y)));
+        let common = longest_common(a, b);
+        pairs.extend(common.into_iter().map(|(x, y)| (offset_a + x, offset_b + y)));
         return;
     }
     let Some(inner) = depth.checked_sub(1) else { return };
@@ -118,14 +136,15 @@ fn middle(a: &[Name], b: &[Name], offset: (usize, usize), depth: usize, pairs: &
     let Some(anchors) = anchors else { return };
     let (mut at_a, mut at_b) = (0, 0);
     for (x, y) in anchors {
-        gap(&a[at_a..x], &b[at_b..y], (offset.0 + at_a, offset.1 + at_b), inner, pairs);
-        pairs.push((offset.0 + x, offset.1 + y));
+        gap(&a[at_a..x], &b[at_b..y], offset_a + at_a, offset_b + at_b, inner, pairs);
+        pairs.push((offset_a + x, offset_b + y));
         (at_a, at_b) = (x + 1, y + 1);
     }
-    gap(&a[at_a..], &b[at_b..], (offset.0 + at_a, offset.1 + at_b), inner, pairs);
+    gap(&a[at_a..], &b[at_b..], offset_a + at_a, offset_b + at_b, inner, pairs);
 }
 
-/// Runs that occur once in both, the longest chain of them that ascends in both.
+/// Finds runs that occur once in both parts, and returns the longest chain of them that ascends in
+/// both.
 fn anchors(a: &[Name], b: &[Name], run: usize) -> AlignedPairs {
     const TWICE: usize = usize::MAX;
     let once = |all: &[Name]| {
@@ -157,7 +176,7 @@ fn hash(run: &[Name]) -> u64 {
     })
 }
 
-/// The longest subsequence that ascends in the second place as it does in the first.
+/// Finds the longest subsequence whose second positions ascend like the first.
 fn ascending(pairs: &[(usize, usize)]) -> AlignedPairs {
     let mut tails: Vec<usize> = Vec::new();
     let mut before = vec![usize::MAX; pairs.len()];
@@ -182,7 +201,7 @@ fn ascending(pairs: &[(usize, usize)]) -> AlignedPairs {
     found
 }
 
-/// The longest common subsequence, by table.
+/// Computes the longest common subsequence by dynamic programming.
 fn longest_common(a: &[Name], b: &[Name]) -> AlignedPairs {
     let width = b.len() + 1;
     let mut table = vec![0_u32; (a.len() + 1) * width];

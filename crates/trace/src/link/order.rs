@@ -1,29 +1,31 @@
-//! Matches threads, and finds where nodes repeat, by the order of names each thread began.
+//! Matches threads, and finds repetitions of the nodes, by the order in which each thread started
+//! its names.
 
 use super::align;
 use super::sequence::{HostSequence, Name, Sequence};
 
-/// A place in a track where the nodes of a thread occur: their rows, thread order.
+/// An occurrence of a thread's nodes in a track, with the row of each node in thread order.
 struct Occurrence {
     rows: Vec<Option<u32>>,
     span: (i64, i64),
 }
 
-/// A thread and where its nodes occur whole, by time.
+/// A thread, the track chosen for it, and the complete occurrences of its nodes in order of time.
 struct Candidate<'a> {
     thread: &'a Sequence,
     track: Option<&'a Sequence>,
     occurrences: Vec<Occurrence>,
 }
 
-/// Threads too short for common runs must share this much of their names.
-const ALIKE: f64 = 0.5;
+/// Threads too short for common runs must share at least this part of their names.
+const MIN_LIKENESS: f64 = 0.5;
 
-/// The row of each node, for each whole repetition by time; of none is whole, of the best.
+/// Returns the row of each node for each complete repetition, in order of time. If no repetition is
+/// complete, returns the best one.
 pub fn repetitions(host: &HostSequence<'_>) -> Vec<Vec<Option<u32>>> {
     let mut threads: Vec<&Sequence> =
         host.threads.iter().filter(|thread| !thread.places.is_empty()).collect();
-    // The longest thread is the surest, and the others must fit its times.
+    // The longest thread is the most reliable match. The others must fit its times.
     threads.sort_by_key(|thread| std::cmp::Reverse(thread.places.len()));
     let Some((longest, others)) = threads.split_first() else { return Vec::new() };
     let mut free: Vec<&Sequence> = host.tracks.iter().collect();
@@ -42,7 +44,7 @@ pub fn repetitions(host: &HostSequence<'_>) -> Vec<Vec<Option<u32>>> {
         place(&mut rows, longest, occurrence);
         for other in &others {
             let Some(track) = other.track else { continue };
-            match nearest(&other.occurrences, occurrence.span) {
+            match nearest(&other.occurrences, occurrence.span.0, occurrence.span.1) {
                 Some(occurrence) => place(&mut rows, other.thread, occurrence),
                 None => {
                     let rough = roughly(host, other.thread, track, Some(occurrence.span));
@@ -68,17 +70,17 @@ fn place(rows: &mut [Option<u32>], thread: &Sequence, occurrence: &Occurrence) {
     }
 }
 
-/// A track that may be a thread's.
+/// A track that may belong to a thread.
 struct Choice {
-    /// Its place among the free ones.
+    /// Index among the unassigned tracks.
     at: usize,
-    /// Whether the thread occurs whole, and how alike they are.
+    /// Whether the thread occurs completely, and the similarity to the track.
     score: (bool, [f64; 2]),
     occurrences: Vec<Occurrence>,
 }
 
-/// The track a thread occurs in, whole if possible, and at the right time if one is known. It is
-/// taken from the free ones.
+/// Chooses the track in which a thread occurs, preferably completely, and within a span if one is
+/// given. The track is removed from the unassigned ones.
 fn choose<'a>(
     host: &HostSequence<'_>,
     thread: &'a Sequence,
@@ -88,13 +90,14 @@ fn choose<'a>(
     let mut best: Option<Choice> = None;
     for (at, track) in free.iter().enumerate() {
         let occurrences = occurrences(host, thread, track);
-        let is_timely = within.is_none_or(|span| nearest(&occurrences, span).is_some());
+        let is_timely =
+            within.is_none_or(|(start, end)| nearest(&occurrences, start, end).is_some());
         let is_whole = !occurrences.is_empty() && is_timely;
         let likeness =
             if is_whole { [1.0; 2] } else { align::likeness(&thread.names, &track.names) };
         let score = (is_whole, likeness);
         let is_better = best.as_ref().is_none_or(|best| score > best.score);
-        if (likeness[0] > 0.0 || likeness[1] >= ALIKE) && is_better {
+        if (likeness[0] > 0.0 || likeness[1] >= MIN_LIKENESS) && is_better {
             best = Some(Choice { at, score, occurrences });
         }
     }
@@ -106,7 +109,7 @@ fn choose<'a>(
     }
 }
 
-/// Where all names of a thread follow each other in a track, without overlaps.
+/// Finds all non-overlapping occurrences of a thread's names in a track.
 fn occurrences(host: &HostSequence<'_>, thread: &Sequence, track: &Sequence) -> Vec<Occurrence> {
     let mut found = Vec::new();
     let mut behind = 0;
@@ -124,7 +127,7 @@ fn occurrences(host: &HostSequence<'_>, thread: &Sequence, track: &Sequence) -> 
     found
 }
 
-/// Where the pattern ends in the text, each time.
+/// Returns the end positions of all occurrences of a pattern in a text.
 ///
 /// # Source
 /// Knuth, Morris, Pratt: Fast pattern matching in strings, 1977.
@@ -153,16 +156,17 @@ fn ends(pattern: &[Name], text: &[Name]) -> Vec<usize> {
     found
 }
 
-/// The occurrence that shares most time with a span; none if none shares any.
-fn nearest(occurrences: &[Occurrence], (start, end): (i64, i64)) -> Option<&Occurrence> {
-    // Occurrences follow each other, so those that overlap are neighbours.
+/// Returns the occurrence that overlaps a span most, if any does.
+fn nearest(occurrences: &[Occurrence], start: i64, end: i64) -> Option<&Occurrence> {
+    // Occurrences are disjoint and sorted, so those that overlap the span are neighbors.
     let first = occurrences.partition_point(|one| one.span.1 <= start);
     let overlapping = occurrences[first..].iter().take_while(|one| one.span.0 < end);
     let shared = |one: &&Occurrence| one.span.1.min(end) - one.span.0.max(start);
     overlapping.reduce(|best, next| if shared(&next) > shared(&best) { next } else { best })
 }
 
-/// The best place in a track, though not whole: at most the rows that began within a span.
+/// Finds the best incomplete match in a track. If a span is given, only rows that begin in it are
+/// considered.
 fn roughly(
     host: &HostSequence<'_>,
     thread: &Sequence,

@@ -1,4 +1,4 @@
-//! Both traces as sequences of names: what each thread began, in order.
+//! Converts both traces to sequences of names, one per thread, in order of start.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -6,34 +6,34 @@ use std::collections::{BTreeMap, HashMap};
 use crate::execution_trace::ExecutionTrace;
 use crate::store::{EventKind, Trace};
 
-/// A name of the execution trace; [`OTHER`] for names it does not have.
+/// The id of a name in the execution trace. [`OTHER`] stands for all other names.
 pub type Name = u32;
 pub const OTHER: Name = u32::MAX;
 
-/// What one thread began, in order.
+/// The names that one thread started, in order.
 pub struct Sequence {
-    /// The thread's number, or the track's.
+    /// Number of the thread or the track.
     pub key: u64,
     pub names: Vec<Name>,
-    /// The nodes, or the rows.
+    /// Indices of the nodes or the rows.
     pub places: Vec<u32>,
 }
 
-/// What the host did, as both traces saw it.
+/// The work of the host as seen by both traces.
 pub struct HostSequence<'a> {
     trace: &'a Trace,
-    /// Threads of the execution trace, by number.
+    /// Threads of the execution trace, by their number.
     pub threads: Vec<Sequence>,
-    /// Threads of the trace, by track.
     pub tracks: Vec<Sequence>,
-    /// By the place of the node.
+    /// Indexed like the nodes.
     node_names: Vec<Name>,
-    /// By the trace's string id.
+    /// Indexed by the trace's string id.
     row_names: Vec<Name>,
 }
 
 impl<'a> HostSequence<'a> {
-    /// Threads of the execution trace, and tracks with operators or annotations of the trace.
+    /// Collects the threads of the execution trace, and the tracks of the trace that have operators
+    /// or annotations.
     pub fn new(execution: &ExecutionTrace, trace: &'a Trace) -> Self {
         let mut vocabulary: HashMap<&str, Name> = HashMap::new();
         let mut name = |text| {
@@ -64,8 +64,8 @@ impl<'a> HostSequence<'a> {
             tracks.entry(self.track_of_row(row)).or_default().push(row);
         }
         let slices = &self.trace.slices;
-        // Where times are equal, the profiler's own count decides; without one, what lasts longer
-        // lies outside.
+        // If times are equal, the profiler's event index decides. Without one, longer events are
+        // outside.
         let order = |row: &u32| {
             let index = slices.event_index.get(*row).copied().unwrap_or(u64::MAX);
             let duration = slices.end(*row) - slices.start(*row);
@@ -79,53 +79,54 @@ impl<'a> HostSequence<'a> {
         tracks.into_iter().map(sequence).collect()
     }
 
-    /// How many nodes could be joined.
+    /// Counts the nodes that can be linked.
     pub fn node_count(&self) -> usize {
         self.threads.iter().map(|thread| thread.places.len()).sum()
     }
 
-    /// How many nodes there are.
+    /// Counts all nodes of the execution trace.
     pub fn place_count(&self) -> usize {
         self.node_names.len()
     }
 
-    /// The name of a node.
+    /// Returns the name id of a node.
     pub fn name_of_node(&self, place: u32) -> Option<Name> {
         Some(self.node_names[place as usize])
     }
 
-    /// The name of an operator or annotation that the execution trace has too.
+    /// Returns the name id of an operator or annotation, if the name occurs in the execution trace.
     pub fn name_of_row(&self, row: u32) -> Option<Name> {
         let is_host = matches!(self.trace.kind(row), EventKind::Operator | EventKind::Annotation);
         let name = self.row_names[self.trace.slices.name[row as usize].0 as usize];
         Some(name).filter(|name| is_host && *name != OTHER)
     }
 
-    /// The track of a row.
+    /// Returns the track of a row as a number.
     pub fn track_of_row(&self, row: u32) -> u64 {
         self.trace.slices.track[row as usize].0.into()
     }
 
-    /// From the first start to the last end.
+    /// Returns the time from the first start to the last end of the rows.
     pub fn span(&self, rows: impl Iterator<Item = u32>) -> Option<(i64, i64)> {
         let slices = &self.trace.slices;
         let spans = rows.map(|row| (slices.start(row), slices.end(row)));
         spans.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
     }
 
-    /// Start of a row.
+    /// Returns the start time of a row.
     pub fn start(&self, row: u32) -> i64 {
         self.trace.slices.start(row)
     }
 }
 
-/// Steps are counted differently by each recording.
+/// Removes the step number, because each recording counts steps differently.
 fn plain(name: &str) -> &str {
     const STEP: &str = "ProfilerStep#";
     if name.starts_with(STEP) { STEP } else { name }
 }
 
-/// Written by the observer when it starts, not a part of the work.
+/// Whether a node lists process groups. The observer writes it when it starts; it is not part of
+/// the work.
 fn is_group(execution: &ExecutionTrace, place: u32) -> bool {
     execution.name(&execution.nodes[place as usize]) == "## process_group:init ##"
 }

@@ -1,34 +1,34 @@
-//! Numbers that stay apart: ids, process ids and devices prefixed with their rank.
+//! Keeps the ids, process ids and devices of ranks apart by prefixing them with the rank.
 
 use crate::store::{Trace, TrackKey};
 
-/// Largest whole number that every reader of JSON keeps exactly.
+/// Largest integer that all JSON readers keep exact.
 const EXACT: u64 = 1 << 53;
 
-/// What an id joins; ids of two kinds never meet.
+/// The objects that an id links. Ids of different kinds are independent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IdKind {
-    /// Calls to device work.
+    /// Links calls to device work.
     Correlation,
     External,
-    /// Events to execution traces.
+    /// Links events to execution traces.
     RecordFunction,
-    /// The profiler's own numbering.
+    /// The profiler's own event numbers.
     EventIndex,
-    /// Forward to backward operators.
+    /// Links forward to backward operators.
     Sequence,
-    /// Frames, their parents and modules.
+    /// Links Python frames to their parents and modules.
     Python,
     Flow,
-    /// Recorded events of a device.
+    /// Links waits to the device event they wait for.
     DeviceEvent,
-    /// Nodes of a replayed graph.
+    /// Nodes of a replayed device graph.
     GraphNode,
 }
 
 const KINDS: usize = 9;
 
-/// How the numbers of one rank are told apart from those of the others.
+/// The mapping that keeps the ids of one rank apart from those of the others.
 #[derive(Clone, Debug)]
 pub struct Namespace {
     rank: u64,
@@ -38,17 +38,18 @@ pub struct Namespace {
     devices: i64,
 }
 
+/// The way in which ids of one kind are kept apart.
 #[derive(Clone, Debug)]
 enum Numbering {
     Prefix(u64),
-    /// Count: ids too large for a prefix get their place among the rank's sorted ids.
+    /// Ids too large for a prefix are replaced by a count: their index among the rank's sorted ids.
     Place {
         sorted: Vec<u64>,
         first: u64,
     },
 }
 
-/// The namespaces of the traces of one job.
+/// Computes the namespaces for the traces of one job.
 pub fn assign(traces: &[&Trace]) -> Vec<Namespace> {
     let ranks = 1 + traces.iter().map(|trace| u64::from(trace.rank)).max().unwrap_or(0);
     let largest = largest_ids(traces);
@@ -89,7 +90,7 @@ impl Namespace {
         match (pid, self.pids) {
             (TrackKey::Number(pid), Some(unit)) => {
                 let prefix = (self.rank * unit) as i64;
-                // Negative ids, such as −1 of the profiler's own work, count down from the top.
+                // Negative ids, such as −1 for the profiler's own work, count down from the top.
                 let within = if *pid < 0 { unit as i64 + pid } else { *pid };
                 TrackKey::Number(prefix + within)
             }
@@ -102,7 +103,7 @@ impl Namespace {
     }
 }
 
-/// The smallest power of ten above `largest`, if all ranks' numbers stay exact with it.
+/// Returns the smallest power of ten above `largest`, if all ranks' ids stay exact with it.
 fn power_of_ten(largest: u64, ranks: u64) -> Option<u64> {
     let mut unit: u64 = 10;
     while unit <= largest {

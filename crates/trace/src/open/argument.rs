@@ -1,4 +1,5 @@
-//! The arguments in the JSON text of an event. Unwanted ones are skipped, not built.
+//! Extracts the arguments from the JSON text of an event. Unwanted arguments are skipped without
+//! being built.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,10 +9,10 @@ use serde::de::{Deserializer as _, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use serde_json::{Deserializer, Map, Value};
 
-/// The arguments whose names are `wanted`; none of an event without any.
+/// Returns the arguments whose keys are `wanted`. Empty for an event without arguments.
 ///
 /// # Errors
-/// The text is no JSON object.
+/// The text is not a JSON object.
 pub(super) fn arguments(
     text: &str,
     wanted: &dyn Fn(&str) -> bool,
@@ -72,7 +73,7 @@ mod tests {
     use super::arguments;
 
     #[test]
-    fn arguments_are_kept_where_they_are_wanted() {
+    fn only_wanted_arguments_are_returned() {
         let text = r#"{"ph":"X","args":{"a\u0062":[1,{"c":null}],"d":"x"},"ts":1.5}"#;
         assert_eq!(
             serde_json::to_string(&arguments(text, &|_| true).unwrap()).unwrap(),
@@ -85,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_without_arguments_has_none() {
+    fn event_without_arguments_gives_an_empty_map() {
         for text in [r#"{"ph":"X"}"#, r#"{"args":null}"#, r#"{"args":"text"}"#, "{}"] {
             assert!(arguments(text, &|_| true).unwrap().is_empty(), "{text}");
         }

@@ -1,27 +1,28 @@
-//! Several recordings of one rank: a profiler whose schedule repeats writes one file per cycle, a
-//! job that is started again writes its files beside the old ones, and users copy files. A job has
-//! one recording per rank, so one is kept. Knows no rule by which ranks are numbered.
+//! Chooses one of several recordings of a rank. They occur because a repeating profiler schedule
+//! writes one file per cycle, a restarted job writes its files beside the old ones, and users copy
+//! files. A job has one recording per rank.
 
 use super::rank;
 use crate::store::{EventKind, Loss, Trace};
 
-/// The process that was recorded.
+/// Identifies the recorded process, to recognize two recordings of it.
 #[derive(PartialEq, Eq)]
 struct RecordedProcess {
     host: Option<String>,
     pid: i64,
 }
 
-/// Keeps one recording of each rank, and counts the others as losses of the one that is kept.
+/// Keeps one recording of each rank. The others are counted as losses of the one that is kept.
 ///
-/// Two files are recordings of one rank if
-/// - they are of one process by host and process id, and their contents do not say different ranks;
-/// - or they hold the same rows of one process, and their contents do not say different ranks;
-/// - or they claim the same rank, do not overlap in time, and are of one process id or of more
-///   ranks together than the job has.
+/// Two files are recordings of the same rank in three cases, given that their contents do not claim
+/// different ranks:
+/// - They are from the same process, by host and process id.
+/// - They have the same rows of the same process.
+/// - They claim the same rank, do not overlap in time, and have either the same process id or more
+///   files than the job has ranks.
 ///
-/// Of several recordings, the ones are kept that began at about the same time on all ranks; of
-/// those that began together, the one with the most rows.
+/// The recordings that began at about the same time on all ranks are kept. If several of a rank
+/// began together, the one with the most rows is kept.
 pub fn keep_one_per_rank(traces: &mut Vec<Trace>) {
     if traces.len() < 2 || !may_be_one_job(traces) {
         return;
@@ -60,7 +61,7 @@ pub fn keep_one_per_rank(traces: &mut Vec<Trace>) {
     });
 }
 
-/// What a recording is to the one that is kept, and what was done about it.
+/// Describes the relation of a recording to the one that is kept, for the list of losses.
 fn relation(kept: &Trace, other: &Trace) -> String {
     let name = other.origin.to_string();
     if have_same_rows(kept, other) {
@@ -82,7 +83,7 @@ fn relation(kept: &Trace, other: &Trace) -> String {
     )
 }
 
-/// Whether two recordings hold the same rows, as copies of one file do.
+/// Whether two recordings have the same rows, as copies of one file do.
 fn have_same_rows(a: &Trace, b: &Trace) -> bool {
     let (one, other) = (&a.slices, &b.slices);
     !one.is_empty()
@@ -91,7 +92,7 @@ fn have_same_rows(a: &Trace, b: &Trace) -> bool {
         && a.rows().all(|row| one.start(row) == other.start(row) && a.name(row) == b.name(row))
 }
 
-/// Whether nothing says that the traces are of jobs of different sizes.
+/// Whether the traces do not claim different sizes of the job.
 fn may_be_one_job(traces: &[Trace]) -> bool {
     let sizes = traces.iter().filter_map(|trace| trace.header.distributed.as_ref()?.world_size);
     let mut sizes: Vec<u32> = sizes.collect();
@@ -99,7 +100,7 @@ fn may_be_one_job(traces: &[Trace]) -> bool {
     sizes.len() < 2
 }
 
-/// The places of the recordings of each rank.
+/// Groups the indices of the recordings by rank.
 fn groups(traces: &[Trace]) -> Vec<Vec<usize>> {
     let claims = rank::claims(traces);
     let processes: Vec<Option<RecordedProcess>> = traces.iter().map(process).collect();
@@ -108,13 +109,13 @@ fn groups(traces: &[Trace]) -> Vec<Vec<usize>> {
     let is_too_many =
         sizes.is_some_and(|sizes| sizes.iter().all(|size| traces.len() > *size as usize));
     let is_of_one_rank = |a: usize, b: usize| {
-        let said = [a, b].map(|at| rank::content(&traces[at]));
-        let say_different = matches!(said, [Some(one), Some(other)] if one != other);
+        let claimed = [a, b].map(|at| rank::content(&traces[at]));
+        let claim_different = matches!(claimed, [Some(one), Some(other)] if one != other);
         let is_one_process = processes[a].is_some() && processes[a] == processes[b];
         let is_of_host = processes[a].as_ref().is_some_and(|process| process.host.is_some());
-        // A process may run several ranks, each in a thread: then the contents say so.
+        // A process may run several ranks as threads. Then the contents claim different ranks.
         let is_certain = || is_of_host || have_same_rows(&traces[a], &traces[b]);
-        if is_one_process && !say_different && is_certain() {
+        if is_one_process && !claim_different && is_certain() {
             return true;
         }
         let is_one_claim = claims[a].is_some() && claims[a] == claims[b];
@@ -122,8 +123,9 @@ fn groups(traces: &[Trace]) -> Vec<Vec<usize>> {
     };
     let mut groups: Vec<Vec<usize>> = Vec::new();
     for at in 0..traces.len() {
-        let found = groups.iter_mut().find(|group| group.iter().all(|of| is_of_one_rank(*of, at)));
-        match found {
+        let group =
+            groups.iter_mut().find(|group| group.iter().all(|other| is_of_one_rank(*other, at)));
+        match group {
             Some(group) => group.push(at),
             None => groups.push(vec![at]),
         }
@@ -131,7 +133,7 @@ fn groups(traces: &[Trace]) -> Vec<Vec<usize>> {
     groups
 }
 
-/// First start and last end of a trace's rows.
+/// Returns the first start and the last end of a trace's rows.
 fn span(trace: &Trace) -> Option<(i64, i64)> {
     let start = trace.slices.start.iter().min()?;
     let end = trace.rows().map(|row| trace.slices.end(row)).max()?;
@@ -145,8 +147,8 @@ fn are_apart(a: &Trace, b: &Trace) -> bool {
     }
 }
 
-/// The process whose threads a trace shows. The host is in the header, or in the name that
-/// PyTorch's own handler gives to files: `host_pid.time.pt.trace.json`.
+/// Identifies the process of a trace. The host is in the header, or in the file name that PyTorch's
+/// handler chooses: `host_pid.time.pt.trace.json`.
 fn process(trace: &Trace) -> Option<RecordedProcess> {
     let is_of_host = |row: &u32| {
         let kind = trace.kind(*row);
@@ -175,7 +177,7 @@ mod tests {
     use super::keep_one_per_rank;
     use crate::store::{Distributed, Loss, NewSlice, Trace};
 
-    /// File, claimed rank of two, process, start in seconds.
+    /// File name, claimed rank of two, process id, and start in seconds.
     type File = (&'static str, Option<u32>, i64, i64);
 
     fn trace((name, rank, pid, start): File) -> Trace {
@@ -208,7 +210,7 @@ mod tests {
             ],
             &["h_7.2.json", "i_8.2.json"],
         );
-        // A job that was started again has other processes, but no more ranks.
+        // A restarted job has other processes, but the same ranks.
         check(
             &[
                 ("a.json", Some(0), 7, 0),
@@ -220,7 +222,7 @@ mod tests {
         );
     }
 
-    /// Files with a rank by content, and the name of the host in the header.
+    /// Creates traces with a rank in their content and a host name in the header.
     fn on_host(files: &[(&'static str, Option<u32>, usize)]) -> Vec<Trace> {
         let of_file = |(name, rank, rows): &(&'static str, Option<u32>, usize)| {
             let mut trace = trace((name, *rank, 7, 0));
@@ -235,14 +237,15 @@ mod tests {
 
     fn kept(mut traces: Vec<Trace>) -> (Vec<String>, String) {
         keep_one_per_rank(&mut traces);
-        let said = traces.iter().flat_map(|trace| trace.losses.iter());
-        let said = said.flat_map(|(_, counted)| counted.first.clone()).collect::<Vec<_>>().join("");
-        (traces.iter().map(|trace| trace.origin.to_string()).collect(), said)
+        let losses = traces.iter().flat_map(|trace| trace.losses.iter());
+        let texts =
+            losses.flat_map(|(_, counted)| counted.first.clone()).collect::<Vec<_>>().join("");
+        (traces.iter().map(|trace| trace.origin.to_string()).collect(), texts)
     }
 
     #[test]
     fn recordings_of_one_host_and_process_are_not_two_ranks() {
-        // Names say different ranks; the contents say the same one, or none.
+        // The names claim different ranks; the contents claim the same rank or none.
         for rank in [None, Some(0)] {
             let files = [("rank-0.json", rank, 3), ("rank-1.json", rank, 5)];
             let (names, said) = kept(on_host(&files));
@@ -253,28 +256,28 @@ mod tests {
             );
             assert!(said.contains("the one with fewer rows is left out"), "{said}");
         }
-        // Ranks that are threads of one process say so.
+        // Ranks that are threads of one process claim their own rank.
         let files = [("a.json", Some(0), 3), ("b.json", Some(1), 3)];
         assert_eq!(kept(on_host(&files)).0, ["a.json", "b.json"]);
     }
 
     #[test]
-    fn a_copy_of_a_file_is_not_another_rank() {
+    fn copied_file_is_not_another_rank() {
         let (names, said) = kept(on_host(&[("a.json", None, 4), ("a copy.json", None, 4)]));
         assert_eq!(names.len(), 1);
         assert!(said.contains("a copy of") && said.contains("left out"), "{said}");
-        // Without a name of the host, the rows tell.
+        // Without a host name, the rows decide.
         let files = [("a.json", None, 1, 0), ("b.json", None, 1, 0)];
         check(&files, &["a.json"]);
     }
 
     #[test]
-    fn different_processes_of_one_time_are_different_ranks() {
+    fn simultaneous_processes_are_different_ranks() {
         check(
             &[("h_7.1.json", None, 7, 0), ("h_8.1.json", None, 8, 0)],
             &["h_7.1.json", "h_8.1.json"],
         );
-        // In containers, every process may be the first.
+        // In containers, several processes may have the id 1.
         check(&[("a.json", None, 1, 0), ("b.json", None, 1, 5)], &["a.json", "b.json"]);
     }
 }

@@ -1,6 +1,7 @@
-//! Whole texts of other formats than Kineto's: found, unpacked and numbered in the same way.
+//! Reads complete documents of formats that are not timelines. Finding, unpacking and numbering
+//! files is shared with timelines.
 //!
-//! Knows no format; the caller selects names and recognises texts.
+//! The caller provides the format: which file names to consider, and how to parse a text.
 
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -14,21 +15,22 @@ use crate::Error;
 use crate::format::blocks::Blocks;
 use crate::store::{Distributed, Losses, Trace, TraceOrigin};
 
-/// How to read documents of one format.
+/// The functions that read documents of one format.
 pub struct DocumentFormat<T> {
-    /// Which names of files and members may be it.
+    /// Whether a file or archive member of this name is considered.
     pub wanted: fn(&str) -> bool,
-    /// Reads one, or says what it is instead.
+    /// Parses a document, or describes the actual content.
     pub read: fn(&[u8]) -> Result<T, String>,
-    /// Where its origin and losses are kept.
+    /// Gives access to the document's origin and losses.
     pub label: fn(&mut T) -> (&mut TraceOrigin, &mut Losses),
 }
 
 /// Reads all documents of a format under a path, in the order of names.
 ///
 /// # Errors
-/// [`Error::Read`] for what cannot be read; [`Error::Empty`] and [`Error::NotATrace`] for a file
-/// that was named and is none; [`Error::NoTraces`] for a folder or an archive without any.
+/// [`Error::Read`] if a file cannot be read; [`Error::Empty`] and [`Error::NotATrace`] if `path`
+/// names a file of another format; [`Error::NoTraces`] for a folder or an archive without a
+/// document.
 pub fn read<T>(path: &Path, format: &DocumentFormat<T>) -> Result<Vec<T>, Error> {
     let request = ReadRequest { paths: vec![path.to_path_buf()], threads: 1 };
     let files = find::files(&request, format.wanted)?;
@@ -43,7 +45,7 @@ pub fn read<T>(path: &Path, format: &DocumentFormat<T>) -> Result<Vec<T>, Error>
     Ok(found.documents)
 }
 
-/// What was found so far.
+/// The documents and skipped files so far.
 struct Documents<'a, T> {
     format: &'a DocumentFormat<T>,
     documents: Vec<T>,
@@ -60,7 +62,7 @@ impl<T> Documents<'_, T> {
         loop {
             match stream.part() {
                 StreamPart::Text(member) => {
-                    let bytes = whole(&mut stream).map_err(Error::read(path))?;
+                    let bytes = read_to_end(&mut stream).map_err(Error::read(path))?;
                     let failure = stream.finish();
                     if let Some(EarlyEnd::System(source)) = failure {
                         return Err(Error::read(path)(source));
@@ -121,8 +123,8 @@ impl<T> Documents<'_, T> {
     }
 }
 
-/// All of the current text.
-pub fn whole(stream: &mut TextStream<'_>) -> std::io::Result<Vec<u8>> {
+/// Reads the rest of the current text.
+pub fn read_to_end(stream: &mut TextStream<'_>) -> std::io::Result<Vec<u8>> {
     let (mut bytes, mut block) = (Vec::new(), Vec::new());
     while stream.next(&mut block)? {
         bytes.extend_from_slice(&block);
@@ -130,13 +132,13 @@ pub fn whole(stream: &mut TextStream<'_>) -> std::io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The rank of each document, and what is doubtful about it, by where it came from and what it
-/// says itself.
-pub fn number(documents: &[(TraceOrigin, Option<u32>)]) -> Vec<(u32, Losses)> {
+/// Assigns a rank to each document, from its origin and the rank it claims. The losses list the
+/// doubtful cases.
+pub fn assign_ranks(documents: &[(TraceOrigin, Option<u32>)]) -> Vec<(u32, Losses)> {
     let stand_in = |(at, (origin, rank)): (usize, &(TraceOrigin, Option<u32>))| {
         let mut trace = Trace { origin: origin.clone(), ..Trace::default() };
         trace.header.distributed = Some(Distributed { rank: *rank, ..Distributed::default() });
-        // Numbering sorts; this tells them apart afterwards.
+        // Numbering sorts the traces; this restores the original order afterwards.
         trace.origin.text_bytes = at as u64;
         trace
     };

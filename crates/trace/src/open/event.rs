@@ -1,6 +1,6 @@
-//! Rereads the text of single events from the source, for data that no column holds.
+//! Rereads the text of single events from the source file, for data that no column holds.
 //!
-//! Knows where an event's text ends, nothing of what it says.
+//! Finds where an event's text ends. The arguments are parsed by `argument`.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -14,94 +14,94 @@ use super::argument;
 use super::find;
 use super::pump::{self, PumpShared};
 use super::stream::{StreamPart, StreamReader, TextStream};
-use super::whole;
+use super::whole_file;
 use crate::Error;
 use crate::format::blocks::Blocks;
 use crate::store::{Encoding, Trace, TraceOrigin};
 
-/// Longer events are cut here.
+/// Longer events are truncated.
 const LONGEST: u64 = 64 << 20;
-/// Bytes read at first for an event of a plain file.
+/// Size of the first read for an event of a plain file, in bytes.
 const FIRST_READ: usize = 4 << 10;
-/// Why there is no text where one was.
 const CHANGED: &str = "the file has changed since";
 
-/// Events of one trace.
+/// Selects rows of one trace, whose events are to be read again.
 #[derive(Clone, Copy)]
 pub struct TraceRows<'a> {
     pub trace: &'a Trace,
     pub rows: &'a [u32],
 }
 
-/// The JSON texts of events, in the order of `rows`, as they stand in the file.
+/// Returns the JSON texts of events as written in the file, in the order of `rows`.
 ///
 /// # Cost
 /// One read per row of a plain file; one pass over a compressed one.
 /// # Errors
-/// [`Error::NoText`] for standard input, for a trace that never was a file, whose file holds no
+/// [`Error::NoText`] for standard input, for a trace that was never in a file, for a file without
 /// JSON, and for a file that has changed; [`Error::Read`].
 pub fn event_texts(trace: &Trace, rows: &[u32]) -> Result<Vec<String>, Error> {
-    texts_of(&[TraceRows { trace, rows }]).remove(0)
+    read_texts(&[TraceRows { trace, rows }]).remove(0)
 }
 
-/// The arguments of events, in the order of `rows`; empty for events without any.
+/// Returns the arguments of events in the order of `rows`. Empty for events without arguments.
 ///
-/// Numbers that are none (`NaN`, `inf`) come as null.
+/// Non-finite numbers (`NaN`, `inf`) become null.
 ///
 /// # Errors
-/// As [`event_texts`]; [`Error::NoText`] for an event that is no JSON object.
+/// The errors of [`event_texts`], and [`Error::NoText`] for an event that is not a JSON object.
 pub fn arguments(trace: &Trace, rows: &[u32]) -> Result<Vec<Map<String, Value>>, Error> {
-    arguments_of(&[TraceRows { trace, rows }], &|_| true).remove(0)
+    selected_arguments(&[TraceRows { trace, rows }], &|_| true).remove(0)
 }
 
-/// What [`arguments`] says of each trace of a job, of arguments whose names are `wanted`.
+/// Returns the `wanted` arguments of each trace of a job, like [`arguments`].
 ///
 /// # Cost
-/// As [`event_texts`], but one pass over a compressed file or archive serves all its traces.
-pub fn arguments_of(
+/// Like [`event_texts`], but one pass over a compressed file or archive serves all its traces.
+pub fn selected_arguments(
     all: &[TraceRows<'_>],
     wanted: &dyn Fn(&str) -> bool,
 ) -> Vec<Result<Vec<Map<String, Value>>, Error>> {
     let is_whole = |events: &&TraceRows<'_>| events.trace.origin.encoding == Encoding::Whole;
     let whole: Vec<TraceRows<'_>> = all.iter().filter(is_whole).copied().collect();
-    let texts: Vec<TraceRows<'_>> = all.iter().filter(|of| !is_whole(of)).copied().collect();
-    let mut of_whole = whole_arguments(&whole, wanted).into_iter();
-    let mut of_texts = texts_of(&texts).into_iter().zip(&texts).map(|(found, events)| {
+    let texts: Vec<TraceRows<'_>> =
+        all.iter().filter(|events| !is_whole(events)).copied().collect();
+    let mut from_whole_files = whole_arguments(&whole, wanted).into_iter();
+    let mut from_texts = read_texts(&texts).into_iter().zip(&texts).map(|(texts, events)| {
         let path = &events.trace.origin.path;
-        found?.iter().map(|text| parsed(text, path, wanted)).collect()
+        texts?.iter().map(|text| parse_arguments(text, path, wanted)).collect()
     });
-    let next = |of: &TraceRows<'_>| match of.trace.origin.encoding {
-        Encoding::Whole => of_whole.next(),
-        Encoding::Json => of_texts.next(),
+    let next = |events: &TraceRows<'_>| match events.trace.origin.encoding {
+        Encoding::Whole => from_whole_files.next(),
+        Encoding::Json => from_texts.next(),
     };
     all.iter().filter_map(next).collect()
 }
 
-/// The arguments in the text of an event.
-fn parsed(
+/// Parses the arguments in the text of an event, and repairs the text if necessary.
+fn parse_arguments(
     text: &str,
     path: &Path,
     wanted: &dyn Fn(&str) -> bool,
 ) -> Result<Map<String, Value>, Error> {
-    let found =
+    let arguments =
         argument::arguments(text, wanted).or_else(|_| argument::arguments(&repaired(text), wanted));
-    found.map_err(|error| Error::NoText {
+    arguments.map_err(|error| Error::NoText {
         path: path.to_owned(),
         reason: format!("expected an event, got {error}"),
     })
 }
 
-/// The same of traces that were read as whole files.
+/// Returns the arguments of traces in formats that are read as complete files.
 fn whole_arguments(
     all: &[TraceRows<'_>],
     wanted: &dyn Fn(&str) -> bool,
 ) -> Vec<Result<Vec<Map<String, Value>>, Error>> {
-    let mut last: Option<(&TraceOrigin, Option<whole::Reread>)> = None;
+    let mut last: Option<(&TraceOrigin, Option<whole_file::Reread>)> = None;
     let mut results = Vec::with_capacity(all.len());
     for events in all {
         let origin = &events.trace.origin;
-        if !last.as_ref().is_some_and(|(of, _)| *of == origin) {
-            match whole::bytes_of(origin) {
+        if !last.as_ref().is_some_and(|(last, _)| *last == origin) {
+            match whole_file::reread(origin) {
                 Ok(file) => last = Some((origin, file)),
                 Err(error) => {
                     results.push(Err(error));
@@ -110,21 +110,22 @@ fn whole_arguments(
             }
         }
         let file = last.as_ref().and_then(|(_, file)| file.as_ref());
-        let mut found = of_whole(file, events);
-        found.iter_mut().flatten().for_each(|arguments| arguments.retain(|key, _| wanted(key)));
-        results.push(found);
+        let mut arguments = arguments_in_whole_file(file, events);
+        arguments.iter_mut().flatten().for_each(|arguments| arguments.retain(|key, _| wanted(key)));
+        results.push(arguments);
     }
     results
 }
 
-/// The arguments of one trace in its file, which is none of its format any more if it is `None`.
-fn of_whole(
-    file: Option<&whole::Reread>,
+/// Returns the arguments of one trace. `file` is `None` if the file is no longer in the trace's
+/// format.
+fn arguments_in_whole_file(
+    file: Option<&whole_file::Reread>,
     events: &TraceRows<'_>,
 ) -> Result<Vec<Map<String, Value>>, Error> {
     let path = &events.trace.origin.path;
     let no_text = |reason: String| Error::NoText { path: path.clone(), reason };
-    let Some(whole::Reread { reader, bytes }) = file else {
+    let Some(whole_file::Reread { reader, bytes }) = file else {
         return Err(no_text(CHANGED.to_owned()));
     };
     let order: Vec<u64> =
@@ -133,17 +134,17 @@ fn of_whole(
     places.sort_unstable();
     places.dedup();
     let found = (reader.arguments)(bytes, &places).map_err(no_text)?;
-    let of = |place: &u64| {
+    let at_place = |place: &u64| {
         let at = places.binary_search(place).ok();
         at.map_or_else(Map::new, |at| found[at].clone())
     };
-    Ok(order.iter().map(of).collect())
+    Ok(order.iter().map(at_place).collect())
 }
 
-/// The texts that are wanted of one trace.
+/// The requested texts of one trace.
 struct WantedTexts<'a> {
     origin: &'a TraceOrigin,
-    /// Begin and limit of each event, in the order of the rows.
+    /// Start and upper limit of each event's text, in the order of the rows.
     spans: Vec<(u64, u64)>,
 }
 
@@ -168,7 +169,7 @@ impl<'a> WantedTexts<'a> {
         Ok(Self { origin: &events.trace.origin, spans })
     }
 
-    /// The texts in the order of the rows, given those of the spans that were read.
+    /// Arranges the texts of sorted spans in the order of the rows.
     fn arranged(&self, spans: &[(u64, u64)], texts: &[Vec<u8>]) -> Result<Vec<String>, Error> {
         let text_of = |span: &(u64, u64)| {
             let at = spans.binary_search(span).unwrap_or(usize::MAX);
@@ -181,58 +182,59 @@ impl<'a> WantedTexts<'a> {
     }
 }
 
-/// All spans in ascending order, each once.
+/// Returns all spans in ascending order without duplicates.
 fn sorted(all: &[&WantedTexts<'_>]) -> Vec<(u64, u64)> {
-    let mut spans: Vec<_> = all.iter().flat_map(|of| &of.spans).copied().collect();
+    let mut spans: Vec<_> = all.iter().flat_map(|wanted| &wanted.spans).copied().collect();
     spans.sort_unstable();
     spans.dedup();
     spans
 }
 
-/// What [`event_texts`] says of each trace. Every compressed file is read once.
-fn texts_of(all: &[TraceRows<'_>]) -> Vec<Result<Vec<String>, Error>> {
+/// Returns the texts of each trace. Every compressed file is read once.
+fn read_texts(all: &[TraceRows<'_>]) -> Vec<Result<Vec<String>, Error>> {
     let (mut wanted, mut results) = (Vec::new(), Vec::new());
     for (at, events) in all.iter().enumerate() {
         match WantedTexts::new(events) {
-            Ok(of) => wanted.push((at, of)),
+            Ok(texts) => wanted.push((at, texts)),
             Err(error) => results.push((at, Err(error))),
         }
     }
-    wanted.sort_by_key(|(_, of)| (&of.origin.path, &of.origin.member));
+    wanted.sort_by_key(|(_, texts)| (&texts.origin.path, &texts.origin.member));
     for file in wanted.chunk_by(|(_, a), (_, b)| a.origin.path == b.origin.path) {
-        let of: Vec<&WantedTexts<'_>> = file.iter().map(|(_, of)| of).collect();
-        results.extend(file.iter().map(|(at, _)| *at).zip(of_file(&of)));
+        let texts: Vec<&WantedTexts<'_>> = file.iter().map(|(_, texts)| texts).collect();
+        results.extend(file.iter().map(|(at, _)| *at).zip(read_file_texts(&texts)));
     }
     results.sort_by_key(|(at, _)| *at);
     results.into_iter().map(|(_, result)| result).collect()
 }
 
-/// The texts of traces that lie in one file, those of one member beside each other.
-fn of_file(all: &[&WantedTexts<'_>]) -> Vec<Result<Vec<String>, Error>> {
+/// Returns the texts of traces in one file. Traces of the same member must be adjacent.
+fn read_file_texts(all: &[&WantedTexts<'_>]) -> Vec<Result<Vec<String>, Error>> {
     let path = &all[0].origin.path;
     match is_plain(path) {
         Ok(true) => {
-            let of = |of: &&WantedTexts<'_>| {
-                let spans = sorted(&[*of]);
-                of.arranged(&spans, &from_file(path, &spans).map_err(Error::read(path))?)
+            let read = |wanted: &&WantedTexts<'_>| {
+                let spans = sorted(&[*wanted]);
+                wanted.arranged(&spans, &from_file(path, &spans).map_err(Error::read(path))?)
             };
-            all.iter().map(of).collect()
+            all.iter().map(read).collect()
         }
         Ok(false) => match from_stream(path, all) {
-            Ok(found) => found,
-            Err(error) => refused(path, &error, all.len()),
+            Ok(texts) => texts,
+            Err(error) => repeat_error(path, &error, all.len()),
         },
-        Err(error) => refused(path, &error, all.len()),
+        Err(error) => repeat_error(path, &error, all.len()),
     }
 }
 
-/// A file that cannot be read, said of each of its traces.
-fn refused(path: &Path, error: &io::Error, count: usize) -> Vec<Result<Vec<String>, Error>> {
+/// Repeats an error for each trace of a file that cannot be read.
+fn repeat_error(path: &Path, error: &io::Error, count: usize) -> Vec<Result<Vec<String>, Error>> {
     let again = || io::Error::new(error.kind(), error.to_string());
     (0..count).map(|_| Err(Error::read(path)(again()))).collect()
 }
 
-/// Where an event begins and what it cannot reach beyond: the next event's begin.
+/// Returns the start of an event's text and an upper limit of its end, which is the next event's
+/// start.
 fn span(trace: &Trace, row: u32) -> (u64, u64) {
     let offsets = &trace.slices.offset;
     let start = offsets[row as usize];
@@ -243,7 +245,7 @@ fn span(trace: &Trace, row: u32) -> (u64, u64) {
 fn is_plain(path: &Path) -> io::Result<bool> {
     let mut head = Vec::new();
     pump::fill(&mut File::open(path)?, &mut head, form::HEAD)?;
-    Ok(form::recognise(&head) == FileForm::Plain)
+    Ok(form::recognize(&head) == FileForm::Plain)
 }
 
 fn from_file(path: &Path, spans: &[(u64, u64)]) -> io::Result<Vec<Vec<u8>>> {
@@ -268,7 +270,7 @@ fn from_file(path: &Path, spans: &[(u64, u64)]) -> io::Result<Vec<Vec<u8>>> {
     Ok(texts)
 }
 
-/// The texts of traces of one compressed file, or of an archive's members, in one pass.
+/// Reads the texts of traces from one compressed file or archive in one pass.
 fn from_stream(
     path: &Path,
     all: &[&WantedTexts<'_>],
@@ -283,26 +285,30 @@ fn from_stream(
     while left > 0 {
         match stream.part() {
             StreamPart::Text(member) => {
-                let Some(of) = members.clone().find(|of| of[0].origin.member == member) else {
+                let Some(wanted) = members.clone().find(|all| all[0].origin.member == member)
+                else {
                     continue;
                 };
-                let spans = sorted(of);
+                let spans = sorted(wanted);
                 let texts = from_blocks(&mut stream, &spans)?;
-                read.push((&of[0].origin.member, spans, texts));
+                read.push((&wanted[0].origin.member, spans, texts));
                 left -= 1;
             }
             StreamPart::Done => break,
             StreamPart::Skipped(..) | StreamPart::Failed(_) => {}
         }
     }
-    let of = |of: &&WantedTexts<'_>| {
-        let found = read.iter().find(|(member, ..)| **member == of.origin.member);
-        found.map_or_else(|| of.arranged(&[], &[]), |(_, spans, texts)| of.arranged(spans, texts))
+    let arrange = |wanted: &&WantedTexts<'_>| {
+        let member = read.iter().find(|(member, ..)| **member == wanted.origin.member);
+        member.map_or_else(
+            || wanted.arranged(&[], &[]),
+            |(_, spans, texts)| wanted.arranged(spans, texts),
+        )
     };
-    Ok(all.iter().map(of).collect())
+    Ok(all.iter().map(arrange).collect())
 }
 
-/// The texts of spans in ascending order, none of which overlap.
+/// Reads the texts of spans, which ascend and do not overlap.
 fn from_blocks(blocks: &mut dyn Blocks, spans: &[(u64, u64)]) -> io::Result<Vec<Vec<u8>>> {
     let (mut texts, mut block, mut begin) = (Vec::new(), Vec::new(), 0);
     let (mut text, mut scan) = (Vec::new(), ObjectScan::default());
@@ -327,7 +333,7 @@ fn from_blocks(blocks: &mut dyn Blocks, spans: &[(u64, u64)]) -> io::Result<Vec<
     Ok(texts)
 }
 
-/// Without what stands between an event that does not end and the next one.
+/// Removes the blanks and commas after an event.
 fn trimmed(mut text: Vec<u8>) -> Vec<u8> {
     let is_between = |byte: &u8| byte.is_ascii_whitespace() || *byte == b',';
     while text.last().is_some_and(is_between) {
@@ -336,7 +342,7 @@ fn trimmed(mut text: Vec<u8>) -> Vec<u8> {
     text
 }
 
-/// Looks for the end of an object, part by part.
+/// Finds the end of an object in text that arrives in parts.
 #[derive(Default)]
 struct ObjectScan {
     depth: usize,
@@ -345,7 +351,7 @@ struct ObjectScan {
 }
 
 impl ObjectScan {
-    /// Where in `part` the object ends, behind its brace.
+    /// Returns the position after the object's closing brace, if it is in `part`.
     fn feed(&mut self, part: &[u8]) -> Option<usize> {
         for (at, byte) in part.iter().enumerate() {
             if self.in_text {
@@ -373,7 +379,8 @@ impl ObjectScan {
     }
 }
 
-/// The text as JSON demands it: no control characters in texts, null for numbers that are none.
+/// Makes the text valid JSON: escapes control characters in strings, and replaces non-finite
+/// numbers by null.
 fn repaired(text: &str) -> String {
     let mut result = String::with_capacity(text.len());
     let (mut in_text, mut escaped) = (false, false);
@@ -410,7 +417,7 @@ mod tests {
     use super::{ObjectScan, repaired};
 
     #[test]
-    fn an_object_ends_where_its_braces_do() {
+    fn object_ends_at_its_closing_brace() {
         let text = br#"{"a": "}\"]", "b": [{}, {"c": 1}]}, {"#;
         assert_eq!(ObjectScan::default().feed(text), Some(34));
         for cut in 0..34 {
@@ -421,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_are_none_become_null() {
+    fn non_finite_numbers_become_null() {
         let text = "{\"a NaN\": NaN, \"b\": [-Infinity, inf, -1e5, true, null], \"c\": \"x\ny\"}";
         let expected = r#"{"a NaN": null, "b": [null, null, -1e5, true, null], "c": "x\u000ay"}"#;
         assert_eq!(repaired(text), expected);

@@ -1,6 +1,7 @@
-//! The files under paths: folders to all levels, in the order of names, hidden ones left out.
+//! Lists the files under paths. Folders are searched recursively in the order of names; hidden
+//! files are skipped.
 //!
-//! Knows names only, not contents.
+//! Decides by names only; contents are not read.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,38 +14,36 @@ use crate::format::TIMELINES;
 /// A file to be read.
 #[derive(Clone, Debug)]
 pub struct ListedFile {
-    /// The file; `-` for standard input.
     pub path: PathBuf,
-    /// Which of the request's paths it lies under.
+    /// Index of the request's path that contains it.
     pub request: usize,
-    /// Whether the request names it itself.
     pub by: By,
-    /// Bytes, compressed; none where that is unknown.
+    /// Size on disk; `None` if unknown.
     pub bytes: Option<u64>,
 }
 
-/// How a file came to be read.
+/// How a file was selected, which decides what happens if it is not a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
-    /// The request names it: if it is no trace, that is an error.
+    /// The request names the file. If it is not a trace, reading fails.
     Name,
-    /// It lies in a folder: if it is no trace, it is left out.
+    /// The file is in a folder or archive. If it is not a trace, it is skipped.
     Folder,
 }
 
-/// The files to be read and those left out for their names.
+/// The files to read, and those skipped because of their names.
 #[derive(Debug, Default)]
 pub struct TraceFiles {
-    /// In the order of the request, then of names.
+    /// In the order of the request, then by name.
     pub units: Vec<ListedFile>,
-    /// Left out.
+    /// Each with the index of the request's path.
     pub skipped: Vec<(usize, Skipped)>,
 }
 
-/// Finds the files under the request's paths.
+/// Lists the files under the request's paths.
 ///
 /// # Errors
-/// [`Error::Read`] where a path is missing or a folder cannot be read.
+/// [`Error::Read`] if a path is missing or a folder cannot be read.
 pub fn files(request: &ReadRequest, wanted: fn(&str) -> bool) -> Result<TraceFiles, Error> {
     let mut found = TraceFiles::default();
     for (request, path) in request.paths.iter().enumerate() {
@@ -63,17 +62,17 @@ pub fn files(request: &ReadRequest, wanted: fn(&str) -> bool) -> Result<TraceFil
     Ok(found)
 }
 
-/// Whether a timeline, or an archive of some, may have this name.
+/// Whether a timeline, or an archive with timelines, may have this name.
 pub fn may_be_timeline(name: &str) -> bool {
-    TIMELINES.iter().any(|format| has_ending(name, format.endings))
+    TIMELINES.iter().any(|format| has_extension(name, format.extensions))
 }
 
-/// Whether a file whose name has one of `endings`, or an archive of some, may have this name.
-pub fn has_ending(name: &str, endings: &[&str]) -> bool {
+/// Whether a file with one of the extensions, or an archive with such files, may have this name.
+pub fn has_extension(name: &str, extensions: &[&str]) -> bool {
     let name = name.to_ascii_lowercase();
     let packed = [".gz", ".zst", ".zstd"].iter().find_map(|end| name.strip_suffix(end));
     let name = packed.unwrap_or(&name);
-    [".tar", ".tgz", ".tzst"].iter().chain(endings).any(|end| name.ends_with(end))
+    [".tar", ".tgz", ".tzst"].iter().chain(extensions).any(|end| name.ends_with(end))
 }
 
 impl TraceFiles {
@@ -109,14 +108,14 @@ impl TraceFiles {
                 continue;
             };
             if metadata.is_dir() && is_link {
-                // It may lead back up.
+                // A link may lead back up to a parent folder.
                 skip("a link to a folder");
             } else if metadata.is_dir() {
                 self.folder(&path, request, wanted)?;
             } else if !metadata.is_file() {
-                skip("no regular file");
+                skip("not a regular file");
             } else if !wanted(&name) {
-                skip("another name than traces have");
+                skip("not a trace by its name");
             } else {
                 let bytes = Some(metadata.len());
                 self.units.push(ListedFile { path, request, by: By::Folder, bytes });

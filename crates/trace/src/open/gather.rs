@@ -1,4 +1,4 @@
-//! Reads many files at once, in an order that does not depend on threads.
+//! Reads many files in parallel. The order of the results does not depend on the threads.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -6,36 +6,36 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::capture;
 use super::find::{self, By, ListedFile};
-use super::look::{self, TextLook};
 use super::pump::{EarlyEnd, PumpShared};
 use super::rank;
-use super::request::{Attendance, JobReading, ReadProgress, ReadRequest, Skipped, no_traces};
+use super::request::{JobReading, ReadControl, ReadProgress, ReadRequest, Skipped, no_traces};
+use super::sniff::{self, TextKind};
 use super::stream::{StreamPart, StreamReader, TextStream};
-use super::whole;
+use super::whole_file;
 use crate::Error;
 use crate::format::kineto;
 use crate::format::timeline::ReadTimeline;
 use crate::store::{CutRecording, Ending, Loss, Trace};
 
-/// What one file holds.
+/// The traces of one file or archive, and what was skipped in it.
 #[derive(Default)]
 struct FileTraces {
     traces: Vec<Trace>,
     skipped: Vec<Skipped>,
-    /// Damage outside of all members.
+    /// Damage outside of all members of the archive.
     failures: Vec<EarlyEnd>,
 }
 
 /// Reads all traces under the request's paths.
-pub fn traces(request: &ReadRequest, attendance: &Attendance<'_>) -> Result<JobReading, Error> {
+pub fn traces(request: &ReadRequest, control: &ReadControl<'_>) -> Result<JobReading, Error> {
     let found = find::files(request, find::may_be_timeline)?;
     let bytes_total = found.units.iter().map(|unit| unit.bytes).sum();
     let bytes = Arc::new(AtomicU64::new(0));
     let tell = || {
         let bytes_read = bytes.load(Ordering::Relaxed);
-        (attendance.progress)(ReadProgress { bytes_read, bytes_total });
+        (control.progress)(ReadProgress { bytes_read, bytes_total });
     };
-    let cancelled = attendance.cancelled;
+    let cancelled = control.cancelled;
     let reader = StreamReader { wanted: find::may_be_timeline, cancelled, progress: &tell };
     let contents = each(&found.units, request.threads, |unit, threads| {
         let shared = PumpShared { all_bytes: Arc::clone(&bytes), ..PumpShared::default() };
@@ -51,9 +51,9 @@ pub fn traces(request: &ReadRequest, attendance: &Attendance<'_>) -> Result<JobR
         skipped.extend(content.skipped.into_iter().map(|one| (unit.request, one)));
     }
     if let Some(empty) = counts.iter().position(|count| *count == 0) {
-        let of_it = skipped.into_iter().filter(|(request, _)| *request == empty);
-        let of_it: Vec<Skipped> = of_it.map(|(_, one)| one).collect();
-        return Err(no_traces(&request.paths[empty], &of_it));
+        let rejected = skipped.into_iter().filter(|(request, _)| *request == empty);
+        let rejected: Vec<Skipped> = rejected.map(|(_, one)| one).collect();
+        return Err(no_traces(&request.paths[empty], &rejected));
     }
     reading.skipped = skipped.into_iter().map(|(_, one)| one).collect();
     capture::keep_one_per_rank(&mut reading.job.traces);
@@ -62,8 +62,7 @@ pub fn traces(request: &ReadRequest, attendance: &Attendance<'_>) -> Result<JobR
     Ok(reading)
 }
 
-/// Files that should be traces and could not be read at all are losses of the job, told with its
-/// first trace.
+/// Counts unreadable files that should be traces as losses of the job, in its first trace.
 fn count_lost_files(reading: &mut JobReading) {
     let Some(first) = reading.job.traces.first_mut() else { return };
     for file in reading.skipped.iter().filter(|file| file.is_lost) {
@@ -74,8 +73,8 @@ fn count_lost_files(reading: &mut JobReading) {
     }
 }
 
-/// Calls `work` for each unit with its share of the threads; the error is that of the first unit
-/// in order, whoever was first in time.
+/// Calls `work` for each unit with its share of the threads. If several units fail, the error of
+/// the first in order is returned, independent of timing.
 fn each<T: Send>(
     units: &[ListedFile],
     threads: usize,
@@ -91,7 +90,7 @@ fn each<T: Send>(
             let Some(unit) = units.get(at) else { return };
             let result = work(unit, share);
             if result.is_err() {
-                // What comes earlier in order has been begun; the rest need not be.
+                // All earlier units have been started; the later ones are not needed.
                 next.store(units.len(), Ordering::Relaxed);
             }
             results.lock().unwrap_or_else(PoisonError::into_inner).push((at, result));
@@ -122,7 +121,7 @@ fn file(
         match stream.part() {
             StreamPart::Text(member) => {
                 let by = if member.is_some() { By::Folder } else { unit.by };
-                text(&mut stream, &mut content, (path, member), (by, threads))?;
+                text(&mut stream, &mut content, path, member, by, threads)?;
             }
             StreamPart::Skipped(member, reason) => {
                 let reason = reason.to_owned();
@@ -140,7 +139,7 @@ fn file(
     for failure in failures.drain(..) {
         match traces.last_mut() {
             Some(trace) if matches!(failure, EarlyEnd::Trailing(_)) => count(trace, &failure),
-            // What followed in the archive is lost, and may have been other ranks.
+            // The rest of the archive is lost, and may have contained other ranks.
             Some(trace) => trace.losses.count(Loss::LostFile, || failure.loss().1),
             None => {
                 let (reason, path) = (failure.loss().1, path.clone());
@@ -151,30 +150,33 @@ fn file(
     Ok(content)
 }
 
-/// Reads one text, or says why it is no trace.
+/// Reads one text. If it is not a trace, it is skipped, or an error if the request names it.
 fn text(
     stream: &mut TextStream<'_>,
     content: &mut FileTraces,
-    (path, member): (&PathBuf, Option<String>),
-    (by, threads): (By, usize),
+    path: &PathBuf,
+    member: Option<String>,
+    by: By,
+    threads: usize,
 ) -> Result<(), Error> {
-    let look = look::recognise(stream.head());
+    let look = sniff::sniff(stream.head());
     let is_empty = stream.head().is_empty();
     let format = match (&look, by) {
-        (TextLook::Timeline(format), By::Folder) if format.endings.is_empty() => {
+        (TextKind::Timeline(format), By::Folder) if format.extensions.is_empty() => {
             let reason = format!("a {} trace, which is read only by its own name", format.name);
             content.skipped.push(Skipped { path: path.clone(), member, reason, is_lost: false });
             return Ok(());
         }
-        (TextLook::Timeline(format), _) => Some(*format),
-        // A damaged beginning hides what was named.
-        (TextLook::Other(_), By::Name) if !is_empty => Some(&kineto::TIMELINE),
+        (TextKind::Timeline(format), _) => Some(*format),
+        // Damage at the beginning prevents detection. The user named the file, so it is read as
+        // Kineto JSON.
+        (TextKind::Other(_), By::Name) if !is_empty => Some(&kineto::TIMELINE),
         _ => None,
     };
     let parsed = match format.map(|format| (format, &format.read)) {
         Some((format, ReadTimeline::Whole(reader))) => {
-            let file = whole::WholeText { path, member, format, reader };
-            content.traces.extend(whole::read(stream, file)?);
+            let file = whole_file::WholeText { path, member, format, reader };
+            content.traces.extend(whole_file::read(stream, file)?);
             return Ok(());
         }
         Some((_, ReadTimeline::Blocks(read))) => Some(read(stream, threads)),
@@ -197,10 +199,10 @@ fn text(
             content.traces.push(trace);
             return Ok(());
         }
-        Some(Err(reason)) => format!("{} ({reason})", look::words(&look)),
-        None => look::words(&look),
+        Some(Err(reason)) => format!("{} ({reason})", sniff::describe(&look)),
+        None => sniff::describe(&look),
     };
-    let is_timeline = matches!(look, TextLook::Timeline(_));
+    let is_timeline = matches!(look, TextKind::Timeline(_));
     let is_lost = failure.is_some() || is_empty || is_timeline || is_blank(&look);
     let reason = match failure {
         Some(failure) if is_empty => failure.loss().1,
@@ -220,18 +222,18 @@ fn text(
     }
 }
 
-/// Whether a text has no content: what a disk that filled up or a job that was killed leaves.
-fn is_blank(look: &TextLook) -> bool {
-    let TextLook::Other(words) = look else { return false };
+/// Whether a text has no content. Full disks and killed jobs leave such files.
+fn is_blank(look: &TextKind) -> bool {
+    let TextKind::Other(words) = look else { return false };
     ["an empty file", "white space only", "zero bytes only"].contains(&words.as_str())
 }
 
-/// Notes how a stream that could not be unpacked to its end cut the text.
+/// Notes that an incompletely unpacked stream truncated the trace.
 fn cut(trace: &mut Trace, failure: &EarlyEnd) {
     let (_, why) = failure.loss();
     match (&mut trace.cut, failure) {
         (Some(cut), _) => cut.why = why,
-        // The text came to its end, but is not what was packed.
+        // The text is complete, but differs from what was compressed.
         (None, EarlyEnd::Damaged(_)) => {
             let byte = trace.origin.text_bytes;
             trace.cut = Some(CutRecording {
@@ -246,12 +248,13 @@ fn cut(trace: &mut Trace, failure: &EarlyEnd) {
     }
 }
 
-/// Counts what a damaged file cost. Data that end early are one loss with the text that does.
+/// Counts the loss of a damaged file. If the text ended early for the same reason, both are one
+/// loss.
 fn count(trace: &mut Trace, failure: &EarlyEnd) {
     let (loss, mut text) = failure.loss();
     if loss == Loss::Truncated {
-        let told = trace.losses.iter().find(|(told, _)| *told == loss);
-        if let Some(first) = told.and_then(|(_, count)| count.first.first()) {
+        let truncation = trace.losses.iter().find(|(kind, _)| *kind == loss);
+        if let Some(first) = truncation.and_then(|(_, count)| count.first.first()) {
             text = format!("{first}; {text}");
         }
         trace.losses.remove(loss);

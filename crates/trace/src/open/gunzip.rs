@@ -1,20 +1,19 @@
-//! gzip: member after member, with the zeros in between and behind them that tapes and block
-//! devices pad with. Knows nothing of what is packed.
+//! Unpacks gzip streams of several members. Zeros between and after members are skipped, because
+//! tapes and block devices add them as padding.
 
 use std::fmt;
 use std::io::{self, BufRead, Read};
 
 use flate2::bufread::GzDecoder;
 
-/// First byte of a member.
 const MAGIC: u8 = 0x1f;
 
-/// The unpacked content of a stream's members.
+/// Reads the unpacked content of all members in a stream.
 pub struct Gunzip<R> {
     member: Option<GzDecoder<R>>,
 }
 
-/// Something else than zeros or a member follows the last member.
+/// The error for bytes after the last member that are neither zeros nor a member.
 #[derive(Debug)]
 pub struct Trailing;
 
@@ -27,7 +26,7 @@ impl fmt::Display for Trailing {
 impl std::error::Error for Trailing {}
 
 impl<R: BufRead> Gunzip<R> {
-    /// From the first byte of the first member.
+    /// Starts at the first byte of the first member.
     pub fn new(packed: R) -> Self {
         Self { member: Some(GzDecoder::new(packed)) }
     }
@@ -52,7 +51,7 @@ impl<R: BufRead> Read for Gunzip<R> {
     }
 }
 
-/// The first byte that is no zero, which stays to be read.
+/// Skips zeros and returns the next byte without consuming it.
 fn skip_zeros(packed: &mut impl BufRead) -> io::Result<Option<u8>> {
     loop {
         let ahead = packed.fill_buf()?;
@@ -90,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_between_and_behind_members_are_padding() {
+    fn zeros_between_and_after_members_are_padding() {
         let (one, two) = (packed("one "), packed("two"));
         for padding in [0, 1, 511, 70_000] {
             let zeros = vec![0; padding];
@@ -101,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn other_bytes_behind_a_member_are_told_from_a_cut_one() {
+    fn trailing_bytes_are_distinguished_from_a_truncated_member() {
         let mut bytes = packed("one");
         bytes.extend_from_slice(b"\0\0rest");
         let (text, result) = unpacked(&bytes);

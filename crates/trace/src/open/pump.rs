@@ -1,7 +1,8 @@
-//! Reads and unpacks one file in a thread of its own: blocks of text through a bounded channel.
+//! Reads and unpacks one file in a separate thread, and sends blocks of text through a bounded
+//! channel.
 //!
-//! Compression and archives are recognised by content, one inside the other. Corruption is reported
-//! after what could still be unpacked. Knows nothing of JSON.
+//! Compression and archives are detected by content, also inside each other. Corruption is reported
+//! after everything that could be unpacked.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -15,44 +16,41 @@ use schema::file_form::{self as form, FileForm};
 use super::gunzip::{Gunzip, Trailing};
 use crate::store::Loss;
 
-/// Bytes of a whole block: large enough that handing over costs nothing.
+/// Size of a full block in bytes, large enough to make the cost of a handover negligible.
 pub const BLOCK: usize = 4 << 20;
-/// The first blocks are smaller, so that parsing begins early and small files stay cheap.
+/// The first blocks are smaller, so that parsing starts early and small files stay cheap.
 const FIRST_BLOCK: usize = 128 << 10;
-/// Bytes read from the system at a time.
+/// Size of a read from the system.
 const READ: usize = 256 << 10;
-/// Archives and compression inside each other that are opened.
+/// Limit of the nesting of archives and compression.
 const DEPTH: usize = 4;
 
-/// What the pump hands over.
+/// A message from the unpacking thread to the parser.
 pub enum PumpMessage {
-    /// A text begins: the member of the archive.
+    /// A text begins. Holds the name if it is a member of an archive.
     Begin(Option<String>),
-    /// The next part of the text.
     Block(Vec<u8>),
-    /// The text ends, as it should or not.
+    /// The text ends, with the reason if it is premature.
     End(Option<EarlyEnd>),
-    /// A member that was not unpacked, and why.
+    /// A member that was not unpacked, and the reason.
     Skipped(String, &'static str),
-    /// A failure outside of all texts.
     Failed(EarlyEnd),
     Done,
 }
 
-/// Why a text or an archive ends early.
+/// The reason why a text or an archive ends early.
 #[derive(Debug)]
 pub enum EarlyEnd {
     System(io::Error),
-    /// The compressed stream or the archive ends in the middle.
+    /// The compressed stream or the archive is truncated.
     Ended(String),
-    /// The compressed stream or the archive is damaged.
     Damaged(String),
-    /// Something else follows the compressed stream, which is whole.
+    /// Other data follows the complete compressed stream.
     Trailing(String),
 }
 
 impl EarlyEnd {
-    /// What it is counted as, and why it came about.
+    /// Returns the kind of loss, and its description.
     pub fn loss(&self) -> (Loss, String) {
         match self {
             Self::System(error) => (Loss::Truncated, error.to_string()),
@@ -63,27 +61,25 @@ impl EarlyEnd {
     }
 }
 
-/// What a pump shares with who waits for it.
+/// State that the unpacking thread shares with the parser.
 #[derive(Clone, Debug, Default)]
 pub struct PumpShared {
-    /// Compressed bytes read of this file.
     pub bytes: Arc<AtomicU64>,
-    /// Compressed bytes read of all files.
     pub all_bytes: Arc<AtomicU64>,
-    /// Set when nobody waits any more.
+    /// Set when the parser no longer needs blocks.
     pub stopped: Arc<AtomicBool>,
 }
 
-/// The bytes of a file or of standard input, counted, until stopped.
+/// Counts the bytes of a file or of standard input as they are read, and stops on request.
 pub struct Input {
-    /// Bytes that were read, counted and looked at.
+    /// The first bytes, which were read for detection.
     head: io::Cursor<Vec<u8>>,
     inner: Box<dyn Read + Send>,
     shared: PumpShared,
 }
 
 impl Input {
-    /// Opens a file; `-` is standard input.
+    /// Opens a file, or standard input for `-`.
     pub fn open(path: &Path, shared: PumpShared) -> io::Result<Self> {
         let inner: Box<dyn Read + Send> = if path == Path::new("-") {
             Box::new(io::stdin())
@@ -93,7 +89,7 @@ impl Input {
         Ok(Self { head: io::Cursor::default(), inner, shared })
     }
 
-    /// The first bytes, which stay to be read.
+    /// Returns the first bytes without consuming them.
     pub fn head(&mut self) -> io::Result<&[u8]> {
         let mut head = Vec::new();
         fill(self, &mut head, form::HEAD)?;
@@ -118,24 +114,24 @@ impl Read for Input {
     }
 }
 
-/// Nobody listens any more.
+/// The receiver has disconnected.
 struct Gone;
 
-/// The sending side.
+/// The unpacking side of the channel.
 pub struct Pump {
     pub out: SyncSender<PumpMessage>,
-    /// Blocks to be used again.
+    /// Used blocks, returned for reuse.
     pub back: Receiver<Vec<u8>>,
-    /// Which members of archives to unpack.
+    /// Whether to unpack an archive member of this name.
     pub wanted: fn(&str) -> bool,
-    /// Compressed bytes read so far, for messages.
+    /// Used in messages as the position in the file.
     pub shared: PumpShared,
 }
 
 impl Pump {
-    /// Hands over everything in `input`.
+    /// Unpacks and sends the whole input.
     pub fn run(mut self, mut input: Input) {
-        // An error means that nobody listens any more.
+        // An error only means that the receiver has disconnected.
         let _ = self.deliver(&mut input, None, 0).and_then(|()| self.send(PumpMessage::Done));
     }
 
@@ -143,7 +139,7 @@ impl Pump {
         self.out.send(message).map_err(|_| Gone)
     }
 
-    /// Hands over what a stream holds, unpacking as far as it is packed.
+    /// Sends the content of a stream, unpacked recursively.
     fn deliver(
         &mut self,
         input: &mut dyn Read,
@@ -151,7 +147,7 @@ impl Pump {
         depth: usize,
     ) -> Result<(), Gone> {
         let mut input = Peeked::new(input);
-        let form = if depth < DEPTH { form::recognise(&input.head) } else { FileForm::Plain };
+        let form = if depth < DEPTH { form::recognize(&input.head) } else { FileForm::Plain };
         match form {
             FileForm::Gzip => {
                 let packed = BufReader::with_capacity(READ, input);
@@ -163,7 +159,7 @@ impl Pump {
                 Err(error) => self.send(PumpMessage::Failed(EarlyEnd::System(error))),
             },
             FileForm::Tar => self.members(&mut input, member, depth),
-            // Traces are not kept so: the reader of the text names the form.
+            // Traces are not compressed in these ways. The reader of the text reports the format.
             FileForm::Bzip2 | FileForm::Xz | FileForm::Zip | FileForm::Plain => {
                 self.send(PumpMessage::Begin(member))?;
                 self.text(&mut input, None)
@@ -171,7 +167,7 @@ impl Pump {
         }
     }
 
-    /// Hands over one text; `expected` bytes, where the archive says so.
+    /// Sends one text. `expected` is its length according to the archive.
     fn text(&mut self, input: &mut dyn Read, expected: Option<u64>) -> Result<(), Gone> {
         let (mut size, mut got) = (FIRST_BLOCK, 0);
         loop {
@@ -195,7 +191,7 @@ impl Pump {
         }
     }
 
-    /// Hands over the members of an archive.
+    /// Sends the members of an archive.
     fn members(
         &mut self,
         input: &mut dyn Read,
@@ -210,14 +206,14 @@ impl Pump {
         for entry in entries {
             let mut entry = match entry {
                 Ok(entry) => entry,
-                // What follows cannot be found either.
+                // After a damaged header, later members cannot be found.
                 Err(error) => return self.send(PumpMessage::Failed(self.failure(error))),
             };
             if !entry.header().entry_type().is_file() {
                 continue;
             }
             let inner = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
-            // Old archives have folders that only their names tell from files.
+            // In old archives, folders differ from files only by their name.
             if is_hidden(&inner) || inner.ends_with('/') {
                 continue;
             }
@@ -226,7 +222,7 @@ impl Pump {
                 None => inner,
             };
             if !(self.wanted)(&name) {
-                self.send(PumpMessage::Skipped(name, "another name than traces have"))?;
+                self.send(PumpMessage::Skipped(name, "not a trace by its name"))?;
                 continue;
             }
             self.entry(&mut entry, name, depth)?;
@@ -242,7 +238,7 @@ impl Pump {
     ) -> Result<(), Gone> {
         let size = entry.size();
         let mut entry = Peeked::new(entry);
-        if form::recognise(&entry.head) == FileForm::Plain {
+        if form::recognize(&entry.head) == FileForm::Plain {
             self.send(PumpMessage::Begin(Some(name)))?;
             return self.text(&mut entry, Some(size));
         }
@@ -251,7 +247,7 @@ impl Pump {
 
     fn failure(&self, error: io::Error) -> EarlyEnd {
         let at = self.shared.bytes.load(Ordering::Relaxed);
-        // The decoders' errors have no number of the system's.
+        // Errors of the decoders have no system error number.
         if error.raw_os_error().is_some() {
             return EarlyEnd::System(error);
         }
@@ -265,14 +261,14 @@ impl Pump {
     }
 }
 
-/// Whether a path is hidden, as the companions are that macOS packs (`._x`).
+/// Whether a path has a hidden component, such as the companion files of macOS (`._x`).
 pub fn is_hidden(path: &str) -> bool {
     path.split('/').any(|part| part.starts_with('.') && part != "." && part != "..")
 }
 
-/// Makes `block` the next `size` bytes, fewer only at the end or before an error.
+/// Fills `block` with the next `size` bytes. It gets fewer only at the end or before an error.
 pub fn fill(input: &mut dyn Read, block: &mut Vec<u8>, size: usize) -> io::Result<()> {
-    // A block that comes back is as long as it was filled, so little is set to zero twice.
+    // A returned block still has its length, so few bytes are zeroed again.
     block.resize(size, 0);
     let mut filled = 0;
     let result = loop {
@@ -290,7 +286,7 @@ pub fn fill(input: &mut dyn Read, block: &mut Vec<u8>, size: usize) -> io::Resul
     result
 }
 
-/// A stream whose first bytes are known.
+/// A stream whose first bytes were read ahead.
 struct Peeked<'a> {
     head: Vec<u8>,
     taken: usize,

@@ -1,4 +1,5 @@
-//! Which rank a trace is: its content, else its name, else its place in the order of names.
+//! Determines the rank of each trace: from its content, else its name, else its position in the
+//! order of names.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,17 +8,19 @@ use std::path::PathBuf;
 use crate::Error;
 use crate::store::{Loss, Trace};
 
-/// Words a rank follows at once or behind one separator: `rank-34`, `worker2`.
+/// Words that a rank follows directly or after one separator: `rank-34`, `worker2`.
 const BEFORE: [&str; 2] = ["rank", "worker"];
-/// Words a rank follows behind a separator, before a dot or the end: `dlrm_eg_2`, `chakra.0.et`.
+/// Words that a rank follows after a separator, before a dot or the end: `dlrm_eg_2`,
+/// `chakra.0.et`.
 const BEFORE_LAST: [&str; 7] = ["eg", "et", "kineto", "trace", "chakra", "gpu", "device"];
-/// Longer numbers are times or process ids.
+/// Longer numbers are taken for times or process ids.
 const DIGITS: usize = 5;
 
-/// Gives every trace a rank of its own and orders them by it.
+/// Assigns every trace a unique rank and sorts the traces by it.
 ///
-/// What a file says of itself comes first, then what its name says; what claims a rank that is
-/// taken, or none, gets the smallest free one in the order of names, counted as a loss.
+/// The rank in a file's content has priority over the one in its name. A trace whose rank is
+/// already used, or which has none, gets the smallest free rank in the order of names; this is
+/// counted as a loss.
 pub fn assign(traces: &mut [Trace]) {
     sort_by_name(traces);
     let claims = claims(traces);
@@ -58,7 +61,7 @@ pub fn sort_by_name(traces: &mut [Trace]) {
     traces.sort_by(|a, b| natural(&full_name(a), &full_name(b)));
 }
 
-/// Gives the traces, in the order of paths and names, the ranks of a list.
+/// Assigns a list of ranks to the traces, which are taken in the order of paths and names.
 pub fn give(traces: &mut [Trace], paths: &[PathBuf], ranks: &[u32]) -> Result<(), Error> {
     let distinct: BTreeSet<u32> = ranks.iter().copied().collect();
     if ranks.len() != traces.len() || distinct.len() != ranks.len() {
@@ -76,7 +79,8 @@ pub fn give(traces: &mut [Trace], paths: &[PathBuf], ranks: &[u32]) -> Result<()
     Ok(())
 }
 
-/// What the contents claim, or the names where several contents claim one rank and no two names do.
+/// Returns the claimed ranks. Contents are used unless several claim the same rank and all names
+/// are distinct.
 pub fn claims(traces: &[Trace]) -> Vec<Option<u32>> {
     let named = |trace: &Trace| {
         let inside = trace.origin.member.as_deref().and_then(from_path);
@@ -92,20 +96,20 @@ pub fn claims(traces: &[Trace]) -> Vec<Option<u32>> {
     if !distinct(&contents) && all_named { names } else { contents }
 }
 
-/// The rank that a trace says it is.
+/// Returns the rank in a trace's content.
 pub fn content(trace: &Trace) -> Option<u32> {
     trace.header.distributed.as_ref().and_then(|job| job.rank)
 }
 
-/// Says so where a name was believed rather than the content.
+/// Counts a loss for each trace whose name took priority over its content.
 fn count_overruled(traces: &mut [Trace], claims: &[Option<u32>]) {
     for (trace, claim) in traces.iter_mut().zip(claims) {
-        let Some((said, taken)) = content(trace).zip(*claim).filter(|(a, b)| a != b) else {
+        let Some((claimed, assigned)) = content(trace).zip(*claim).filter(|(a, b)| a != b) else {
             continue;
         };
         let name = full_name(trace);
         trace.losses.count(Loss::RankConflict, || {
-            format!("{name}: says rank {said}, as others do; taken as {taken} by its name")
+            format!("{name}: claims rank {claimed}, as others do; numbered {assigned} by its name")
         });
     }
 }
@@ -118,8 +122,8 @@ fn full_name(trace: &Trace) -> String {
     }
 }
 
-/// The rank a path names: its last part that names one. A bare number is one only as the file's own
-/// name: folders are called by dates.
+/// Extracts a rank from a path: the last component with one wins. A bare number counts only as the
+/// name of the file itself, because folders are often named by dates.
 fn from_path(path: &str) -> Option<u32> {
     let own = path.rsplit(['/', '\\']).next().unwrap_or_default();
     let stem = own.split('.').next().unwrap_or_default();
@@ -128,7 +132,7 @@ fn from_path(path: &str) -> Option<u32> {
     from_name(own).or_else(bare).or_else(any)
 }
 
-/// The rank a part of a path names by a word.
+/// Extracts the rank that follows a known word in a path component.
 fn from_name(name: &str) -> Option<u32> {
     let name = name.to_ascii_lowercase();
     BEFORE
@@ -137,7 +141,7 @@ fn from_name(name: &str) -> Option<u32> {
         .or_else(|| BEFORE_LAST.iter().find_map(|word| behind(&name, word, ends)))
 }
 
-/// The number behind a word, if what follows the number is right.
+/// Returns the number after a word, if the text after the number is acceptable.
 fn behind(name: &str, word: &str, right: fn(&str) -> bool) -> Option<u32> {
     name.match_indices(word).find_map(|(at, _)| {
         let (before, rest) = (&name[..at], &name[at + word.len()..]);
@@ -155,13 +159,13 @@ fn ends(rest: &str) -> bool {
     rest.is_empty() || rest.starts_with('.')
 }
 
-/// A number and what follows it.
+/// Splits a number from the text after it.
 fn number(text: &str) -> Option<(u32, &str)> {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     if end > DIGITS { None } else { Some((text[..end].parse().ok()?, &text[end..])) }
 }
 
-/// Texts with numbers compared as numbers, so that `rank_10` follows `rank_9`.
+/// Compares texts with their numbers as numbers, so that `rank_10` follows `rank_9`.
 pub fn natural(a: &str, b: &str) -> Ordering {
     let (mut left, mut right) = (a.as_bytes(), b.as_bytes());
     while let (Some(x), Some(y)) = (left.first(), right.first()) {
@@ -179,7 +183,7 @@ pub fn natural(a: &str, b: &str) -> Ordering {
     left.len().cmp(&right.len()).then_with(|| a.cmp(b))
 }
 
-/// Takes the digits a text begins with, without leading zeros.
+/// Splits off the leading digits of a text, without leading zeros.
 fn digits<'a>(text: &mut &'a [u8]) -> &'a [u8] {
     let end = text.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(text.len());
     let (digits, rest) = text.split_at(end);

@@ -1,4 +1,4 @@
-//! A request to read, its progress, and its result.
+//! The parameters, progress and result of reading a job.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -6,56 +6,54 @@ use std::sync::atomic::AtomicBool;
 use crate::Error;
 use crate::store::Job;
 
-/// What to read, and how.
+/// Selects the files of a job, and the threads that read them.
 #[derive(Clone, Debug)]
 pub struct ReadRequest {
-    /// Files, archives, folders, or `-`.
+    /// Files, archives, folders, or `-` for standard input.
     pub paths: Vec<PathBuf>,
-    /// Threads that parse, at least 1; the result does not depend on it. Compressed files take one
-    /// more thread each, to unpack them.
+    /// Number of parser threads, at least 1; the result does not depend on it. Each compressed file
+    /// uses one more thread for unpacking.
     pub threads: usize,
 }
 
-/// How a reading is attended.
+/// Callbacks and flags with which a caller observes and cancels a reading.
 #[derive(Clone, Copy)]
-pub struct Attendance<'a> {
+pub struct ReadControl<'a> {
     /// Called every few megabytes, from any thread.
     pub progress: &'a (dyn Fn(ReadProgress) + Sync),
-    /// Set it to end the reading with [`Error::Cancelled`].
+    /// When set, the reading ends with [`Error::Cancelled`].
     pub cancelled: &'a AtomicBool,
 }
 
-/// How far a reading is.
+/// The progress of a reading in bytes on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadProgress {
-    /// Bytes read of the files as they lie there, compressed or not.
     pub bytes_read: u64,
-    /// All of them; none if one of them is standard input.
+    /// Total size of all files; `None` if standard input is among them.
     pub bytes_total: Option<u64>,
 }
 
-/// What a reading found.
+/// The traces that were read, and the files that were not.
 #[derive(Clone, Debug, Default)]
 pub struct JobReading {
     pub job: Job,
-    /// Files of folders and archives that are no traces.
+    /// Files in folders and archives that are not traces.
     pub skipped: Vec<Skipped>,
 }
 
-/// A file of a folder or an archive that is no trace.
+/// A file in a folder or an archive that was not read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Skipped {
     pub path: PathBuf,
-    /// The member of an archive.
     pub member: Option<String>,
-    /// What it is instead.
+    /// Description of the actual content.
     pub reason: String,
-    /// Whether it should be a trace, by its name and by what little it holds: an empty file, zero
-    /// bytes, or data that end before the first event.
+    /// Whether the file should be a trace, by its name and its content: empty, filled with zero
+    /// bytes, or truncated before the first event.
     pub is_lost: bool,
 }
 
-/// Why there is no trace under a path.
+/// Builds the error for a path without traces.
 pub fn no_traces(path: &Path, skipped: &[Skipped]) -> Error {
     let first = skipped.first().map(|one| {
         let name = one.member.clone().unwrap_or_else(|| {

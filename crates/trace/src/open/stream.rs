@@ -1,7 +1,7 @@
-//! The texts of one file, one after the other, each handed out in blocks.
+//! Reads the texts of one file one after the other, each in blocks.
 //!
-//! A plain file is read by its parser; a packed one is unpacked by a [`Pump`] in its own thread, a
-//! few blocks ahead. Knows nothing of JSON.
+//! A plain file is read by its parser's thread. A compressed one is unpacked by a [`Pump`] in a
+//! separate thread, a few blocks ahead.
 
 use std::fs;
 use std::io;
@@ -15,41 +15,39 @@ use schema::file_form::{self as form, FileForm};
 use super::pump::{self, EarlyEnd, Input, Pump, PumpMessage, PumpShared};
 use crate::format::blocks::Blocks;
 
-/// Bytes of a block of a plain file: it stays in the processor's cache.
+/// Block size for a plain file in bytes, which fits the processor's cache.
 const PLAIN_BLOCK: usize = 1 << 20;
-/// Blocks that wait to be parsed, at most.
+/// Limit of the unpacked blocks that wait for the parser.
 const WAITING: usize = 2;
-/// How often a waiting reader looks whether it is cancelled.
-const LOOK: Duration = Duration::from_millis(20);
+/// Interval at which a waiting parser checks for cancellation.
+const CANCEL_POLL: Duration = Duration::from_millis(20);
 
-/// What comes next in a file.
+/// The next part of a file.
 pub enum StreamPart {
-    /// A text: the member of an archive, if it is one. Its blocks follow.
+    /// A text, with its name if it is a member of an archive. Its blocks follow.
     Text(Option<String>),
-    /// A member that was not unpacked, and why.
+    /// A member that was not unpacked, and the reason.
     Skipped(String, &'static str),
-    /// A failure outside of all texts.
     Failed(EarlyEnd),
-    /// Nothing, or it was cancelled.
+    /// The end of the file, or the reading was cancelled.
     Done,
 }
 
-/// One file's texts.
+/// The texts of one file, unpacked if necessary.
 pub struct TextStream<'a> {
     source: TextSource,
     shared: PumpShared,
     reader: StreamReader<'a>,
-    /// A block that was looked at and is to be handed out again.
+    /// A block that was examined and is still to be returned.
     ahead: Option<Vec<u8>>,
     state: StreamState,
-    /// Why the current text ended early.
     failure: Option<EarlyEnd>,
     text_bytes: u64,
-    /// Bytes of the file, packed or not; `None` where its end is not that of the text.
+    /// Size of the file on disk; `None` if its end is not the end of the text.
     file_bytes: Option<u64>,
 }
 
-/// Where a stream stands.
+/// The position relative to the current text.
 #[derive(Clone, Copy)]
 enum StreamState {
     Before,
@@ -58,19 +56,19 @@ enum StreamState {
     Over,
 }
 
+/// The source of a stream: a file read directly, or an unpacking thread.
 enum TextSource {
     Plain(Input),
     Pumped { messages: Receiver<PumpMessage>, back: Sender<Vec<u8>> },
 }
 
-/// What a stream needs to know of its reader.
+/// The reader's side of a stream: selection, cancellation and progress.
 #[derive(Clone, Copy)]
 pub struct StreamReader<'a> {
-    /// Which members of archives to unpack.
+    /// Whether to unpack an archive member of this name.
     pub wanted: fn(&str) -> bool,
-    /// Set to end all streams.
+    /// When set, all streams end.
     pub cancelled: &'a AtomicBool,
-    /// Called as bytes are read.
     pub progress: &'a (dyn Fn() + Sync),
 }
 
@@ -82,7 +80,7 @@ impl<'a> TextStream<'a> {
             true => None,
             false => Some(fs::metadata(path)?).filter(fs::Metadata::is_file),
         };
-        let source = if regular.is_some() && form::recognise(input.head()?) == FileForm::Plain {
+        let source = if regular.is_some() && form::recognize(input.head()?) == FileForm::Plain {
             TextSource::Plain(input)
         } else {
             let (out, messages) = mpsc::sync_channel(WAITING);
@@ -103,7 +101,7 @@ impl<'a> TextStream<'a> {
         })
     }
 
-    /// What comes next; drops what is left of the text before.
+    /// Returns the next part. Skips the rest of the current text.
     pub fn part(&mut self) -> StreamPart {
         self.drain();
         if let (TextSource::Plain(_), StreamState::Before) = (&self.source, self.state) {
@@ -137,12 +135,12 @@ impl<'a> TextStream<'a> {
         self.text_bytes = 0;
     }
 
-    /// Bytes of the current text handed out so far.
+    /// Returns the bytes of the current text that were returned so far.
     pub fn text_bytes(&self) -> u64 {
         self.text_bytes
     }
 
-    /// The first block of the current text, which stays to be handed out.
+    /// Returns the first block of the current text without consuming it.
     pub fn head(&mut self) -> &[u8] {
         if self.ahead.is_none() {
             let mut block = Vec::new();
@@ -152,7 +150,7 @@ impl<'a> TextStream<'a> {
         self.ahead.as_deref().unwrap_or_default()
     }
 
-    /// Ends the current text; why it ended early.
+    /// Skips the rest of the current text. Returns the reason if it ended early.
     pub fn finish(&mut self) -> Option<EarlyEnd> {
         self.drain();
         self.failure.take()
@@ -164,7 +162,7 @@ impl<'a> TextStream<'a> {
         while self.pull(&mut block) {}
     }
 
-    /// Replaces `block` by the next part of the current text; `false` at its end.
+    /// Replaces `block` by the next part of the current text. Returns `false` at its end.
     fn pull(&mut self, block: &mut Vec<u8>) -> bool {
         block.clear();
         if !matches!(self.state, StreamState::Inside)
@@ -181,7 +179,7 @@ impl<'a> TextStream<'a> {
                 Some(PumpMessage::Block(full)) => {
                     let empty = std::mem::replace(block, full);
                     if let TextSource::Pumped { back, .. } = &self.source {
-                        // The pump may have ended.
+                        // The unpacking thread may have ended.
                         let _ = back.send(empty);
                     }
                 }
@@ -197,21 +195,22 @@ impl<'a> TextStream<'a> {
         !block.is_empty()
     }
 
-    /// The pump's next message; none if there is no pump, if it is done or we are cancelled.
+    /// Waits for the next message. `None` if there is no unpacking thread, if it is done, or on
+    /// cancellation.
     fn message(&self) -> Option<PumpMessage> {
         let TextSource::Pumped { messages, .. } = &self.source else { return None };
         if matches!(self.state, StreamState::Over) {
             return None;
         }
         while !self.reader.cancelled.load(Ordering::Relaxed) {
-            match messages.recv_timeout(LOOK) {
+            match messages.recv_timeout(CANCEL_POLL) {
                 Ok(message) => return Some(message),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }
         let is_cancelled = self.reader.cancelled.load(Ordering::Relaxed);
-        assert!(is_cancelled, "unpacking ended without saying so");
+        assert!(is_cancelled, "the unpacking thread ended without a message");
         None
     }
 }
@@ -226,7 +225,7 @@ impl Blocks for TextStream<'_> {
     }
 
     fn share(&self) -> Option<f64> {
-        // What is packed is read a few blocks ahead: the share is too large at first.
+        // A compressed file is read a few blocks ahead, so the share is too large at first.
         let read = match self.source {
             TextSource::Plain(_) => self.text_bytes,
             TextSource::Pumped { .. } => self.shared.bytes.load(Ordering::Relaxed),

@@ -1,77 +1,77 @@
-//! The spans of one rank while a run records them, and after.
+//! The spans of one rank, during and after recording.
 
 use schema::{Nanos, Op};
 
-/// Who ran, and where: what a trace says once.
+/// Facts about a run that a trace states once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunInfo {
     pub rank: u32,
-    /// Participants of the job.
+    /// Number of ranks in the job.
     pub world_size: u32,
-    /// How ranks exchange data, as `distributedInfo.backend`; `threads` for ranks within one
-    /// process.
+    /// Written as `distributedInfo.backend`: how ranks exchange data. `threads` for ranks within
+    /// one process.
     pub backend: String,
-    /// Process id; not 0, which is the device's row.
+    /// Must not be 0, which is the process id of the device's rows.
     pub pid: u32,
     /// Thread id of the thread that runs the steps.
     pub main_tid: u64,
-    /// Name of the machine.
     pub host: String,
-    /// Threads of the pool.
+    /// Number of threads of the pool.
     pub threads: usize,
-    /// The device in words, such as the processor's name.
+    /// Description of the device, such as the processor's name.
     pub device: String,
-    /// Unix time of the spans' zero. The same for all ranks, and close to the recording's start:
-    /// readers that hold microseconds in `f64` stay exact to the nanosecond for weeks only.
+    /// Unix time of the spans' zero. It must be the same for all ranks, and close to the start of
+    /// the recording: readers that store microseconds as `f64` are exact to the nanosecond only for
+    /// weeks.
     pub base_time_ns: i64,
 }
 
-/// One operation on the recording's clock: `start ≤ kernel_start ≤ kernel_end ≤ end`.
+/// One operation, with times on the recording's clock: `start ≤ kernel_start ≤ kernel_end ≤ end`.
 ///
-/// From `start` to `kernel_start` the main thread checks and splits the work, from `kernel_start`
-/// to `kernel_end` the pool computes (or the ranks communicate), until `end` the main thread tidies
-/// up. For [`Op::InputWait`] there is no kernel, and the two times are not read.
+/// From `start` to `kernel_start` the main thread checks and splits the work. From `kernel_start`
+/// to `kernel_end` the pool computes, or the ranks communicate. Until `end` the main thread cleans
+/// up. [`Op::InputWait`] has no kernel, and its two kernel times are ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpSpan {
-    /// What ran, with its shape.
     pub op: Op,
     /// The main thread enters the operation.
     pub start: Nanos,
-    /// The pool, or the device, begins.
+    /// The pool or the device starts.
     pub kernel_start: Nanos,
-    /// The pool is done; a device that works while the host goes on may be so after `end`.
+    /// The pool or the device is done. An asynchronous device may be done after `end`.
     pub kernel_end: Nanos,
     /// The main thread leaves the operation.
     pub end: Nanos,
 }
 
 impl OpSpan {
-    /// Whether the pool worked: waiting for input is the host's time, not the device's.
+    /// Whether the pool worked. Waiting for input is host time, not device time.
     #[must_use]
     pub fn has_kernel(&self) -> bool {
         !matches!(self.op, Op::InputWait { .. })
     }
 }
 
-/// A recorded step: an interval, and the operations within it.
+/// A recorded step: its interval, and the range of its operations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StepSpan {
     pub number: u64,
     pub begin: Nanos,
     pub end: Nanos,
-    /// Time the pool was busy.
+    /// Time during which the pool was busy.
     pub busy: Nanos,
-    /// The step's operations among the recorder's spans.
+    /// Index of the step's first operation among the recorder's spans.
     pub first_span: usize,
     pub end_span: usize,
 }
 
-/// The spans of one rank, in the order in which they ran.
+/// Records the spans of one rank in the order in which they ran.
 ///
-/// Spans are made disjoint as they arrive: a span begins no earlier than the one before ended, its
-/// kernel no earlier than the one before, and each of its parts lasts at least 1 ns, because
-/// readers of trace files fail on empty and overlapping slices. [`Recorder::moved_ns`] tells how
-/// much that changed; it is 0 for a nanosecond clock and a sequential caller.
+/// Spans are made disjoint as they arrive: a span starts no earlier than the previous one ended,
+/// its kernel no earlier than the previous kernel ended, and each part lasts at least 1 ns. The
+/// reason is that readers of trace files fail on empty and overlapping slices.
+/// [`Recorder::moved_ns`] returns the sum of these changes, which is 0 for a nanosecond clock and a
+/// sequential caller.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -110,13 +110,13 @@ pub struct Recorder {
     spans: Vec<OpSpan>,
     is_open: bool,
     cursor: Nanos,
-    /// Where the last kernel ended.
+    /// End of the last kernel.
     device: Nanos,
     moved_ns: i64,
 }
 
 impl Recorder {
-    /// An empty recording.
+    /// Creates an empty recording.
     #[must_use]
     pub fn new(info: RunInfo) -> Self {
         Self {
@@ -130,7 +130,7 @@ impl Recorder {
         }
     }
 
-    /// Begins step `step`; ends the one before, should it still be open.
+    /// Begins step `step`. Ends the previous step if it is still open.
     pub fn begin_step(&mut self, step: u64, at: Nanos) {
         if self.is_open {
             self.end_step(at);
@@ -143,10 +143,10 @@ impl Recorder {
         self.is_open = true;
     }
 
-    /// Adds an operation of the open step.
+    /// Adds an operation to the open step.
     ///
     /// # Panics
-    /// If no step is open: that is the caller's bug, and the row would belong nowhere.
+    /// Panics if no step is open, because the row would not belong to a step.
     pub fn push(&mut self, span: OpSpan) {
         assert!(self.is_open, "trace: operation recorded outside a step");
         let start = self.not_before(span.start, self.cursor);
@@ -173,8 +173,8 @@ impl Recorder {
         }
     }
 
-    /// Changes what the operations of step `step` say of themselves, if it was recorded: sizes that
-    /// are known only after it. Their times stay.
+    /// Updates the operations of step `step` with sizes that become known only after it. Times do
+    /// not change. Does nothing if the step was not recorded.
     pub fn complete(&mut self, step: u64, mut change: impl FnMut(&mut Op)) {
         let Some(found) = self.steps.iter().rev().find(|recorded| recorded.number == step) else {
             return;
@@ -198,24 +198,26 @@ impl Recorder {
         }
     }
 
-    /// Nanoseconds by which time stamps were moved to keep rows apart, summed over all stamps.
+    /// Returns the sum of all changes to time stamps that keep rows apart, in nanoseconds.
     #[must_use]
     pub fn moved_ns(&self) -> i64 {
         self.moved_ns
     }
 
-    /// Numbers of the recorded steps, in order; an open step counts once it has an operation.
+    /// Returns the numbers of the recorded steps in order. An open step counts once it has an
+    /// operation.
     pub fn steps(&self) -> impl Iterator<Item = u64> + '_ {
         self.recorded().map(|step| step.number)
     }
 
-    /// Time the pool was busy in step `step`; the kernel rows of that step sum to it.
+    /// Returns the busy time of the pool in step `step`. It equals the sum of the step's kernel
+    /// rows.
     #[must_use]
     pub fn busy(&self, step: u64) -> Option<Nanos> {
         self.recorded().find(|recorded| recorded.number == step).map(|recorded| recorded.busy)
     }
 
-    /// The operations of step `step`, in the order in which they ran.
+    /// Returns the operations of step `step` in the order in which they ran.
     #[must_use]
     pub fn spans(&self, step: u64) -> Option<&[OpSpan]> {
         let recorded = self.recorded().find(|recorded| recorded.number == step)?;
@@ -226,7 +228,7 @@ impl Recorder {
         &self.info
     }
 
-    /// The steps that have an interval: all but an open one without operations.
+    /// Returns all steps but an open one without operations.
     pub(crate) fn recorded(&self) -> impl Iterator<Item = &StepSpan> + '_ {
         self.steps.iter().filter(|step| step.end > step.begin)
     }
@@ -235,7 +237,7 @@ impl Recorder {
         &self.spans[step.first_span..step.end_span]
     }
 
-    /// `at`, or `earliest` where that is later.
+    /// Returns the later of `at` and `earliest`, and counts the change.
     fn not_before(&mut self, at: Nanos, earliest: Nanos) -> Nanos {
         if at < earliest {
             self.moved_ns = self.moved_ns.saturating_add(earliest.0.saturating_sub(at.0));

@@ -1,39 +1,36 @@
-//! Maps categories to kinds of events, for every era and vendor.
+//! Maps categories of all PyTorch versions and vendors to kinds of events.
 
-/// A category as the file spells it.
+/// A category as spelled in the file, with its kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Category {
-    /// The spelling, such as `cuda_runtime` or, in 2021, `Runtime`.
+    /// Such as `cuda_runtime` or, in 2021, `Runtime`.
     pub name: String,
     pub kind: EventKind,
 }
 
-/// What an event is, whatever its era and vendor.
+/// The kind of an event, independent of PyTorch's version and of the vendor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum EventKind {
     /// An operator on a thread.
     Operator,
-    /// A range named by the user or the framework, on a thread.
+    /// A range named by the user or a framework, on a thread.
     Annotation,
     /// A call of the device's runtime, on a thread.
     Runtime,
     /// A call of the device's driver, on a thread.
     Driver,
-    /// Work of a device.
     Kernel,
-    /// A copy by or to a device.
+    /// A copy from or to a device.
     Memcpy,
-    /// Memory set by a device.
     Memset,
-    /// The span of an annotation's work on a device.
+    /// The time an annotation's work spans on a device.
     DeviceAnnotation,
-    /// A wait of the host or a stream, as the profiler saw it (`cuda_sync`).
+    /// A wait of the host or of a stream (`cuda_sync`).
     Sync,
     /// A recorded event of a stream (`cuda_event`).
     Event,
-    /// A frame of Python.
     Python,
-    /// The profiler's own work.
+    /// Overhead of the profiler itself.
     Overhead,
     /// The span of the whole recording (`Trace`).
     Window,
@@ -41,7 +38,7 @@ pub enum EventKind {
 }
 
 impl Category {
-    /// The category of a spelling.
+    /// Creates a category and determines its kind.
     ///
     /// # Source
     /// Kineto's activity types, `libkineto/src/ActivityType.cpp`; the spellings of PyTorch 1.8.
@@ -49,15 +46,15 @@ impl Category {
         Self { name: name.to_owned(), kind: EventKind::from_name(name) }
     }
 
-    /// Whether the category has a meaning: it has a kind, or it is one of PyTorch's that no
-    /// analysis needs.
+    /// Whether the category is known: it has a kind, or it is one of PyTorch's that no analysis
+    /// needs.
     pub fn is_known(&self) -> bool {
         self.kind != EventKind::Other || WITHOUT_KIND.contains(&self.name.as_str())
     }
 }
 
-/// Categories of PyTorch's profiler that no analysis needs, and the one that stands for those
-/// beyond the 255th.
+/// Known categories without a kind. They include "other", which represents all categories beyond
+/// the 255th.
 ///
 /// # Source
 /// Kineto's activity types, `libkineto/src/ActivityType.cpp`.
@@ -72,14 +69,14 @@ const WITHOUT_KIND: [&str; 8] = [
     "other",
 ];
 
-/// Where MTIA's command processor reports what its streams do: work, copies and waits alike.
+/// The category in which MTIA's command processor reports kernels, copies and waits alike.
 pub(super) const MTIA_EVENTS: &str = "mtia_ccp_events";
 
-/// Those of [`MTIA_EVENTS`] that are no kernels, by name.
+/// Names in [`MTIA_EVENTS`] that are not kernels.
 pub(super) const MTIA_KINDS: [(&str, EventKind); 2] =
     [("dma_request", EventKind::Memcpy), ("event_wait", EventKind::Sync)];
 
-/// Kinds of rows without a category, by the name of the process they stand in.
+/// Kinds of rows without a category, by the name of their process.
 ///
 /// # Source
 /// `EventList.export_chrome_trace` of `torch/autograd/profiler_util.py` writes `CPU functions` and,
@@ -93,13 +90,14 @@ const KINDS_BY_PROCESS: [(&str, EventKind); 10] = [
     ("PrivateUse1 functions", EventKind::Kernel),
     ("Ascend Hardware", EventKind::Kernel),
     ("CANN", EventKind::Runtime),
-    // Sums of what other processes show.
+    // Sums of what other processes show, so not counted as work.
     ("Overlap Analysis", EventKind::DeviceAnnotation),
     ("Communication", EventKind::DeviceAnnotation),
 ];
 
 impl EventKind {
-    /// The kind of a row without a category; [`EventKind::Other`] where its process tells nothing.
+    /// Derives the kind of a row without a category; [`EventKind::Other`] if its process is
+    /// unknown.
     pub(super) fn from_process(track: &super::Track) -> Self {
         let names = [track.process_name.as_str(), track.pid.text().unwrap_or_default()];
         let known = KINDS_BY_PROCESS.iter().find(|(process, _)| names.contains(process));
@@ -130,12 +128,12 @@ impl EventKind {
         }
     }
 
-    /// Kernels, copies and sets: what keeps a stream busy.
+    /// Whether the event occupies a stream: kernels, copies and memory sets.
     pub fn is_device_work(self) -> bool {
         matches!(self, Self::Kernel | Self::Memcpy | Self::Memset)
     }
 
-    /// Runtime and driver calls: what may launch device work.
+    /// Whether the event is a runtime or driver call, which may launch device work.
     pub fn is_call(self) -> bool {
         matches!(self, Self::Runtime | Self::Driver)
     }

@@ -1,55 +1,53 @@
-//! How a recording ended early, and how a trace is shortened to the part that is covered. Decides
-//! no coverage: that is an analysis.
+//! Describes truncated recordings, and shortens a trace to its covered part. The coverage itself is
+//! determined by an analysis.
 
 use super::{Slices, Sparse, Trace};
 
 /// A recording of which events are missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CutRecording {
-    /// How the events ended.
     pub ending: Ending,
-    /// Byte of the uncompressed text behind the last event that was read.
+    /// Offset in the uncompressed text after the last event that was read.
     pub byte: u64,
-    /// What stands there instead of the end of the trace.
+    /// Description of the text at that offset.
     pub why: String,
-    /// Which part has all its device rows; `None` until it is judged.
+    /// The part in which all device rows are present; `None` until it is determined.
     pub covered: Option<Covered>,
-    /// First start and last end of the rows that were read, absolute nanoseconds; known when it is
-    /// judged.
+    /// First start and last end of the rows, in absolute nanoseconds. Set together with `covered`.
     pub span: Option<(i64, i64)>,
 }
 
-/// How the events of a recording ended.
+/// How the list of events of a recording ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// The text ends within the list of events.
+    /// The text ends inside the list of events.
     WithinEvents,
-    /// The text ends behind the list of events: only keys of the header are missing.
+    /// The text ends after the list of events; only keys of the header are missing.
     BehindEvents,
-    /// A bare list of events is not closed, and the text ends between two of them: either the file
-    /// was cut there, or its writer never closes the list.
+    /// A bare list of events is not closed, and the text ends between two events. The file was
+    /// truncated there, or its writer never closes lists.
     Unclosed,
-    /// Events are missing in places nobody knows.
+    /// Events are missing at unknown positions.
     Damaged,
 }
 
-/// Which part of a cut recording has all its device rows.
+/// The part of a truncated recording in which all device rows are present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Covered {
-    /// All events before this time, absolute nanoseconds.
+    /// All events before this time, in absolute nanoseconds.
     Until(i64),
-    /// Too little: nothing can be said of the recording.
+    /// Too little to analyze.
     Nothing,
 }
 
 impl Trace {
-    /// Whether figures can be taken from this trace: always, unless the recording was cut and what
-    /// remains of it is too little.
+    /// Whether the trace can be analyzed. False only for a truncated recording whose remaining part
+    /// is too small.
     pub fn is_usable(&self) -> bool {
         self.cut.as_ref().is_none_or(|cut| cut.covered != Some(Covered::Nothing))
     }
 
-    /// Removes all events from a time on. Slices that reach past it end there, and count as
+    /// Removes all events after a time. Slices that reach past it are shortened, and count as
     /// [`Slices::unfinished`].
     pub fn keep_until(&mut self, end: i64) {
         let is_late = |row: &u32| self.slices.start(*row) >= end;
@@ -62,7 +60,7 @@ impl Trace {
         self.allocations.retain(|allocation| allocation.time < end);
     }
 
-    /// Removes all events.
+    /// Removes all events, for a recording with too little coverage.
     pub fn keep_nothing(&mut self) {
         self.slices = Slices::default();
         self.flows.clear();
@@ -73,7 +71,7 @@ impl Trace {
 }
 
 impl Slices {
-    /// Lets slices that reach past a time end there.
+    /// Shortens slices that reach past a time.
     fn end_at(&mut self, end: i64) {
         let mut unfinished = Sparse::default();
         for row in 0..self.len() as u32 {
@@ -107,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn slices_end_where_the_covered_part_does() {
+    fn slices_are_shortened_to_the_covered_part() {
         let mut trace = trace();
         trace.keep_until(50);
         let spans: Vec<_> =

@@ -1,10 +1,10 @@
-//! What could not be read, counted by kind. Nothing is dropped silently.
+//! Counts by kind what could not be read. Nothing is dropped silently.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-/// How many losses of a kind are kept in full.
+/// Number of losses per kind that are kept with their description.
 const KEPT: usize = 10;
 
 /// A kind of loss or repair.
@@ -13,59 +13,59 @@ const KEPT: usize = 10;
 pub enum Loss {
     /// The text or the compressed stream ends early.
     Truncated,
-    /// The compressed stream or the archive is damaged; what could be unpacked was read.
+    /// The compressed stream or the archive is damaged; the part that could be unpacked was read.
     Damaged,
-    /// An event whose text is no JSON object; skipped.
+    /// An event whose text is not a JSON object; skipped.
     BrokenEvent,
-    /// Control characters, unescaped quotes or bad escapes inside a text; repaired.
+    /// Control characters, unescaped quotes or invalid escapes in a string; repaired.
     BrokenText,
-    /// Bytes that are no UTF-8; replaced.
+    /// Invalid UTF-8; replaced.
     InvalidUtf8,
-    /// An event without a time where one is needed; skipped.
+    /// An event without a required time; skipped.
     NoTime,
-    /// A time or an id that is no number or does not fit; skipped or left out.
+    /// A time or an id that is not a number or does not fit; skipped or left out.
     BadNumber,
-    /// A negative duration; taken as 0.
+    /// A negative duration; replaced by 0.
     NegativeDuration,
     /// A begin without an end, or an end without a begin; skipped.
     Unpaired,
-    /// An event of a phase we do not keep.
+    /// An event of a phase that is not stored.
     UnknownPhase,
-    /// Events behind the end of the first JSON document; not read.
+    /// Events after the end of the first JSON document; not read.
     BehindTheEnd,
-    /// Text without events behind the end of the first JSON document; not read.
+    /// Text without events after the end of the first JSON document; not read.
     TextBehindTheEnd,
     /// Another recording of a rank that was recorded several times; not read.
     OtherCapture,
-    /// A piece of device work that reaches far past the next one of its stream, which it must
-    /// precede, cut where that one starts; or a host row that ends long after everything else, cut
-    /// where that ends.
+    /// A duration that contradicts other rows. Device work that reaches far into the next work of
+    /// its stream is cut at that work's start. A host row that ends long after all others is cut at
+    /// their end.
     RefutedDuration,
-    /// More than 255 categories; the rest are one.
+    /// More than 255 categories; the remaining ones share one.
     ManyCategories,
-    /// A file beside the others has the name of a trace, and no event could be read from it.
+    /// A file with the name of a trace, from which no event could be read.
     LostFile,
-    /// Several files claim one rank, or none names one: numbered by order of their names.
+    /// Several files claim the same rank, or a file names none; numbered in the order of names.
     RankConflict,
-    /// A field before or behind the rows that has another form than expected; kept as it is.
+    /// A header field of an unexpected type; kept unchanged.
     BrokenHeader,
-    /// A node of a graph whose id another has; skipped.
+    /// A graph node with the id of another node; skipped.
     DuplicateNode,
-    /// A node whose parent does not exist; taken as a root.
+    /// A node whose parent does not exist; treated as a root.
     DanglingParent,
-    /// Nodes that lie in each other; one is taken as a root.
+    /// Nodes that contain each other; one is treated as a root.
     CyclicParent,
 }
 
-/// One kind's count.
+/// The number of losses of one kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct LossCount {
     pub count: u64,
-    /// The first ones: where (byte of the uncompressed text), expected, got.
+    /// The first losses, as position (byte of the uncompressed text), expected and actual value.
     pub first: Vec<String>,
 }
 
-/// What could not be read. Empty when everything was.
+/// The losses of a trace by kind. Empty if everything was read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Losses {
@@ -76,12 +76,12 @@ pub struct Losses {
 }
 
 impl Losses {
-    /// Counts one loss; `describe` is called only for the first few.
+    /// Counts one loss. `describe` is called only for the first few.
     pub fn count(&mut self, loss: Loss, describe: impl FnOnce() -> String) {
         self.count_many(loss, 1, describe);
     }
 
-    /// Counts several losses that one text describes.
+    /// Counts several losses with a common description.
     pub fn count_many(&mut self, loss: Loss, count: u64, describe: impl FnOnce() -> String) {
         let entry = self.kinds.entry(loss).or_default();
         entry.count += count;
@@ -95,12 +95,12 @@ impl Losses {
         self.event_bytes += bytes;
     }
 
-    /// Bytes that were skipped between events.
+    /// Returns the bytes that were skipped between events.
     pub fn skipped_bytes(&self) -> u64 {
         self.event_bytes
     }
 
-    /// Adds what a later part lost.
+    /// Adds the losses of a later part.
     pub fn append(&mut self, later: Self) {
         self.event_bytes += later.event_bytes;
         for (loss, counted) in later.kinds {
@@ -111,22 +111,22 @@ impl Losses {
         }
     }
 
-    /// Forgets what one kind lost, when it has been put right.
+    /// Removes the losses of one kind, after they were repaired.
     pub fn remove(&mut self, loss: Loss) {
         self.kinds.remove(&loss);
     }
 
-    /// The kinds that occurred.
+    /// Iterates over the kinds that occurred.
     pub fn iter(&self) -> impl Iterator<Item = (Loss, &LossCount)> {
         self.kinds.iter().map(|(loss, count)| (*loss, count))
     }
 
-    /// How often one kind occurred.
+    /// Returns the number of losses of one kind.
     pub fn count_of(&self, loss: Loss) -> u64 {
         self.kinds.get(&loss).map_or(0, |counted| counted.count)
     }
 
-    /// Whether nothing was lost.
+    /// Whether everything was read.
     pub fn is_empty(&self) -> bool {
         self.kinds.is_empty()
     }

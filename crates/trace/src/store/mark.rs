@@ -1,8 +1,8 @@
-//! Events without a duration.
+//! Events without a duration: flows, counters, instants, allocations.
 
 use super::{StringId, TrackId};
 
-/// Which end of an arrow.
+/// The position of an event in its arrow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowPhase {
     Start,
@@ -10,29 +10,28 @@ pub enum FlowPhase {
     End,
 }
 
-/// One end of an arrow; ids are unique within a category only.
+/// One end of an arrow. Ids are unique within a category only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
     pub phase: FlowPhase,
-    /// Category, such as `ac2g` or `fwdbwd`.
+    /// Such as `ac2g` or `fwdbwd`.
     pub category: u8,
     pub id: u64,
-    /// Track of the slice it is bound to.
+    /// The track of the slice it is bound to.
     pub track: TrackId,
-    /// Absolute nanoseconds: the start of the slice it is bound to.
+    /// Start of the slice it is bound to, in absolute nanoseconds.
     pub time: i64,
 }
 
-/// One value of a counter.
+/// One sample of a counter.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Counter {
     pub name: StringId,
-    /// Which of its series.
     pub series: StringId,
     pub track: TrackId,
     /// Absolute nanoseconds.
     pub time: i64,
-    /// The value; NaN if the file has no number.
+    /// NaN if the file has no number.
     pub value: f64,
 }
 
@@ -40,7 +39,7 @@ pub struct Counter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Instant {
     pub name: StringId,
-    /// Its category; may be the empty one.
+    /// May be the empty category.
     pub category: u8,
     pub track: TrackId,
     /// Absolute nanoseconds.
@@ -53,11 +52,11 @@ pub struct Allocation {
     /// Absolute nanoseconds.
     pub time: i64,
     pub address: u64,
-    /// Bytes allocated; negative: freed.
+    /// Negative for a free.
     pub bytes: i64,
     pub total_allocated: i64,
     pub total_reserved: i64,
-    /// 0: host, 1: CUDA.
+    /// 0 is the host, 1 is CUDA.
     pub device_type: i32,
     /// Ordinal; −1 for the host.
     pub device: i32,

@@ -1,64 +1,64 @@
-//! Events with a duration, one column per fact.
+//! Events with a duration, stored by column.
 
 use super::{
-    Collective, LaunchShape, PythonFrame, Sparse, StringId, SyncWait, TrackId, TrackKey, room,
+    Collective, LaunchShape, PythonFrame, Sparse, StringId, SyncWait, TrackId, TrackKey, reserve,
 };
 
-/// No id, no stream, no device: what the dense columns hold where the file has nothing.
+/// Placeholder in dense columns for a missing id, stream or device.
 const NONE: u64 = u64::MAX;
 const NO_PLACE: i32 = i32::MIN;
 
-/// Events with a duration. All dense columns have [`Slices::len`] entries; a row is a `u32`.
+/// Events with a duration. All dense columns have [`Slices::len`] entries, and a row is their
+/// common index.
 #[derive(Clone, Debug, Default)]
 pub struct Slices {
-    /// Start, absolute nanoseconds.
+    /// Absolute nanoseconds.
     pub start: Vec<i64>,
     /// Nanoseconds, at least 0.
     pub duration: Vec<i64>,
     pub name: Vec<StringId>,
-    /// Place in the trace's categories.
+    /// Index in [`Trace::categories`](super::Trace::categories).
     pub category: Vec<u8>,
-    /// Place in the trace's tracks.
+    /// Index in [`Trace::tracks`](super::Trace::tracks).
     pub track: Vec<TrackId>,
-    /// Where the event's text begins in the uncompressed file; `u64::MAX` if it never was in one.
+    /// Offset of the event's text in the uncompressed file; `u64::MAX` if it was never in one.
     pub offset: Vec<u64>,
-    /// Use [`Slices::correlation`].
+    /// `NONE` if missing; read it with [`Slices::correlation`].
     pub(crate) correlation: Vec<u64>,
-    /// Use [`Slices::external_id`].
+    /// `NONE` if missing; read it with [`Slices::external_id`].
     pub(crate) external_id: Vec<u64>,
-    /// Use [`Slices::stream`].
+    /// `NO_PLACE` if missing; read it with [`Slices::stream`].
     pub(crate) stream: Vec<i32>,
-    /// Use [`Slices::device`].
+    /// `NO_PLACE` if missing; read it with [`Slices::device`].
     pub(crate) device: Vec<i32>,
-    /// Bytes of copies and sets.
+    /// Bytes of memory copies and memory sets.
     pub bytes: Sparse<u64>,
-    /// `memory bandwidth (GB/s)` of copies and sets.
+    /// `memory bandwidth (GB/s)` of memory copies and memory sets.
     pub bandwidth: Sparse<f64>,
-    /// Launch shape of kernels.
     pub launch_shape: Sparse<LaunchShape>,
-    /// What a collective moves: on its kernel and on `record_param_comms`.
+    /// Recorded on a collective's kernel and on its `record_param_comms`.
     pub collective: Sparse<Collective>,
-    /// `Sequence number`, joining forward to backward operators.
+    /// `Sequence number`, which links forward to backward operators.
     pub sequence: Sparse<i64>,
     pub forward_thread: Sparse<u64>,
-    /// `Record function id`, joining to execution traces.
+    /// `Record function id`, which links to execution traces.
     pub record_function: Sparse<u64>,
     pub event_index: Sparse<u64>,
     pub python: Sparse<PythonFrame>,
-    /// `Call stack` of operators, before 2022: see [`Trace::stack`](super::Trace::stack).
+    /// `Call stack` of operators, written until 2022; see [`Trace::stack`](super::Trace::stack).
     pub call_stack: Sparse<StringId>,
-    /// What `cuda_sync` waited for.
+    /// The object a `cuda_sync` waited for.
     pub sync: Sparse<SyncWait>,
     /// `graph node id` of kernels replayed from a graph.
     pub graph_node: Sparse<u64>,
-    /// Rows with `finished: false`: cut by the end of the recording.
+    /// Rows that the end of the recording cut off, marked `finished: false` in the file.
     pub unfinished: Sparse<()>,
 }
 
-/// A slice to be added; see [`NewSlice::new`].
+/// A slice to be appended, with all texts still as texts.
 #[derive(Clone, Debug)]
 pub struct NewSlice<'a> {
-    /// Category as files spell it.
+    /// As spelled in files.
     pub category: &'a str,
     pub name: &'a str,
     pub pid: TrackKey,
@@ -67,17 +67,17 @@ pub struct NewSlice<'a> {
     pub start: i64,
     /// Nanoseconds.
     pub duration: i64,
-    /// Joins calls to device work.
+    /// Links calls to device work.
     pub correlation: Option<u64>,
     pub external_id: Option<u64>,
     pub stream: Option<i32>,
     pub device: Option<i32>,
-    /// Where its text begins.
+    /// Offset of its text in the file.
     pub offset: Option<u64>,
 }
 
 impl<'a> NewSlice<'a> {
-    /// A slice without arguments.
+    /// Creates a slice without arguments.
     pub fn new(category: &'a str, name: &'a str, track: (i64, i64), span: (i64, i64)) -> Self {
         let (pid, tid) = track;
         let (start, end) = span;
@@ -98,42 +98,42 @@ impl<'a> NewSlice<'a> {
 }
 
 impl Slices {
-    /// Number of rows.
+    /// Returns the number of rows.
     pub fn len(&self) -> usize {
         self.start.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no rows.
     pub fn is_empty(&self) -> bool {
         self.start.is_empty()
     }
 
-    /// Start of a row, absolute nanoseconds.
+    /// Returns the start of a row in absolute nanoseconds.
     pub fn start(&self, row: u32) -> i64 {
         self.start[row as usize]
     }
 
-    /// End of a row, absolute nanoseconds.
+    /// Returns the end of a row in absolute nanoseconds.
     pub fn end(&self, row: u32) -> i64 {
         self.start[row as usize] + self.duration[row as usize]
     }
 
-    /// What joins a runtime call to the device work it launched.
+    /// Returns the id that a runtime call shares with the device work it launched.
     pub fn correlation(&self, row: u32) -> Option<u64> {
         Some(self.correlation[row as usize]).filter(|id| *id != NONE)
     }
 
-    /// `External id`.
+    /// Returns the argument `External id`.
     pub fn external_id(&self, row: u32) -> Option<u64> {
         Some(self.external_id[row as usize]).filter(|id| *id != NONE)
     }
 
-    /// Argument `stream`; −1 where the file says −1.
+    /// Returns the argument `stream`; −1 if the file states −1.
     pub fn stream(&self, row: u32) -> Option<i32> {
         Some(self.stream[row as usize]).filter(|stream| *stream != NO_PLACE)
     }
 
-    /// Argument `device`.
+    /// Returns the argument `device`.
     pub fn device(&self, row: u32) -> Option<i32> {
         Some(self.device[row as usize]).filter(|device| *device != NO_PLACE)
     }
@@ -159,21 +159,21 @@ impl Slices {
         row
     }
 
-    /// Adds the ids of a row whose other columns the caller adds.
+    /// Appends the ids of a row. The caller appends its other columns.
     #[inline]
     pub(crate) fn push_ids(&mut self, correlation: Option<u64>, external_id: Option<u64>) {
         self.correlation.push(correlation.unwrap_or(NONE));
         self.external_id.push(external_id.unwrap_or(NONE));
     }
 
-    /// Adds where a row ran, whose other columns the caller adds.
+    /// Appends the stream and device of a row. The caller appends its other columns.
     #[inline]
     pub(crate) fn push_place(&mut self, stream: Option<i32>, device: Option<i32>) {
         self.stream.push(stream.unwrap_or(NO_PLACE));
         self.device.push(device.unwrap_or(NO_PLACE));
     }
 
-    /// Moves the rows of a later part behind all others.
+    /// Moves the rows of a later part to the end.
     pub(crate) fn append(&mut self, later: &mut Self) {
         let first_row = self.len() as u32;
         append(&mut self.start, &mut later.start);
@@ -201,34 +201,34 @@ impl Slices {
         self.unfinished.append(&mut later.unfinished, first_row);
     }
 
-    /// Takes memory for the whole, of which the rows are about the given share.
-    pub(crate) fn make_room(&mut self, share: f64) {
-        room::make(&mut self.start, share);
-        room::make(&mut self.duration, share);
-        room::make(&mut self.name, share);
-        room::make(&mut self.category, share);
-        room::make(&mut self.track, share);
-        room::make(&mut self.offset, share);
-        room::make(&mut self.correlation, share);
-        room::make(&mut self.external_id, share);
-        room::make(&mut self.stream, share);
-        room::make(&mut self.device, share);
-        self.bytes.make_room(share);
-        self.bandwidth.make_room(share);
-        self.launch_shape.make_room(share);
-        self.collective.make_room(share);
-        self.sequence.make_room(share);
-        self.forward_thread.make_room(share);
-        self.record_function.make_room(share);
-        self.event_index.make_room(share);
-        self.python.make_room(share);
-        self.call_stack.make_room(share);
-        self.sync.make_room(share);
-        self.graph_node.make_room(share);
-        self.unfinished.make_room(share);
+    /// Reserves memory for all rows of the trace, of which `share` is present.
+    pub(crate) fn reserve(&mut self, share: f64) {
+        reserve::extrapolate(&mut self.start, share);
+        reserve::extrapolate(&mut self.duration, share);
+        reserve::extrapolate(&mut self.name, share);
+        reserve::extrapolate(&mut self.category, share);
+        reserve::extrapolate(&mut self.track, share);
+        reserve::extrapolate(&mut self.offset, share);
+        reserve::extrapolate(&mut self.correlation, share);
+        reserve::extrapolate(&mut self.external_id, share);
+        reserve::extrapolate(&mut self.stream, share);
+        reserve::extrapolate(&mut self.device, share);
+        self.bytes.reserve(share);
+        self.bandwidth.reserve(share);
+        self.launch_shape.reserve(share);
+        self.collective.reserve(share);
+        self.sequence.reserve(share);
+        self.forward_thread.reserve(share);
+        self.record_function.reserve(share);
+        self.event_index.reserve(share);
+        self.python.reserve(share);
+        self.call_stack.reserve(share);
+        self.sync.reserve(share);
+        self.graph_node.reserve(share);
+        self.unfinished.reserve(share);
     }
 
-    /// Puts the rows into another order: row `n` becomes the one that was at `places[n]`.
+    /// Reorders the rows: row `n` becomes the one that was at `places[n]`.
     pub(crate) fn reorder(&mut self, places: &[u32]) {
         reorder(&mut self.start, places);
         reorder(&mut self.duration, places);
@@ -257,7 +257,7 @@ impl Slices {
         self.unfinished.renumber(&rows);
     }
 
-    /// Removes rows, in ascending order; those behind move up.
+    /// Removes rows, which are given in ascending order.
     pub(crate) fn remove(&mut self, rows: &[u32]) {
         remove(&mut self.start, rows);
         remove(&mut self.duration, rows);
@@ -285,7 +285,6 @@ impl Slices {
     }
 }
 
-/// Moves a later part of a column behind the earlier one; the first part is taken as it is.
 fn reorder<T: Copy>(column: &mut Vec<T>, places: &[u32]) {
     *column = places.iter().map(|place| column[*place as usize]).collect();
 }

@@ -1,8 +1,8 @@
-//! A column that few rows have.
+//! A column in which only some rows have a value.
 
-use super::room;
+use super::reserve;
 
-/// Values of some rows, in ascending order of row.
+/// Pairs of row and value, in ascending order of rows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sparse<T> {
     rows: Vec<u32>,
@@ -10,13 +10,13 @@ pub struct Sparse<T> {
 }
 
 impl<T> Sparse<T> {
-    /// The value of a row; a binary search.
+    /// Returns the value of a row by binary search.
     pub fn get(&self, row: u32) -> Option<&T> {
         self.rows.binary_search(&row).ok().map(|at| &self.values[at])
     }
 
-    /// The value of a row, quick where rows are asked for in ascending order: `place` remembers
-    /// where the last one was found, 0 at first.
+    /// Returns the value of a row, faster if rows are requested in ascending order. `place` stores
+    /// the position of the last result; it starts at 0.
     pub fn get_near(&self, row: u32, place: &mut usize) -> Option<&T> {
         let is_behind = *place == 0 || self.rows[*place - 1] < row;
         if !is_behind || self.rows.get(*place).is_some_and(|next| *next < row) {
@@ -27,17 +27,17 @@ impl<T> Sparse<T> {
         Some(&self.values[*place - 1])
     }
 
-    /// Adds the value of a row behind all others.
+    /// Appends the value of a row.
     ///
     /// # Panics
-    /// If `row` does not follow the last one.
+    /// Panics if `row` is not greater than the last row.
     pub fn push(&mut self, row: u32, value: T) {
         assert!(self.rows.last().is_none_or(|last| *last < row), "rows of a column ascend");
         self.rows.push(row);
         self.values.push(value);
     }
 
-    /// Moves a later part, whose rows count from `first_row`, behind all others.
+    /// Appends a later part, whose rows count from `first_row`.
     pub fn append(&mut self, later: &mut Self, first_row: u32) {
         if self.rows.is_empty() && first_row == 0 {
             std::mem::swap(self, later);
@@ -47,13 +47,14 @@ impl<T> Sparse<T> {
         self.values.append(&mut later.values);
     }
 
-    /// Takes memory for the whole, of which the rows are about the given share.
-    pub(crate) fn make_room(&mut self, share: f64) {
-        room::make(&mut self.rows, share);
-        room::make(&mut self.values, share);
+    /// Reserves memory for all rows of the trace, of which `share` is present.
+    pub(crate) fn reserve(&mut self, share: f64) {
+        reserve::extrapolate(&mut self.rows, share);
+        reserve::extrapolate(&mut self.values, share);
     }
 
-    /// Removes rows of the whole trace, in ascending order; those behind move up.
+    /// Removes rows of the trace, which are given in ascending order, and renumbers the following
+    /// ones.
     pub(crate) fn remove(&mut self, removed: &[u32]) {
         let mut kept = 0;
         for at in 0..self.rows.len() {
@@ -70,7 +71,7 @@ impl<T> Sparse<T> {
         self.values.truncate(kept);
     }
 
-    /// Gives every value the row that `rows` has at the place of its row, all different.
+    /// Replaces each row by the entry of `rows` at its index. The new rows must be distinct.
     pub(crate) fn renumber(&mut self, rows: &[u32]) {
         let mut pairs: Vec<(u32, T)> = std::mem::take(&mut self.rows)
             .into_iter()
@@ -81,22 +82,22 @@ impl<T> Sparse<T> {
         (self.rows, self.values) = pairs.into_iter().unzip();
     }
 
-    /// Rows and values.
+    /// Iterates over rows and values.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         self.rows.iter().copied().zip(&self.values)
     }
 
-    /// Rows and values, to change the values.
+    /// Iterates over rows and mutable values.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
         self.rows.iter().copied().zip(&mut self.values)
     }
 
-    /// How many rows have a value.
+    /// Returns the number of rows with a value.
     pub fn len(&self) -> usize {
         self.rows.len()
     }
 
-    /// Whether no row has one.
+    /// Whether no row has a value.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }

@@ -1,12 +1,12 @@
-//! Each text once.
+//! Interned texts of a trace.
 
 use std::collections::HashMap;
 
-/// A text of [`Strings`].
+/// The id of a text in one [`Strings`]. Ids of different tables are not comparable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StringId(pub u32);
 
-/// Interned texts; id 0 is the empty text.
+/// A table that stores each text once. Id 0 is the empty text.
 #[derive(Clone, Debug)]
 pub struct Strings {
     texts: Vec<Box<str>>,
@@ -14,27 +14,27 @@ pub struct Strings {
 }
 
 impl Strings {
-    /// Only the empty text.
+    /// Creates a table with the empty text only.
     pub fn new() -> Self {
         let mut strings = Self { texts: Vec::new(), index: HashMap::new() };
         strings.intern("");
         strings
     }
 
-    /// The text of an id.
+    /// Returns the text of an id.
     ///
     /// # Panics
-    /// If the id is of other strings, larger ones.
+    /// Panics if the id belongs to a larger table.
     pub fn get(&self, id: StringId) -> &str {
         &self.texts[id.0 as usize]
     }
 
-    /// The id of a text, if it occurs.
+    /// Returns the id of a text, if it is in the table.
     pub fn find(&self, text: &str) -> Option<StringId> {
         self.index.get(text).copied().map(StringId)
     }
 
-    /// The id of a text, added if new.
+    /// Returns the id of a text. Adds the text if it is new.
     pub fn intern(&mut self, text: &str) -> StringId {
         if let Some(id) = self.find(text) {
             return id;
@@ -45,17 +45,17 @@ impl Strings {
         StringId(id)
     }
 
-    /// How many texts.
+    /// Returns the number of texts.
     pub fn len(&self) -> usize {
         self.texts.len()
     }
 
-    /// Never: the empty text is always there.
+    /// Always false, as the empty text is in every table.
     pub fn is_empty(&self) -> bool {
         self.texts.is_empty()
     }
 
-    /// All texts, in order of id.
+    /// Iterates over all texts in order of their ids.
     pub fn iter(&self) -> impl Iterator<Item = &str> {
         self.texts.iter().map(AsRef::as_ref)
     }

@@ -1,24 +1,24 @@
-//! The lines of a timeline: threads of processes, streams of devices.
+//! The tracks of a timeline: threads of processes, and streams of devices.
 
-/// A place in [`Trace::tracks`](super::Trace::tracks).
+/// An index in [`Trace::tracks`](super::Trace::tracks).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TrackId(pub u32);
 
-/// A process or thread id as the file has it. Kineto writes texts for its own rows.
+/// A process or thread id as written in the file. Kineto writes texts for its own rows.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TrackKey {
-    /// An operating system's id, a device's ordinal, a stream.
+    /// An id of the operating system, a device ordinal, or a stream.
     Number(i64),
-    /// `Spans`, `Traces`, `stream 7`.
+    /// Such as `Spans`, `Traces` or `stream 7`.
     Text(String),
 }
 
-/// A thread or a stream.
+/// A thread or a stream, identified by its process and thread ids in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Track {
-    /// Process, or device ordinal on device rows.
+    /// The process, or the device ordinal for device rows.
     pub pid: TrackKey,
-    /// Thread, or stream on device rows.
+    /// The thread, or the stream for device rows.
     pub tid: TrackKey,
     /// From `process_name`; empty if unknown.
     pub process_name: String,
@@ -29,7 +29,7 @@ pub struct Track {
 }
 
 impl TrackKey {
-    /// The number, if it is one.
+    /// Returns the number, if the key is one.
     pub fn number(&self) -> Option<i64> {
         match self {
             Self::Number(number) => Some(*number),
@@ -37,7 +37,7 @@ impl TrackKey {
         }
     }
 
-    /// The text, if it is one.
+    /// Returns the text, if the key is one.
     pub fn text(&self) -> Option<&str> {
         match self {
             Self::Number(_) => None,
@@ -56,7 +56,7 @@ impl std::fmt::Display for TrackKey {
 }
 
 impl Track {
-    /// A track nothing else is known of.
+    /// Creates a track without names.
     pub fn new(pid: TrackKey, tid: TrackKey) -> Self {
         Self {
             pid,

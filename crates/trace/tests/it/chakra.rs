@@ -1,4 +1,4 @@
-//! Chakra execution traces: what the public file holds, and what broken ones give.
+//! Chakra execution traces: the content of the public file, and the handling of damaged files.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ fn feeder() -> Option<Graph> {
 }
 
 #[test]
-fn the_feeder_file_has_these_nodes() {
+fn feeder_file_has_the_expected_nodes() {
     let Some(graph) = feeder() else { return };
     assert!(graph.losses.is_empty(), "{:?}", graph.losses);
     assert_eq!(graph.origin.text_bytes, 2_978_371);
@@ -29,11 +29,11 @@ fn the_feeder_file_has_these_nodes() {
     assert_eq!(graph.attribute("finish_ts").unwrap().unsigned(), Some(216_433_101));
 
     assert_eq!(graph.nodes.len(), 3664);
-    let of = |kind| graph.nodes.iter().filter(move |node| node.kind() == kind);
-    assert_eq!(of(NodeKind::Compute).count(), 3643);
-    assert_eq!(of(NodeKind::Collective).count(), 21);
+    let nodes_of_kind = |kind| graph.nodes.iter().filter(move |node| node.kind() == kind);
+    assert_eq!(nodes_of_kind(NodeKind::Compute).count(), 3643);
+    assert_eq!(nodes_of_kind(NodeKind::Collective).count(), 21);
     let microseconds = [NodeKind::Compute, NodeKind::Collective]
-        .map(|kind| of(kind).map(|node| node.duration_us).sum::<u64>());
+        .map(|kind| nodes_of_kind(kind).map(|node| node.duration_us).sum::<u64>());
     assert_eq!(microseconds, [343_769, 38_026]);
     assert_eq!(graph.nodes.iter().filter_map(ChakraNode::collective).count(), 7);
     assert_eq!(graph.nodes.iter().map(|node| node.ctrl_deps.len()).sum::<usize>(), 3664);
@@ -70,11 +70,11 @@ fn attribute(name: &str, value: AttributeValue) -> Attribute {
     Attribute { name: name.to_owned(), documentation: String::new(), value: Some(value) }
 }
 
-/// Metadata and three collectives that spell their size in three ways.
+/// Metadata, and three collectives whose sizes have three different types.
 fn small() -> Vec<u8> {
     let mut bytes = Vec::new();
     let schema = attribute("schema", AttributeValue::Text("1.0.2-chakra.0.0.4".to_owned()));
-    // GlobalMetadata { attr = 2 } written by hand: it is not part of the interface.
+    // GlobalMetadata { attr = 2 }, encoded by hand because the type is private.
     let inner = schema.encode_to_vec();
     let mut message = vec![0x12, inner.len() as u8];
     message.extend(inner);
@@ -100,7 +100,7 @@ fn small() -> Vec<u8> {
 }
 
 #[test]
-fn sizes_of_any_integer_type_are_sizes() {
+fn sizes_may_have_any_integer_type() {
     let graph = chakra::read_bytes(&small()).unwrap();
     let sizes: Vec<_> = graph.nodes.iter().map(ChakraNode::collective_bytes).collect();
     assert_eq!(sizes, [Some(4096); 3]);
@@ -126,7 +126,7 @@ fn every_kind_of_attribute_is_read() {
 }
 
 #[test]
-fn a_cut_file_keeps_its_whole_nodes() {
+fn truncated_file_keeps_its_complete_nodes() {
     let bytes = small();
     let graph = chakra::read_bytes(&bytes[..bytes.len() - 1]).unwrap();
     assert_eq!(graph.nodes.len(), 2);
@@ -134,14 +134,14 @@ fn a_cut_file_keeps_its_whole_nodes() {
 }
 
 #[test]
-fn what_is_no_chakra_file_is_refused() {
+fn other_content_is_rejected_as_chakra() {
     for bytes in [&b""[..], b"{\"schema\": 1}", b"\x89PNG\r\n\x1a\n", &[0, 0, 0], &[0xff; 40]] {
         assert!(chakra::read_bytes(bytes).is_err(), "{bytes:?}");
     }
 }
 
 #[test]
-fn no_damage_makes_the_reader_panic() {
+fn damaged_input_never_panics() {
     let (cuts, flips) = effort();
     let mut random = generator();
     for mut bytes in texts("odd/chakra_feeder.tar.gz") {

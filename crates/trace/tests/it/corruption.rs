@@ -1,7 +1,6 @@
-//! Every trace of the fixtures, cut and with wrong bytes: read without a panic, and what is read
-//! holds together.
+//! Truncates and corrupts every fixture. Reading must not panic, and the result must be consistent.
 //!
-//! `ROWMILL_CORRUPTION=full` takes whole files and more cases; `cargo xtask ci --full` sets it.
+//! `ROWMILL_CORRUPTION=full` tests whole files and more cases; `cargo xtask ci --full` sets it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,18 +17,18 @@ use trace::store::{Job, Sparse, StringId, Trace, TrackId};
 
 use crate::open::fixtures;
 
-/// How much is tried.
+/// The number of cases per fixture.
 struct Effort {
     cuts: u64,
     flips: u64,
-    /// Longer texts are sliced.
+    /// Longer texts are shortened to this size.
     text_bytes: usize,
 }
 
 const EVERYDAY: Effort = Effort { cuts: 20, flips: 50, text_bytes: 2 << 20 };
 const FULL: Effort = Effort { cuts: 200, flips: 1000, text_bytes: usize::MAX };
 
-/// Bytes to be damaged, and how they are read.
+/// A fixture to be damaged, and the reader for it.
 struct Victim {
     name: String,
     bytes: Vec<u8>,
@@ -37,13 +36,13 @@ struct Victim {
 }
 
 enum Form {
-    /// A file as it lies there.
+    /// A file as it is on disk.
     File,
     Text,
 }
 
 #[test]
-fn no_damage_to_any_fixture_makes_a_reader_panic() {
+fn damaged_fixtures_never_panic() {
     let Some(folder) = fixtures() else { return };
     let is_full = std::env::var("ROWMILL_CORRUPTION").is_ok_and(|value| value == "full");
     let effort = if is_full { FULL } else { EVERYDAY };
@@ -85,7 +84,7 @@ fn no_damage_to_any_fixture_makes_a_reader_panic() {
 }
 
 #[test]
-fn a_key_broken_at_the_list_of_events_costs_nothing_but_the_header() {
+fn broken_key_before_the_events_loses_only_the_header() {
     let event =
         r#"{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1, "dur": 2}"#;
     for key in [
@@ -103,14 +102,14 @@ fn a_key_broken_at_the_list_of_events_costs_nothing_but_the_header() {
     assert!(open::parse(b"{\"traceEvents\" # {}, \"traceEvents\" # 1}").is_err());
 }
 
-/// What was done to the bytes: the end they are cut at, places and what stood there.
+/// A case of damage: the length kept, and the changed bytes with their former values.
 #[derive(Debug)]
 struct Damage {
     end: usize,
     flips: Vec<(usize, u8)>,
 }
 
-/// Damages bytes as the case says.
+/// Damages the bytes as the case number selects.
 fn damage(bytes: &mut [u8], case: u64, effort: &Effort, seed: u64) -> Damage {
     let mut state = (seed << 32) | case;
     let mut random = |below: usize| (splitmix(&mut state) % below.max(1) as u64) as usize;
@@ -119,8 +118,8 @@ fn damage(bytes: &mut [u8], case: u64, effort: &Effort, seed: u64) -> Damage {
         damage.end = random(bytes.len());
         return damage;
     }
-    // One wrong byte at a time, and sometimes a few: near the beginning more often than elsewhere,
-    // where headers stand.
+    // One wrong byte at a time, and sometimes several. Most are near the beginning, where the
+    // headers are.
     for _ in 0..if case.is_multiple_of(8) { 5 } else { 1 } {
         let reach = if case.is_multiple_of(4) { bytes.len().min(512) } else { bytes.len() };
         let at = random(reach);
@@ -148,14 +147,14 @@ fn find(folder: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// A file as it is, and the texts in it.
+/// Returns a file and the texts it contains.
 fn victims(path: &Path, effort: &Effort) -> Vec<Victim> {
     let mut file = fs::read(path).unwrap();
     let name = path.file_name().unwrap().to_string_lossy().into_owned();
     let mut texts = texts(&file);
     let unpacked: usize = texts.iter().map(|(_, text)| text.len()).sum();
     if unpacked > effort.text_bytes {
-        // As much of the packed file as gives about as many bytes of text.
+        // Keeps the part of the compressed file that unpacks to about the wanted size.
         file.truncate((file.len() as u64 * effort.text_bytes as u64 / unpacked as u64) as usize);
         texts.truncate(1);
     }
@@ -191,7 +190,7 @@ fn texts(file: &[u8]) -> Vec<(String, Vec<u8>)> {
 }
 
 impl Victim {
-    /// Reads what is left of it; errors are as good as results.
+    /// Reads the damaged bytes. Both errors and results are acceptable.
     fn read(&self, bytes: &[u8], scratch: &Path) {
         match self.form {
             Form::Text => {
@@ -225,13 +224,13 @@ fn check_job(job: &Job) {
         check(trace);
         let (first, last) = (0, trace.slices.len().saturating_sub(1) as u32);
         if trace.slices.len() > 1 && trace.slices.offset[0] != u64::MAX {
-            // Broken events may be refused.
+            // Broken events may be errors.
             let _ = open::arguments(trace, &[first, last, first]);
         }
     }
 }
 
-/// What holds of every trace, however damaged its file.
+/// Checks the invariants of every trace, however damaged its file was.
 fn check(trace: &Trace) {
     let slices = &trace.slices;
     let rows = slices.len();
@@ -252,7 +251,7 @@ fn check(trace: &Trace) {
         assert!(offset == u64::MAX || offset < trace.origin.text_bytes, "row {row} at {offset}");
         is_text(trace, slices.name[at]);
         is_track(trace, slices.track[at]);
-        // The columns behind these must be as long.
+        // The columns behind these accessors must be as long.
         let ids = (slices.correlation(row), slices.external_id(row));
         let _ = (ids, slices.stream(row), slices.device(row));
     }

@@ -1,4 +1,4 @@
-//! Execution traces: the nodes, and their link to the Kineto rows.
+//! Execution traces written by the recorder: their nodes, and their links to the Kineto rows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -20,7 +20,7 @@ fn attribute<'a>(node: &'a Value, name: &str) -> &'a Value {
 }
 
 #[test]
-fn a_small_step_becomes_these_nodes() {
+fn small_step_is_written_as_expected_nodes() {
     let mut recorder = Recorder::new(info());
     recorder.begin_step(7, Nanos(1_000_000));
     let op = Op::Gemm {
@@ -54,7 +54,7 @@ fn a_small_step_becomes_these_nodes() {
 }
 
 #[test]
-fn nodes_are_the_kineto_rows_of_the_same_step() {
+fn nodes_match_the_kineto_rows_of_the_same_step() {
     let recorder = regular(info(), 3, 25);
     let folder = tempfile::tempdir().unwrap();
     let (kineto, execution) = (folder.path().join("k.json"), folder.path().join("e.json"));
@@ -104,7 +104,7 @@ fn ids_are_unique_and_every_parent_exists() {
             }
         }
     }
-    // One counter serves nodes, tensors and storages, so together they leave no gap.
+    // Nodes, tensors and storages share one counter, so their ids have no gaps.
     numbers.sort_unstable();
     assert_eq!(numbers, (1..=numbers.len() as u64).collect::<Vec<_>>());
 }

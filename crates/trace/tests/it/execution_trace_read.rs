@@ -1,4 +1,4 @@
-//! Execution traces of all schemas: what the public files hold, and what broken ones give.
+//! Execution traces of all schemas: the content of public files, and the handling of broken ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,7 +10,7 @@ use trace::execution_trace::{
 };
 use trace::store::Loss;
 
-/// A file of the fixtures; `None`, and a line that says so, where there are none.
+/// Returns the path of a fixture; prints that it is skipped if it does not exist.
 pub fn fixture(name: &str) -> Option<PathBuf> {
     let beside = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/data");
     let folder = std::env::var_os("ROWMILL_FIXTURES").map_or_else(|| beside.into(), PathBuf::from);
@@ -22,7 +22,7 @@ pub fn fixture(name: &str) -> Option<PathBuf> {
     Some(path)
 }
 
-/// The execution traces of a fixture; none where there is no fixture.
+/// Returns the execution traces of a fixture; empty if there is no fixture.
 pub fn traces(name: &str) -> Vec<ExecutionTrace> {
     fixture(name).map(|path| execution_trace::read(&path).unwrap()).unwrap_or_default()
 }
@@ -31,7 +31,7 @@ fn named<'a>(trace: &'a ExecutionTrace, name: &str) -> Vec<&'a Node> {
     trace.nodes.iter().filter(|node| trace.name(node) == name).collect()
 }
 
-/// Nodes, with schema, operators, operators in no other, nodes in labels only.
+/// Counts nodes: all, with schema, operators, outermost operators, inside labels only.
 fn counts(trace: &ExecutionTrace) -> [usize; 5] {
     let tree = NodeForest::build(&trace.nodes);
     let has_schema = |node: &&Node| !trace.text(node.op_schema).is_empty();
@@ -44,7 +44,7 @@ fn counts(trace: &ExecutionTrace) -> [usize; 5] {
     ]
 }
 
-/// Nodes of threads 1 and 2, their root included.
+/// Counts the nodes of threads 1 and 2, including their roots.
 fn threads(trace: &ExecutionTrace) -> [usize; 2] {
     [1, 2].map(|thread| trace.nodes.iter().filter(|node| node.thread == thread).count())
 }
@@ -55,7 +55,7 @@ fn names_of(trace: &ExecutionTrace, places: &[u32]) -> usize {
 }
 
 #[test]
-fn the_eight_ranks_of_dlrm_have_these_nodes() {
+fn dlrm_ranks_have_the_expected_nodes() {
     let traces = traces("dlrm8/dlrm_pytorch_et.tar.gz");
     for (rank, trace) in traces.iter().enumerate() {
         assert_eq!(trace.rank, rank as u32);
@@ -86,7 +86,7 @@ fn the_eight_ranks_of_dlrm_have_these_nodes() {
 }
 
 #[test]
-fn the_collectives_of_dlrm_move_this_much() {
+fn dlrm_collectives_have_the_expected_sizes() {
     for trace in traces("dlrm8/dlrm_pytorch_et.tar.gz") {
         let collectives: Vec<_> =
             trace.nodes.iter().filter_map(|node| node.collective.as_deref()).collect();
@@ -113,7 +113,7 @@ fn tensor_input(node: &Node, at: usize) -> &NodeTensor {
 }
 
 #[test]
-fn the_tables_of_dlrm_lie_on_these_ranks() {
+fn dlrm_tables_are_on_the_expected_ranks() {
     let traces = traces("dlrm8/dlrm_pytorch_et.tar.gz");
     let weights = [
         (640_649_648, 768, 3),
@@ -150,7 +150,7 @@ fn the_tables_of_dlrm_lie_on_these_ranks() {
 }
 
 #[test]
-fn the_model_of_dlrm_is_in_its_shapes() {
+fn dlrm_model_can_be_derived_from_shapes() {
     for trace in traces("dlrm8/dlrm_pytorch_et.tar.gz") {
         let layers: Vec<[i64; 3]> = named(&trace, "aten::linear")
             .iter()
@@ -178,7 +178,7 @@ fn the_model_of_dlrm_is_in_its_shapes() {
 }
 
 #[test]
-fn linear_has_these_nodes() {
+fn linear_has_the_expected_nodes() {
     for trace in traces("linear/linear_et.json.gz") {
         assert_eq!((trace.rank, trace.pid), (0, Some(24248)));
         assert_eq!((trace.start_ms, trace.finish_ms), (Some(69_838_573), Some(69_840_401)));
@@ -195,7 +195,7 @@ fn linear_has_these_nodes() {
 }
 
 #[test]
-fn the_first_chakra_schema_has_these_nodes() {
+fn first_chakra_schema_has_the_expected_nodes() {
     for trace in traces("odd/1.0.2-chakra.0.0.4.tgz") {
         assert_eq!(trace.schema, "1.0.2-chakra.0.0.4");
         assert_eq!((trace.nodes.len(), trace.rank), (263, 0));
@@ -217,7 +217,7 @@ fn the_first_chakra_schema_has_these_nodes() {
     }
 }
 
-/// A trace of two nodes in the newest schema.
+/// A trace with two nodes in the newest schema.
 const NEWEST: &str = r#"{
   "schema": "1.1.1-chakra.0.0.4", "pid": 7, "time": "2024-12-01 00:00:00", "start_ts": 5,
   "nodes": [
@@ -283,7 +283,7 @@ fn tensors_of_five_entries_have_no_device() {
     assert!(trace.losses.is_empty());
 }
 
-/// Ids read and losses counted of the newest trace's text after a change.
+/// Changes the newest trace's text, then checks the ids read and the losses counted.
 fn check(change: impl Fn(String) -> String, ids: &[u64], losses: &[(Loss, u64)]) {
     let text = change(NEWEST.replace("\"ctrl_deps\": 2", "\"ctrl_deps\": 1"));
     let trace = execution_trace::read_text(text.as_bytes()).unwrap();
@@ -295,7 +295,7 @@ fn check(change: impl Fn(String) -> String, ids: &[u64], losses: &[(Loss, u64)])
 }
 
 #[test]
-fn broken_texts_are_repaired_or_cost_one_node() {
+fn broken_texts_are_repaired_or_lose_one_node() {
     let both: &[u64] = &[9, 1];
     let replaced = |from: &'static str, to: &'static str| {
         move |text: String| {
@@ -304,7 +304,7 @@ fn broken_texts_are_repaired_or_cost_one_node() {
         }
     };
     check(|text| text, both, &[]);
-    // Between nodes, between attributes, between fields; one too many; a bare infinity.
+    // Missing between nodes, between attributes, between fields; one superfluous; a bare infinity.
     check(replaced("    },\n", "    }\n"), both, &[(Loss::BrokenText, 1)]);
     check(
         replaced("},{\"name\": \"seq_id\"", "}{\"name\": \"seq_id\""),
@@ -315,17 +315,17 @@ fn broken_texts_are_repaired_or_cost_one_node() {
     check(replaced("\"attrs\": [{", "\"attrs\": [, {"), both, &[(Loss::BrokenText, 1)]);
     check(replaced("\"inf\"", "inf"), both, &[(Loss::BrokenText, 1)]);
     check(replaced("default_pg\"]", "default\npg\"]"), both, &[(Loss::BrokenText, 1)]);
-    // A bracket missing, a bracket too many.
+    // A missing bracket, and a superfluous bracket.
     check(
         replaced("\"value\": 2}]\n    },", "\"value\": 2}]\n    ,"),
         both,
         &[(Loss::BrokenText, 1)],
     );
     check(replaced("    },\n", "    }},\n"), both, &[(Loss::BrokenText, 1)]);
-    // Half a node, and then the next.
+    // Half a node, followed by the next one.
     let half = |text: String| text.replacen("record_param_comms\", \"ctrl_deps\": 1,", "rec", 1);
     check(half, &[1], &[(Loss::BrokenEvent, 1)]);
-    // The end is missing; so is part of the last node.
+    // The end is missing, and with it a part of the last node.
     let without = |text: String| text[..text.find("\n  ],").unwrap()].to_owned();
     check(without, both, &[(Loss::Truncated, 1)]);
     check(
@@ -355,7 +355,7 @@ fn odd_parents_and_ids_are_counted() {
 }
 
 #[test]
-fn what_is_no_execution_trace_is_refused() {
+fn other_content_is_rejected_as_execution_trace() {
     for text in ["", "{}", "{\"traceEvents\": []}", "\u{89}PNG\r\n", "{\"nodes\": 3}"] {
         let refused = execution_trace::read_text(text.as_bytes());
         assert!(refused.is_err(), "{text}");
@@ -363,7 +363,7 @@ fn what_is_no_execution_trace_is_refused() {
 }
 
 #[test]
-fn our_own_execution_traces_are_read_back() {
+fn written_execution_traces_can_be_read() {
     let recorder = crate::recording::regular(crate::recording::info(), 1, 25);
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("e.json");
@@ -387,7 +387,7 @@ fn our_own_execution_traces_are_read_back() {
 }
 
 #[test]
-fn files_that_are_none_are_named() {
+fn errors_name_the_file_that_is_not_an_execution_trace() {
     let folder = tempfile::tempdir().unwrap();
     let refusal = |name: &str, text: &str| {
         let path = folder.path().join(name);
@@ -406,7 +406,7 @@ fn files_that_are_none_are_named() {
 }
 
 #[test]
-fn a_folder_of_ranks_is_ordered_and_numbered() {
+fn execution_traces_of_a_folder_are_ordered_by_rank() {
     let folder = tempfile::tempdir().unwrap();
     for rank in [10, 2, 0] {
         let text = NEWEST
@@ -419,7 +419,7 @@ fn a_folder_of_ranks_is_ordered_and_numbered() {
     assert!(traces.iter().all(|trace| trace.losses.is_empty()));
 }
 
-/// Everything that is looked up by place is there.
+/// Checks that all ids and indices are valid.
 fn holds_together(trace: &ExecutionTrace) {
     let tree = NodeForest::build(&trace.nodes);
     let children: usize = (0..trace.nodes.len() as u32).map(|at| tree.children(at).len()).sum();
@@ -431,13 +431,13 @@ fn holds_together(trace: &ExecutionTrace) {
     }
 }
 
-/// Cuts and wrong bytes to try; `ROWMILL_CORRUPTION=full` takes more.
+/// Number of truncations and wrong bytes to try; `ROWMILL_CORRUPTION=full` increases them.
 pub fn effort() -> (usize, usize) {
     let is_full = std::env::var("ROWMILL_CORRUPTION").is_ok_and(|value| value == "full");
     if is_full { (200, 1000) } else { (20, 50) }
 }
 
-/// Numbers below a limit, always the same.
+/// Returns a generator of reproducible numbers below a limit.
 pub fn generator() -> impl FnMut(usize) -> usize {
     let mut state = 1_u64;
     move |below| {
@@ -447,7 +447,7 @@ pub fn generator() -> impl FnMut(usize) -> usize {
     }
 }
 
-/// The texts of a fixture, unpacked.
+/// Returns the unpacked texts of a fixture.
 pub fn texts(name: &str) -> Vec<Vec<u8>> {
     let Some(path) = fixture(name) else { return Vec::new() };
     let mut text = Vec::new();
@@ -467,7 +467,7 @@ pub fn texts(name: &str) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn a_cut_costs_one_node_and_a_wrong_byte_two() {
+fn truncation_loses_one_node_and_a_wrong_byte_at_most_two() {
     let mut random = generator();
     let (cuts, flips) = effort();
     for mut text in texts("linear/linear_et.json.gz") {
@@ -493,7 +493,7 @@ fn a_cut_costs_one_node_and_a_wrong_byte_two() {
 }
 
 #[test]
-fn no_damage_makes_the_reader_panic() {
+fn damaged_input_never_panics() {
     let files = [
         "odd/1.0.2-chakra.0.0.4.tgz",
         "odd/benchmark_simple_add_et.json.gz",
@@ -502,7 +502,7 @@ fn no_damage_makes_the_reader_panic() {
     let (cuts, flips) = effort();
     let mut random = generator();
     for file in files {
-        // The ranks of a job are alike.
+        // The ranks of a job are similar, so one is enough.
         for mut text in texts(file).into_iter().take(1) {
             for case in 0..cuts + flips {
                 let is_cut = case < cuts;

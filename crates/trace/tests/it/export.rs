@@ -1,4 +1,4 @@
-//! Traces written and read again are the same, column by column.
+//! Traces that are written and read again are equal, column by column.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ pub fn options(overlaps: Overlaps) -> Options {
     Options { overlaps, arguments: WhichArguments::All, counters: Vec::new() }
 }
 
-/// A path under the fixtures' traces; `None`, told as a skip, where they are absent.
+/// Returns the path of a fixture's trace; prints that it is skipped if it does not exist.
 pub fn path(name: &str) -> Option<PathBuf> {
     let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
     let root = std::env::var_os("ROWMILL_FIXTURES").map_or_else(beside, PathBuf::from);
@@ -23,7 +23,7 @@ pub fn path(name: &str) -> Option<PathBuf> {
     there.then_some(path)
 }
 
-/// A job of the fixtures.
+/// Reads a job of the fixtures.
 pub fn fixture(name: &str) -> Option<Job> {
     let path = match name {
         "dlrm8" => path("dlrm8/dlrm_kineto.tar.gz")?,
@@ -70,7 +70,7 @@ fn check_column<T: Clone, U: PartialEq + std::fmt::Debug>(
     }
 }
 
-/// Everything but the order of categories, tracks and strings.
+/// Checks everything but the order of categories, tracks and strings.
 fn check_same(before: &Trace, after: &Trace) {
     check_slices(before, after);
     check_flows(before, after);
@@ -78,7 +78,7 @@ fn check_same(before: &Trace, after: &Trace) {
     check_header(before, after);
 }
 
-/// Slices with all their columns.
+/// Checks the slices in all columns.
 pub fn check_slices(before: &Trace, after: &Trace) {
     assert_eq!(before.slices.len(), after.slices.len());
     assert_eq!(before.slices.start, after.slices.start);
@@ -99,13 +99,13 @@ pub fn check_slices(before: &Trace, after: &Trace) {
     check_columns(before, after);
 }
 
-/// What stands around the events.
+/// Checks everything outside the events.
 pub fn check_header(before: &Trace, after: &Trace) {
     assert_eq!(before.header.devices, after.header.devices);
     assert_eq!(before.header.distributed, after.header.distributed);
     let without_unit = |trace: &Trace| {
         let mut rest = trace.header.rest.clone();
-        // Every file we write has these.
+        // All files that we write have these keys.
         rest.remove("displayTimeUnit");
         rest.remove("schemaVersion");
         rest
@@ -123,7 +123,7 @@ fn check_track(before: &Trace, after: &Trace, (old, new): (TrackId, TrackId)) {
 
 fn check_columns(before: &Trace, after: &Trace) {
     let (old, new) = (&before.slices, &after.slices);
-    // NaN is equal to itself here: the texts are.
+    // Compares debug texts, in which NaN equals NaN.
     let text = |value: &dyn std::fmt::Debug| format!("{value:?}");
     macro_rules! check {
         ($($column:ident)*) => {
@@ -167,7 +167,7 @@ fn check_flows(before: &Trace, after: &Trace) {
     }
 }
 
-/// Counters, points in time and allocations.
+/// Checks counters, points in time and allocations.
 pub fn check_marks(before: &Trace, after: &Trace) {
     assert_eq!(before.counters.len(), after.counters.len());
     for (old, new) in before.counters.iter().zip(&after.counters) {
@@ -192,7 +192,7 @@ pub fn check_marks(before: &Trace, after: &Trace) {
 }
 
 #[test]
-fn every_trace_comes_back_with_its_own_arguments() {
+fn rewritten_trace_keeps_its_arguments() {
     for name in FILES {
         let Some(job) = fixture(name) else { return };
         for trace in &job.traces {
@@ -203,7 +203,7 @@ fn every_trace_comes_back_with_its_own_arguments() {
             assert_eq!(written.slices_typed_only, 0, "{name}");
             let again = open::read(&ReadRequest { paths: vec![path], threads: 1 }).unwrap();
             check_same(trace, &again.traces[0]);
-            // What no column holds, of some slices.
+            // Arguments that no column holds, for some of the slices.
             let rows: Vec<u32> = trace.rows().step_by(1 + trace.slices.len() / 50).collect();
             let arguments = |trace| open::arguments(trace, &rows).unwrap();
             assert_eq!(arguments(trace), arguments(&again.traces[0]), "{name}");
@@ -212,7 +212,7 @@ fn every_trace_comes_back_with_its_own_arguments() {
 }
 
 #[test]
-fn every_trace_comes_back_from_its_columns() {
+fn rewritten_trace_keeps_its_columns() {
     for name in FILES {
         let Some(job) = fixture(name) else { return };
         for trace in &job.traces {
@@ -223,7 +223,7 @@ fn every_trace_comes_back_from_its_columns() {
 }
 
 #[test]
-fn lanes_move_what_overlaps_and_nothing_else() {
+fn only_overlapping_slices_move_to_other_lanes() {
     for name in FILES {
         let Some(job) = fixture(name) else { return };
         for trace in &job.traces {
@@ -236,7 +236,7 @@ fn lanes_move_what_overlaps_and_nothing_else() {
 }
 
 #[test]
-fn what_overlaps_gets_a_line_of_its_own_and_its_arrows_follow() {
+fn arrows_follow_slices_to_their_lane() {
     let mut trace = Trace::default();
     for (correlation, span) in [(0, 10_000), (5_000, 15_000), (6_000, 7_000)].iter().enumerate() {
         let mut kernel = NewSlice::new("kernel", "k", (0, 7), *span);
@@ -273,7 +273,7 @@ fn computed_counters_are_written() {
 }
 
 #[test]
-fn odd_texts_and_empty_traces_are_valid_files() {
+fn unusual_texts_and_empty_traces_give_valid_files() {
     let mut trace = Trace::default();
     rewritten(&trace, "again.json", &options(Overlaps::Lanes));
     let odd = "a \"quote\", a \\ and a \u{1}\n ü";

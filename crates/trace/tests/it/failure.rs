@@ -1,4 +1,4 @@
-//! What happens when a trace cannot be written.
+//! Errors when a trace cannot be written.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use trace::Recorder;
 use crate::recording::{info, regular};
 
 #[test]
-fn a_missing_folder_is_named() {
+fn error_names_the_missing_folder() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("absent").join("trace.json");
     let error = regular(info(), 1, 0).write_kineto(&path).unwrap_err().to_string();
@@ -18,9 +18,8 @@ fn a_missing_folder_is_named() {
 }
 
 #[test]
-fn a_name_that_cannot_be_taken_leaves_nothing_behind() {
-    // The target is a folder with something in it, so the last act, the rename, is refused, even to
-    // root.
+fn failed_rename_removes_the_temporary_file() {
+    // The target is a folder with content, so the final rename fails even for root.
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace.json");
     fs::create_dir_all(path.join("occupied")).unwrap();
@@ -32,7 +31,7 @@ fn a_name_that_cannot_be_taken_leaves_nothing_behind() {
 }
 
 #[test]
-fn an_empty_recording_and_an_unknown_step_are_refused() {
+fn empty_recording_and_unknown_step_are_errors() {
     let path = Path::new("never-written.json");
     let empty = Recorder::new(info());
     let expected = "never-written.json: expected at least one recorded step, got none";

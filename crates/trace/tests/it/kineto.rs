@@ -1,4 +1,4 @@
-//! Kineto files: the rows themselves, and what must hold of any rows.
+//! Kineto files from the recorder: the expected rows, and invariants of all rows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -23,7 +23,7 @@ fn check(recorder: &Recorder, expected: &Expect) {
 }
 
 #[test]
-fn a_small_recording_becomes_these_rows() {
+fn small_recording_is_written_as_expected_rows() {
     let mut recorder = Recorder::new(info());
     recorder.begin_step(7, Nanos(1_000));
     recorder.push(span(Op::InputWait { batch_size: 2 }, [1_000, 0, 0, 1_500]));
@@ -72,12 +72,12 @@ fn a_small_recording_becomes_these_rows() {
     );
 }
 
-/// The complete events of a file.
+/// Returns the complete events of a file.
 fn slices(file: &Value) -> Vec<&Value> {
     file["traceEvents"].as_array().unwrap().iter().filter(|row| row["ph"] == "X").collect()
 }
 
-/// Start and end in ns, read from the decimal text: a float would hide what is wrong in the last
+/// Returns start and end in ns, parsed from the decimal text: floats would hide errors in the last
 /// digit.
 fn interval(row: &Value) -> (i64, i64) {
     let (start, length) = (nanos(&row["ts"]), nanos(&row["dur"]));
@@ -89,7 +89,7 @@ fn nanos(value: &Value) -> i64 {
 }
 
 #[test]
-fn kernels_sum_to_the_busy_time_and_wait_is_not_busy() {
+fn kernels_sum_to_the_busy_time_without_waits() {
     let recorder = regular(info(), 3, 50);
     let file: Value = serde_json::from_str(&written(&recorder)).unwrap();
     let steps: Vec<&Value> =
@@ -109,7 +109,7 @@ fn kernels_sum_to_the_busy_time_and_wait_is_not_busy() {
 }
 
 #[test]
-fn every_kernel_has_one_launch_ending_where_it_starts_and_one_arrow() {
+fn every_kernel_has_a_launch_that_ends_at_its_start_and_an_arrow() {
     let file: Value = serde_json::from_str(&written(&regular(info(), 2, 50))).unwrap();
     let by_correlation = |category: &str| -> BTreeMap<u64, &Value> {
         let rows = slices(&file).into_iter().filter(|row| row["cat"] == category);
@@ -167,7 +167,7 @@ fn late_times_keep_every_nanosecond() {
 }
 
 #[test]
-fn a_step_without_an_end_ends_with_its_last_operation() {
+fn step_without_an_end_ends_with_its_last_operation() {
     let mut recorder = regular(info(), 1, 0);
     recorder.begin_step(11, Nanos(1_000_000));
     assert_eq!(recorder.steps().collect::<Vec<_>>(), [10]);
@@ -181,14 +181,14 @@ fn a_step_without_an_end_ends_with_its_last_operation() {
 
 #[test]
 #[should_panic(expected = "operation recorded outside a step")]
-fn an_operation_outside_a_step_is_a_bug() {
+fn operation_outside_a_step_panics() {
     Recorder::new(info()).push(span(Op::Loss { batch_size: 1 }, [0, 1, 2, 3]));
 }
 
 #[test]
-fn kernels_are_classified_by_name_as_what_they_are() {
-    // Holistic Trace Analysis: a collective contains `ncclKernel`; any of these words keeps a
-    // kernel from being a computation.
+fn kernel_names_lead_to_the_right_class() {
+    // In Holistic Trace Analysis, a collective contains `ncclKernel`. Any of these words excludes a
+    // kernel from computation.
     let words = ["nccl", "Memcpy", "Memset", "dma", "Sync", "LaunchKernel", "Stream Wait Event"];
     let file: Value = serde_json::from_str(&written(&regular(info(), 1, 50))).unwrap();
     for row in slices(&file).into_iter().filter(|row| row["cat"] == "kernel") {
@@ -205,7 +205,7 @@ fn a_recorded_operation_takes_at_most_100_bytes() {
     assert!(size_of::<OpSpan>() <= 100, "{} bytes", size_of::<OpSpan>());
 }
 
-/// Spans as a broken clock could give them: any order, empty, backwards.
+/// Generates spans as a broken clock could produce them: in any order, empty, backwards.
 fn any_spans() -> impl Strategy<Value = Vec<Vec<OpSpan>>> {
     let times = proptest::array::uniform4(0..200_i64);
     let op = (0..all_ops().len(), times).prop_map(|(op, times)| span(all_ops()[op], times));
@@ -220,7 +220,7 @@ proptest! {
     })]
 
     #[test]
-    fn no_times_make_slices_overlap(steps in any_spans(), drift in any::<bool>()) {
+    fn slices_never_overlap_whatever_the_times(steps in any_spans(), drift in any::<bool>()) {
         let mut recorder = Recorder::new(info());
         for (number, spans) in steps.iter().enumerate() {
             let at = if drift { 100 * number as i64 } else { 0 };
@@ -256,7 +256,7 @@ proptest! {
 }
 
 #[test]
-fn a_file_is_replaced_whole() {
+fn files_are_replaced_atomically() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace.json");
     fs::write(&path, "what stood there").unwrap();

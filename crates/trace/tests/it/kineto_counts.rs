@@ -1,4 +1,4 @@
-//! What the public Kineto traces hold, counted by an independent parser.
+//! The content of public Kineto traces, compared with the counts of an independent parser.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ fn count(trace: &Trace, kind: EventKind) -> u64 {
     trace.rows().filter(|row| trace.kind(*row) == kind).count() as u64
 }
 
-/// Operators by thread, most first.
+/// Counts operators by thread, in descending order.
 fn operators_by_thread(trace: &Trace) -> Vec<u64> {
     let mut counts: BTreeMap<u32, u64> = BTreeMap::new();
     for row in trace.rows().filter(|row| trace.kind(*row) == EventKind::Operator) {
@@ -21,7 +21,7 @@ fn operators_by_thread(trace: &Trace) -> Vec<u64> {
     counts
 }
 
-/// Device work by stream.
+/// Counts device work by stream.
 fn work_by_stream(trace: &Trace) -> BTreeMap<i32, u64> {
     let mut counts = BTreeMap::new();
     for row in trace.rows().filter(|row| trace.kind(*row).is_device_work()) {
@@ -30,7 +30,7 @@ fn work_by_stream(trace: &Trace) -> BTreeMap<i32, u64> {
     counts
 }
 
-/// Device work whose launch was not recorded.
+/// Counts device work whose launch was not recorded.
 fn orphans(trace: &Trace) -> usize {
     let calls = trace.rows().filter(|row| trace.kind(*row).is_call());
     let launched: BTreeSet<u64> = calls.filter_map(|row| trace.slices.correlation(row)).collect();
@@ -48,9 +48,9 @@ fn barren(trace: &Trace) -> usize {
 }
 
 #[test]
-fn the_eight_ranks_of_dlrm_hold_these_events() {
+fn dlrm_ranks_have_the_expected_events() {
     let Some(job) = kineto("dlrm8/dlrm_kineto.tar.gz") else { return };
-    // Rank: events, with a duration, runtime calls, kernels, memory sets, orphans.
+    // By rank: events, events with a duration, runtime calls, kernels, memory sets, orphans.
     let expected = [
         [0, 3290, 2460, 525, 245, 0, 0],
         [1, 3424, 2527, 527, 310, 0, 64],
@@ -104,7 +104,7 @@ fn the_eight_ranks_of_dlrm_hold_these_events() {
 }
 
 #[test]
-fn the_headers_of_dlrm_name_job_and_devices() {
+fn dlrm_headers_name_job_and_devices() {
     let Some(job) = kineto("dlrm8/dlrm_kineto.tar.gz") else { return };
     for trace in &job.traces {
         let distributed = trace.header.distributed.as_ref().unwrap();
@@ -126,7 +126,7 @@ fn the_headers_of_dlrm_name_job_and_devices() {
 }
 
 #[test]
-fn the_collectives_of_dlrm_are_eight_kernels() {
+fn dlrm_collectives_are_eight_kernels() {
     let Some(job) = kineto("dlrm8/dlrm_kineto.tar.gz") else { return };
     for trace in &job.traces {
         let mut names: BTreeMap<&str, u64> = BTreeMap::new();
@@ -145,7 +145,7 @@ fn the_collectives_of_dlrm_are_eight_kernels() {
 }
 
 #[test]
-fn linear_holds_these_events() {
+fn linear_has_the_expected_events() {
     let Some(job) = kineto("linear/linear_kineto.json.gz") else { return };
     let [trace] = &job.traces[..] else { panic!("{} traces", job.traces.len()) };
     assert!(trace.losses.is_empty(), "{:?}", trace.losses);
@@ -171,7 +171,7 @@ fn linear_holds_these_events() {
 }
 
 #[test]
-fn later_iterations_of_linear_do_261_pieces_of_device_work() {
+fn later_iterations_of_linear_have_261_device_rows() {
     let Some(job) = kineto("linear/linear_kineto.json.gz") else { return };
     let trace = &job.traces[0];
     let slices = &trace.slices;
@@ -193,6 +193,6 @@ fn later_iterations_of_linear_do_261_pieces_of_device_work() {
             counts[begins.partition_point(|begin| *begin <= slices.start(row))] += 1;
         }
     }
-    // The last lacks its end.
+    // The last iteration is truncated.
     assert_eq!(counts[20..40], [261; 20]);
 }

@@ -1,4 +1,5 @@
-//! The fast reader against the slow one: every Kineto file of the fixtures, and invented events.
+//! Compares the fast reader with a slow one, on every Kineto file of the fixtures and on random
+//! events.
 
 mod oracle;
 
@@ -23,7 +24,7 @@ fn fixtures() -> Option<PathBuf> {
     Some(traces)
 }
 
-/// All files below a folder, in order.
+/// Lists all files below a folder, in order.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> =
         std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -31,7 +32,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     found.into_iter().flat_map(|p| if p.is_dir() { files(&p) } else { vec![p] }).collect()
 }
 
-/// The JSON texts of a file, unpacked.
+/// Returns the unpacked JSON texts of a file.
 fn texts(path: &Path) -> Vec<String> {
     let name = path.to_string_lossy();
     let mut bytes = std::fs::read(path).unwrap();
@@ -53,10 +54,10 @@ fn texts(path: &Path) -> Vec<String> {
     found
 }
 
-/// Compares column by column.
+/// Compares two traces column by column.
 fn assert_same(read: &Trace, expected: &Trace) {
     let texts = |trace: &Trace| trace.strings.iter().map(str::to_owned).collect::<Vec<_>>();
-    // Behind the texts of the file stand the lines its call stacks are made of.
+    // The lines of the call stacks follow the texts of the file.
     let expected = &with_extras_last(expected);
     let mut expected_texts = texts(expected);
     let stacks = stacks(expected, &mut expected_texts);
@@ -84,15 +85,15 @@ fn assert_same(read: &Trace, expected: &Trace) {
     }
 }
 
-/// The lines of each call stack with the functions in them, as text, by row; those that are new
-/// stand behind the texts there are, each line before its function.
+/// Returns the lines of each call stack with their functions, by row. New texts are appended, each
+/// line before its function.
 fn stacks(trace: &Trace, texts: &mut Vec<String>) -> Vec<String> {
     let mut known: BTreeSet<String> = texts.iter().cloned().collect();
     let mut shown = Vec::new();
     for (row, stack) in trace.slices.call_stack.iter() {
         let mut lines = Vec::new();
         for line in trace.strings.get(*stack).split(';').map(str::trim) {
-            // Without the number between the first brackets: `train.py(12): step`.
+            // Removes the number between the first brackets: `train.py(12): step`.
             let brackets =
                 line.find('(').and_then(|from| Some((from, from + line[from..].find(')')?)));
             let function = brackets.map_or(line.to_owned(), |(from, to)| {
@@ -113,12 +114,12 @@ fn shown_stacks(trace: &Trace) -> Vec<String> {
     let line = |line: &StackLine| {
         (trace.strings.get(line.line).to_owned(), trace.strings.get(line.function).to_owned())
     };
-    let of = |row| trace.stack(row).iter().map(line).collect::<Vec<_>>();
-    trace.slices.call_stack.iter().map(|(row, _)| format!("{row}: {:?}", of(row))).collect()
+    let lines = |row| trace.stack(row).iter().map(line).collect::<Vec<_>>();
+    trace.slices.call_stack.iter().map(|(row, _)| format!("{row}: {:?}", lines(row))).collect()
 }
 
-/// A trace whose categories stand in the order in which the file first uses them, and behind them
-/// those that tell MTIA's copies and waits from its kernels, which one category of a file holds.
+/// Orders the categories by their first use in the file. The separate categories of MTIA's copies
+/// and waits come last.
 fn with_extras_last(trace: &Trace) -> Trace {
     const MIXED: &str = "mtia_ccp_events";
     let kinds = [("dma_request", EventKind::Memcpy), ("event_wait", EventKind::Sync)];
@@ -200,7 +201,7 @@ fn same<T: PartialEq + Debug>(what: &str, read: &[T], expected: &[T]) {
 }
 
 #[test]
-fn every_fixture_is_read_as_the_slow_reader_reads_it() {
+fn every_fixture_matches_the_slow_reader() {
     let Some(folder) = fixtures() else { return };
     let mut traces = 0;
     for path in files(&folder) {
@@ -219,7 +220,7 @@ fn every_fixture_is_read_as_the_slow_reader_reads_it() {
 }
 
 #[test]
-fn any_number_of_threads_reads_the_same() {
+fn result_does_not_depend_on_the_number_of_threads() {
     let Some(folder) = fixtures() else { return };
     for file in ["trace_diff/test.json.gz", "nccl/nccl_data.json.gz"] {
         let text = texts(&folder.join(file)).remove(0);
@@ -282,7 +283,7 @@ const INTEGERS: [&str; 14] = [
 ];
 const TEXTS: [&str; 5] = ["Collective name", "dtype", "In split size", "name", "labels"];
 
-/// An argument: the slow reader takes texts as numbers for unsigned ones only.
+/// Generates an argument. The slow reader accepts texts as numbers only for unsigned arguments.
 fn argument() -> impl Strategy<Value = (String, Value)> {
     let integer = (prop::sample::select(&INTEGERS[..]), number()).prop_map(|(key, value)| {
         let value = if key == "Sequence number" && value.is_string() { json!(1) } else { value };
@@ -331,7 +332,7 @@ fn event() -> impl Strategy<Value = Value> {
 proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig::with_cases(300))]
     #[test]
-    fn invented_events_are_read_as_the_slow_reader_reads_them(
+    fn random_events_match_the_slow_reader(
         events in prop::collection::vec(event(), 0..40), pretty in any::<bool>(),
     ) {
         let base = 1_700_000_000_000_000_000i64;

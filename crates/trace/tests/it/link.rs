@@ -1,4 +1,4 @@
-//! Execution traces joined to Kineto traces: the public pairs, our own, and invented ones.
+//! Execution traces linked to Kineto traces: public pairs, our own traces, and generated ones.
 
 use trace::execution_trace::{self, ExecutionTrace};
 use trace::link::{self, LinkMethod, TraceLink};
@@ -25,7 +25,7 @@ fn names_agree(execution: &ExecutionTrace, trace: &Trace, link: &TraceLink) -> b
 }
 
 #[test]
-fn every_node_of_dlrm_has_its_row() {
+fn every_dlrm_node_is_linked() {
     let executions = traces("dlrm8/dlrm_pytorch_et.tar.gz");
     let Some(job) = kineto("dlrm8/dlrm_kineto.tar.gz") else { return };
     assert_eq!(executions.len(), 8);
@@ -38,7 +38,7 @@ fn every_node_of_dlrm_has_its_row() {
         assert_eq!(counts, [[1, 988, 988, 988], [2, 684, 684, 684]]);
         assert_eq!((link.node_score(), link.row_score()), (Some(1.0), Some(1.0)));
         assert!(link.repetitions.is_empty());
-        // The main thread's number is the process's.
+        // The main thread's id equals the process id.
         let track = link.threads[0].track.unwrap();
         let tid = trace.tracks[track.0 as usize].tid.number();
         assert_eq!(tid, trace.tracks[track.0 as usize].pid.number());
@@ -46,7 +46,7 @@ fn every_node_of_dlrm_has_its_row() {
 }
 
 #[test]
-fn every_node_of_linear_has_its_row_in_39_of_40_iterations() {
+fn every_linear_node_is_linked_in_39_of_40_iterations() {
     let executions = traces("linear/linear_et.json.gz");
     let Some(job) = kineto("linear/linear_kineto.json.gz") else { return };
     let (execution, trace) = (&executions[0], &job.traces[0]);
@@ -57,14 +57,14 @@ fn every_node_of_linear_has_its_row_in_39_of_40_iterations() {
         link.threads.iter().map(|t| [t.thread, t.nodes, t.rows, t.matched]).collect();
     assert_eq!(counts, [[1, 311, 311, 311], [2, 617, 617, 617]]);
     assert_eq!(link.repetitions.len() + 1, 39);
-    // No row stands for two nodes or two iterations.
+    // No row is linked to two nodes or two iterations.
     let all = link.repetitions.iter().chain([&link.rows]).flatten().flatten();
     let mut rows: Vec<u32> = all.copied().collect();
     assert_eq!(rows.len(), 39 * 928);
     rows.sort_unstable();
     rows.dedup();
     assert_eq!(rows.len(), 39 * 928);
-    // Backward lies within the iteration of its forward.
+    // The backward operators are in the same iteration as their forward operators.
     for rows in link.repetitions.iter().chain([&link.rows]) {
         let starts = |thread: u64| {
             let nodes = execution.nodes.iter().zip(rows);
@@ -78,7 +78,7 @@ fn every_node_of_linear_has_its_row_in_39_of_40_iterations() {
 }
 
 #[test]
-fn our_own_traces_are_joined_by_record_function() {
+fn our_own_traces_are_linked_by_record_function() {
     let recorder = regular(info(), 3, 25);
     let folder = tempfile::tempdir().unwrap();
     let (kineto, execution) = (folder.path().join("k.json"), folder.path().join("e.json"));
@@ -93,7 +93,7 @@ fn our_own_traces_are_joined_by_record_function() {
     assert_eq!(link.node_score(), Some(1.0));
 }
 
-/// An execution trace of these names on thread 1.
+/// Creates an execution trace with these names on thread 1.
 fn execution(names: &[&str]) -> ExecutionTrace {
     let nodes: Vec<String> = names
         .iter()
@@ -111,7 +111,7 @@ fn execution(names: &[&str]) -> ExecutionTrace {
     execution_trace::read_text(text.as_bytes()).unwrap()
 }
 
-/// A trace of these names on one thread, 10 ns apart.
+/// Creates a trace with these names on one thread, 10 ns apart.
 fn rows(names: &[&str]) -> Trace {
     let mut trace = Trace::default();
     for (at, name) in names.iter().enumerate() {
@@ -121,7 +121,7 @@ fn rows(names: &[&str]) -> Trace {
     trace
 }
 
-/// The rows that the nodes are joined to.
+/// Checks which rows the nodes are linked to.
 fn check(nodes: &str, events: &str, expected: &[Option<u32>]) {
     let nodes: Vec<&str> = nodes.split_whitespace().collect();
     let events: Vec<&str> = events.split_whitespace().collect();
@@ -141,13 +141,13 @@ fn unequal_sequences_are_aligned() {
 }
 
 #[test]
-fn nothing_is_joined_to_nothing() {
+fn empty_traces_have_no_links() {
     let link = link::join(&execution(&[]), &rows(&[]));
     assert_eq!((link.node_score(), link.row_score()), (None, None));
     assert!(link.rows.iter().all(Option::is_none));
 }
 
-/// A long sequence with few repeated runs, by a small generator.
+/// Generates a long sequence with few repeated runs.
 fn long(length: usize, seed: u64) -> Vec<String> {
     let mut state = seed;
     (0..length)
@@ -159,11 +159,11 @@ fn long(length: usize, seed: u64) -> Vec<String> {
 }
 
 #[test]
-fn a_changed_iteration_among_many_is_found() {
+fn modified_iteration_among_many_is_found() {
     let names = long(6_000, 1);
     let nodes: Vec<&str> = names.iter().map(String::as_str).collect();
-    // Every 97th is missing and every 89th is preceded by another, in the second of three
-    // iterations; the others are of another program.
+    // In the second of three iterations, every 97th name is missing and every 89th follows an extra
+    // one. The other iterations are from another program.
     let mut events: Vec<&str> = Vec::new();
     let (before, after) = (long(6_000, 2), long(6_000, 3));
     events.extend(before.iter().map(String::as_str));

@@ -1,4 +1,4 @@
-//! The trace files of small, invented recordings.
+//! Integration tests: trace files of small generated recordings, and public traces.
 
 #![expect(clippy::unwrap_used, reason = "test code fails by panicking")]
 

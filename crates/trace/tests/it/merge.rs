@@ -1,4 +1,4 @@
-//! Traces of several ranks in one file: nothing lost, no two numbers meet.
+//! Traces of several ranks in one file: all events are there, and ids stay distinct.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -25,8 +25,8 @@ fn merged(job: &Job, options: &Options) -> Trace {
     read(&path)
 }
 
-/// Per rank and id, in order: that the ids of a merged trace are those of its parts, renamed one to
-/// one, and that no two ranks share one.
+/// Checks per rank and id, in order: the ids of a merged trace correspond one to one to those of
+/// its parts, and no two ranks share one.
 fn check_ids(job: &Job, one: &Trace, id: impl Fn(&Trace, u32) -> Option<u64>) {
     let mut owners: BTreeMap<u64, (u32, u64)> = BTreeMap::new();
     let mut row = 0;
@@ -34,7 +34,7 @@ fn check_ids(job: &Job, one: &Trace, id: impl Fn(&Trace, u32) -> Option<u64>) {
         for own in trace.rows() {
             let (before, after) = (id(trace, own), id(one, row));
             assert_eq!(before.is_some(), after.is_some());
-            // 0 stands for none and stays.
+            // 0 means "no id" and stays.
             if let (Some(before), Some(after)) = (before.filter(|id| *id != 0), after) {
                 let owner = *owners.entry(after).or_insert((trace.rank, before));
                 assert_eq!(owner, (trace.rank, before), "id {after}");
@@ -45,7 +45,7 @@ fn check_ids(job: &Job, one: &Trace, id: impl Fn(&Trace, u32) -> Option<u64>) {
 }
 
 #[test]
-fn eight_ranks_are_one_file_whose_numbers_do_not_meet() {
+fn merged_ranks_keep_distinct_ids() {
     let Some(job) = fixture("dlrm8") else { return };
     let one = merged(&job, &options(Overlaps::Keep));
     let sum = |count: fn(&Trace) -> usize| job.traces.iter().map(count).sum::<usize>();
@@ -81,7 +81,7 @@ fn eight_ranks_are_one_file_whose_numbers_do_not_meet() {
 }
 
 #[test]
-fn clocks_are_moved_and_keep_their_nanoseconds() {
+fn clock_offsets_are_applied_exactly() {
     let mut job = Job::default();
     for rank in 0..2 {
         let mut trace = Trace { rank, ..Trace::default() };
@@ -100,7 +100,7 @@ fn clocks_are_moved_and_keep_their_nanoseconds() {
 }
 
 #[test]
-fn typed_arguments_are_enough_where_no_file_is() {
+fn columns_provide_arguments_without_a_source_file() {
     let Some(mut job) = fixture("dlrm8") else { return };
     for trace in &mut job.traces {
         trace.slices.offset.fill(u64::MAX);

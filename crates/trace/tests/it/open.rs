@@ -1,4 +1,4 @@
-//! Paths to jobs: what is found, unpacked, numbered, refused and read again.
+//! Opening paths as jobs: which files are found, unpacked, numbered, rejected and reread.
 
 use std::fs;
 use std::io::Write;
@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Map, Value};
 use trace::Error;
-use trace::open::{self, Attendance, ReadProgress, ReadRequest, TraceRows};
+use trace::open::{self, ReadControl, ReadProgress, ReadRequest, TraceRows};
 use trace::store::{Job, Loss, Trace};
 
-/// A trace of `count` kernels, `rank` in its content if there is one.
+/// Creates a trace of `count` kernels, with `rank` in its content if given.
 fn text(rank: Option<u32>, count: usize) -> String {
     let event = |at: usize| {
         format!(
@@ -55,7 +55,7 @@ fn write(folder: &Path, name: &str, bytes: &[u8]) -> PathBuf {
     path
 }
 
-/// Path below `folder`, member, rank and number of slices of each trace.
+/// Lists path below `folder`, member, rank and number of slices of each trace.
 fn listed(job: &Job, folder: &Path) -> Vec<String> {
     let line = |trace: &Trace| {
         let path = trace.origin.path.strip_prefix(folder).unwrap().display();
@@ -66,7 +66,7 @@ fn listed(job: &Job, folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn content_tells_what_a_file_is_whatever_its_name() {
+fn formats_are_detected_by_content_not_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let plain = text(Some(3), 40);
     let archive = tar(&[("x.json", plain.as_bytes())]);
@@ -93,7 +93,7 @@ fn content_tells_what_a_file_is_whatever_its_name() {
 }
 
 #[test]
-fn folders_are_read_to_all_levels_without_what_is_hidden_or_something_else() {
+fn folders_are_searched_recursively_without_hidden_and_other_files() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
     write(at, "rank_1.json", text(None, 1).as_bytes());
@@ -116,9 +116,9 @@ fn folders_are_read_to_all_levels_without_what_is_hidden_or_something_else() {
     write(at, "picture.png", b"\x89PNG\r\n\x1a\n");
     write(at, "zero.json", b"");
     let never = AtomicBool::new(false);
-    let attendance = Attendance { progress: &|_| {}, cancelled: &never };
+    let control = ReadControl { progress: &|_| {}, cancelled: &never };
     let request = ReadRequest { paths: vec![at.to_path_buf()], threads: 3 };
-    let reading = open::read_with(&request, &attendance).unwrap();
+    let reading = open::read_with(&request, &control).unwrap();
     assert_eq!(
         listed(&reading.job, at),
         ["deep/er/rank_0.json.gz - 0 2", "rank_1.json - 1 1", "more.tgz rank_2.json 2 3"]
@@ -135,17 +135,17 @@ fn folders_are_read_to_all_levels_without_what_is_hidden_or_something_else() {
     assert_eq!(
         skipped,
         [
-            "picture.png -: another name than traces have",
+            "picture.png -: not a trace by its name",
             "dataset.json -: a JSON object with the keys \"columns\"",
             "et.json -: a PyTorch execution trace",
-            "more.tgz notes.txt: another name than traces have",
+            "more.tgz notes.txt: not a trace by its name",
             "zero.json -: an empty file",
         ]
     );
 }
 
 #[test]
-fn several_paths_come_in_the_order_of_ranks_for_any_number_of_threads() {
+fn traces_of_several_paths_are_ordered_by_rank() {
     let folder = tempfile::tempdir().unwrap();
     let paths: Vec<PathBuf> = (0..9)
         .map(|rank| {
@@ -165,7 +165,7 @@ fn several_paths_come_in_the_order_of_ranks_for_any_number_of_threads() {
 }
 
 #[test]
-fn two_files_of_one_rank_are_both_kept_and_said_so() {
+fn two_files_of_one_rank_are_kept_and_reported() {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), "t10.json", text(Some(0), 1).as_bytes());
     write(folder.path(), "t9.json", text(Some(0), 2).as_bytes());
@@ -180,7 +180,7 @@ fn two_files_of_one_rank_are_both_kept_and_said_so() {
 }
 
 #[test]
-fn ranks_can_be_given() {
+fn ranks_can_be_assigned_by_the_caller() {
     let folder = tempfile::tempdir().unwrap();
     let a = write(folder.path(), "a.json", text(None, 1).as_bytes());
     let b = write(folder.path(), "b.json", text(None, 2).as_bytes());
@@ -196,7 +196,7 @@ fn ranks_can_be_given() {
 }
 
 #[test]
-fn what_is_no_trace_is_named() {
+fn errors_describe_files_that_are_not_traces() {
     let folder = tempfile::tempdir().unwrap();
     let check = |name: &str, bytes: &[u8], expected: &str| {
         let path = write(folder.path(), name, bytes);
@@ -238,14 +238,14 @@ fn what_is_no_trace_is_named() {
 }
 
 #[test]
-fn what_cannot_be_read_is_said_by_the_system() {
+fn unreadable_files_give_the_system_error() {
     let folder = tempfile::tempdir().unwrap();
     let absent = folder.path().join("absent.json");
     let error = read(&absent).unwrap_err();
     let expected =
         format!("{}: cannot read the trace: No such file or directory", absent.display());
     assert!(error.to_string().starts_with(&expected), "{error}");
-    // A file whose reading fails for anybody, root included.
+    // Reading this file fails for everybody, including root.
     #[cfg(target_os = "linux")]
     {
         let error = read(Path::new("/proc/self/mem")).unwrap_err();
@@ -254,7 +254,7 @@ fn what_cannot_be_read_is_said_by_the_system() {
 }
 
 #[test]
-fn a_folder_without_traces_is_an_error_beside_one_with_some() {
+fn folder_without_traces_is_an_error_even_beside_others() {
     let folder = tempfile::tempdir().unwrap();
     let good = write(folder.path(), "good/a.json", text(None, 1).as_bytes());
     write(folder.path(), "bad/dataset.json", b"{\"a\": 1}");
@@ -270,7 +270,7 @@ fn a_folder_without_traces_is_an_error_beside_one_with_some() {
 }
 
 #[test]
-fn of_a_cut_file_what_is_there_is_read_and_the_rest_counted() {
+fn truncated_file_is_read_and_the_loss_counted() {
     let folder = tempfile::tempdir().unwrap();
     let plain = text(None, 50_000);
     let archive = tar(&[("a.json", text(None, 5).as_bytes()), ("b.json", plain.as_bytes())]);
@@ -290,7 +290,7 @@ fn of_a_cut_file_what_is_there_is_read_and_the_rest_counted() {
 }
 
 #[test]
-fn garbage_behind_a_compressed_file_loses_nothing() {
+fn garbage_after_a_compressed_file_loses_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let bytes = [gzip(text(None, 9).as_bytes()), b"garbage, not a header".to_vec()].concat();
     let job = read(&write(folder.path(), "a.json.gz", &bytes)).unwrap();
@@ -310,7 +310,7 @@ fn a_wrong_checksum_is_counted() {
 }
 
 #[test]
-fn progress_ends_at_the_total_and_a_cancelled_reading_says_so() {
+fn progress_reaches_the_total_and_cancellation_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let bytes = gzip(text(None, 100_000).as_bytes());
     let paths = vec![
@@ -320,19 +320,19 @@ fn progress_ends_at_the_total_and_a_cancelled_reading_says_so() {
     let total = paths.iter().map(|path| fs::metadata(path).unwrap().len()).sum();
     let (seen, cancelled) = (Mutex::new(Vec::new()), AtomicBool::new(false));
     let note = |progress: ReadProgress| seen.lock().unwrap().push(progress);
-    let attendance = Attendance { progress: &note, cancelled: &cancelled };
+    let control = ReadControl { progress: &note, cancelled: &cancelled };
     let request = ReadRequest { paths, threads: 2 };
-    open::read_with(&request, &attendance).unwrap();
+    open::read_with(&request, &control).unwrap();
     let seen = seen.into_inner().unwrap();
     assert!(seen.iter().all(|progress| progress.bytes_total == Some(total)));
     assert_eq!(seen.iter().map(|progress| progress.bytes_read).max(), Some(total));
     let stop = |_: ReadProgress| cancelled.store(true, Ordering::Relaxed);
-    let attendance = Attendance { progress: &stop, cancelled: &cancelled };
-    assert!(matches!(open::read_with(&request, &attendance), Err(Error::Cancelled)));
+    let control = ReadControl { progress: &stop, cancelled: &cancelled };
+    assert!(matches!(open::read_with(&request, &control), Err(Error::Cancelled)));
 }
 
 #[test]
-fn texts_of_events_are_read_again_from_any_form() {
+fn event_texts_are_reread_from_any_kind_of_file() {
     let folder = tempfile::tempdir().unwrap();
     let plain = text(Some(0), 30_000);
     let other = text(Some(1), 3);
@@ -365,10 +365,10 @@ fn texts_of_events_are_read_again_from_any_form() {
     }
 }
 
-/// Traces of archives, files and standard input, asked for in any order: each gets its own events,
-/// or its own error.
+/// Traces in archives, plain files and standard input, requested in any order. Each gets its own
+/// events or its own error.
 #[test]
-fn the_arguments_of_a_job_are_those_of_its_traces() {
+fn arguments_of_a_job_equal_those_of_its_traces() {
     let folder = tempfile::tempdir().unwrap();
     let members: Vec<String> = (0..3).map(|rank| text(Some(rank), 50 + rank as usize)).collect();
     let archive = tar(&[
@@ -393,7 +393,7 @@ fn the_arguments_of_a_job_are_those_of_its_traces() {
         TraceRows { trace: &traces[2], rows: &[7] },
         TraceRows { trace: &traces[1], rows: &[] },
     ];
-    let found = open::arguments_of(&asked, &|_| true);
+    let found = open::selected_arguments(&asked, &|_| true);
     assert_eq!(found.len(), asked.len());
     for (events, found) in asked.iter().zip(&found) {
         match (open::arguments(events.trace, events.rows), found) {
@@ -413,7 +413,7 @@ fn the_arguments_of_a_job_are_those_of_its_traces() {
 }
 
 #[test]
-fn texts_of_standard_input_or_of_a_changed_file_are_refused() {
+fn event_texts_of_standard_input_or_changed_files_are_errors() {
     let folder = tempfile::tempdir().unwrap();
     let path = write(folder.path(), "a.json", text(None, 10).as_bytes());
     let mut trace = read(&path).unwrap().traces.remove(0);
@@ -426,9 +426,9 @@ fn texts_of_standard_input_or_of_a_changed_file_are_refused() {
     assert!(error.contains("changed") || error.contains("never were"), "{error}");
 }
 
-/// Every fixture folder: which traces, of which ranks.
+/// Every fixture folder has the expected traces and ranks.
 #[test]
-fn the_traces_of_the_fixtures_are_found() {
+fn fixtures_contain_the_expected_traces() {
     let Some(traces) = fixtures() else { return };
     let job = read(&traces.join("dlrm8")).unwrap();
     let ranks: Vec<u32> = job.traces.iter().map(|trace| trace.rank).collect();
@@ -448,7 +448,7 @@ fn the_traces_of_the_fixtures_are_found() {
     );
 }
 
-/// The folder of traces, if it is there.
+/// Returns the folder of traces, if it exists.
 pub fn fixtures() -> Option<PathBuf> {
     let default = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/data");
     let data = std::env::var_os("ROWMILL_FIXTURES").map_or_else(|| default.into(), PathBuf::from);

@@ -1,4 +1,4 @@
-//! What Perfetto will read in our TrackEvent files, by a decoder of a few lines.
+//! Decodes our TrackEvent files with a minimal decoder, and checks what Perfetto will display.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -9,7 +9,7 @@ use trace::store::{NewSlice, Trace};
 
 use crate::export::{FILES, fixture, options};
 
-/// A field: its number, and a number or bytes.
+/// A field number with its value, which is a number or bytes.
 enum Field<'a> {
     Number(u64),
     Bytes(&'a [u8]),
@@ -76,14 +76,14 @@ fn find<'a, 'b>(fields: &'b [(u64, Field<'a>)], number: u64) -> Option<&'b Field
     fields.iter().find(|(other, _)| *other == number).map(|(_, field)| field)
 }
 
-/// What a file says.
+/// The decoded content of a file.
 #[derive(Default)]
 struct Decoded {
     /// Names of tracks, with their parents.
     tracks: BTreeMap<u64, (String, Option<u64>)>,
-    /// Time, track, type and name of events, in the order in which Perfetto sorts them.
+    /// Time, track, type and name of events, in Perfetto's sorting order.
     events: Vec<(u64, u64, u64, String)>,
-    /// By arrow: how many ends.
+    /// Number of ends per arrow.
     arrows: BTreeMap<u64, u64>,
     keys: BTreeSet<String>,
 }
@@ -140,7 +140,7 @@ impl Decoded {
         assert_eq!(before, None, "two tracks with number {uuid}");
     }
 
-    /// Start, end and name of all slices, in order; fails unless they nest on their tracks.
+    /// Returns start, end and name of all slices in order. Fails unless they nest on their tracks.
     fn slices(&self) -> Vec<(i64, i64, String)> {
         let mut open: BTreeMap<u64, Vec<(i64, &str)>> = BTreeMap::new();
         let mut slices = Vec::new();
@@ -181,7 +181,7 @@ fn expected(traces: &[Trace]) -> Vec<(i64, i64, String)> {
 }
 
 #[test]
-fn every_slice_is_there_and_nests() {
+fn every_slice_is_written_and_nests() {
     for name in FILES {
         let Some(job) = fixture(name) else { return };
         for trace in &job.traces {
@@ -195,7 +195,7 @@ fn every_slice_is_there_and_nests() {
 }
 
 #[test]
-fn eight_ranks_are_one_file() {
+fn eight_ranks_are_written_to_one_file() {
     let Some(job) = fixture("dlrm8") else { return };
     let decoded = written(&merge::merge(&job, &Offsets::default()), &options(Overlaps::Lanes));
     assert!(decoded.slices() == expected(&job.traces), "slices differ");
@@ -207,7 +207,7 @@ fn eight_ranks_are_one_file() {
 }
 
 #[test]
-fn overlaps_and_times_that_touch() {
+fn overlapping_and_touching_slices_are_separated() {
     let mut trace = Trace::default();
     for span in [(10, 20), (0, 10), (5, 15), (15, 15), (15, 15), (0, 10), (20, 30)] {
         trace.push(&NewSlice::new("kernel", "k", (0, 7), span));

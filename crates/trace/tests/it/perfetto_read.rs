@@ -1,4 +1,4 @@
-//! TrackEvent files of ours read back: the trace they were written from, or a clear refusal.
+//! Reads our TrackEvent files back. The result is the source trace or a clear error.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use trace::store::{Counter, Covered, CutRecording, Ending, FlowPhase, Job, NewSl
 
 use crate::export::{FILES, check_header, check_marks, check_slices, fixture, options};
 
-/// Newer profilers, other vendors, CUDA graphs.
+/// Traces of newer profilers, other vendors, and with CUDA graphs.
 const MODERN: [&str; 4] = [
     "modern/h100_timesformer.json.gz",
     "modern/mi300_owlv2.json.gz",
@@ -24,7 +24,7 @@ fn request(path: PathBuf) -> ReadRequest {
     ReadRequest { paths: vec![path], threads: 2 }
 }
 
-/// The job of a file that is written from these parts, and its folder.
+/// Writes a file from these parts and reads it. Returns the job and the temporary folder.
 fn read_back(merged: &Merged<'_>) -> (Job, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.pftrace");
@@ -32,10 +32,10 @@ fn read_back(merged: &Merged<'_>) -> (Job, tempfile::TempDir) {
     (open::read(&request(path)).unwrap(), folder)
 }
 
-/// The ends of an arrow: whether it is the last, its track and time.
+/// The ends of an arrow: whether it is the last one, its track, and its time.
 type Ends = Vec<(bool, u32, i64)>;
 
-/// Arrows by category: how they join tracks, whatever their numbers.
+/// Returns the arrows by category and the tracks they connect, independent of ids.
 fn arrows(trace: &Trace) -> BTreeMap<String, Vec<Ends>> {
     let mut ends: BTreeMap<(String, u64), Ends> = BTreeMap::new();
     for flow in &trace.flows {
@@ -53,7 +53,7 @@ fn arrows(trace: &Trace) -> BTreeMap<String, Vec<Ends>> {
 }
 
 #[test]
-fn every_trace_comes_back_from_a_perfetto_file() {
+fn perfetto_files_restore_every_trace() {
     for name in FILES.iter().chain(&MODERN) {
         let Some(job) = fixture(name) else { return };
         for trace in &job.traces {
@@ -69,7 +69,7 @@ fn every_trace_comes_back_from_a_perfetto_file() {
                 check_header(trace, again);
             }
             assert!(again.cut.is_none() && again.losses.is_empty(), "{name}");
-            // What no column holds, of some slices.
+            // Arguments that no column holds, for some of the slices.
             let rows: Vec<u32> = trace.rows().step_by(1 + trace.slices.len() / 50).collect();
             let arguments = |trace| open::arguments(trace, &rows).unwrap();
             assert_eq!(arguments(trace), arguments(again), "{name}");
@@ -78,7 +78,7 @@ fn every_trace_comes_back_from_a_perfetto_file() {
 }
 
 #[test]
-fn ranks_of_a_merged_file_come_back_with_their_own_clocks() {
+fn merged_file_restores_the_clock_of_each_rank() {
     let Some(job) = fixture("dlrm8") else { return };
     let offsets =
         Offsets { ahead_ns: (0..8).map(|rank| (rank, i64::from(rank) * 1_000)).collect() };
@@ -95,7 +95,7 @@ fn ranks_of_a_merged_file_come_back_with_their_own_clocks() {
 }
 
 #[test]
-fn a_cut_recording_stays_one() {
+fn truncated_recording_stays_marked() {
     let mut trace = small();
     let covered = Some(Covered::Until(2_500));
     let (ending, span) = (Ending::WithinEvents, None);
@@ -107,13 +107,13 @@ fn a_cut_recording_stays_one() {
     let cut = again.traces[0].cut.as_ref().unwrap();
     assert_eq!((cut.covered, cut.byte, cut.why.as_str()), (covered, 77, "the disk was full"));
     assert_eq!(again.traces[0].instants.len(), trace.instants.len());
-    // Viewers are told as well.
+    // The file also tells viewers about the truncation.
     let bytes = std::fs::read(folder.path().join("a.pftrace")).unwrap();
     let shown = "recording cut: events before this are complete (the disk was full)";
     assert!(bytes.windows(shown.len()).any(|part| part == shown.as_bytes()));
 }
 
-/// Something of everything, before and after 1970.
+/// A trace with every kind of event, before and after 1970.
 fn small() -> Trace {
     let mut trace = Trace::default();
     for (at, span) in [(-5, 20), (0, 10), (5, 15), (15, 15), (1_000, 3_000)].iter().enumerate() {
@@ -130,7 +130,7 @@ fn small() -> Trace {
 }
 
 #[test]
-fn times_before_1970_and_counters_come_back() {
+fn times_before_1970_and_counters_are_restored() {
     let trace = small();
     let (again, _folder) = read_back(&merge::alone(&trace));
     check_slices(&trace, &again.traces[0]);
@@ -140,7 +140,7 @@ fn times_before_1970_and_counters_come_back() {
     assert!(empty.traces[0].slices.is_empty());
 }
 
-/// The bytes of the small trace.
+/// Returns the encoded small trace.
 fn bytes() -> Vec<u8> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.pftrace");
@@ -148,7 +148,7 @@ fn bytes() -> Vec<u8> {
     std::fs::read(path).unwrap()
 }
 
-/// What reading these bytes as a file says.
+/// Reads the bytes as a file. Errors are returned as text.
 fn read(bytes: &[u8]) -> Result<Job, String> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.pftrace");
@@ -157,7 +157,7 @@ fn read(bytes: &[u8]) -> Result<Job, String> {
 }
 
 #[test]
-fn a_file_that_ends_early_is_refused_wherever_it_ends() {
+fn truncated_file_is_rejected_at_any_length() {
     let whole = bytes();
     assert!(read(&whole).is_ok());
     for end in 1..whole.len() {
@@ -169,19 +169,19 @@ fn a_file_that_ends_early_is_refused_wherever_it_ends() {
 }
 
 #[test]
-fn what_others_wrote_is_named() {
-    // A packet with a time and a sequence, then another.
+fn error_names_foreign_writers() {
+    // A packet with a time and a sequence, followed by another packet.
     let foreign = [10, 4, 64, 1, 80, 1, 10, 2, 80, 1];
     let problem = read(&foreign).unwrap_err();
     let expected = "got a Perfetto trace that another program, or an earlier rowmill, wrote";
     assert!(problem.ends_with(expected), "{problem}");
-    // Texts are no packets, whatever they begin with.
+    // Texts are not packets, whatever their first byte.
     let text = b"\n{\"traceEvents\": [{\"ph\":\"X\",\"name\":\"a\",\"pid\":1,\"tid\":1,\"ts\":1,\"dur\":1}]}";
     assert_eq!(read(text).unwrap().traces[0].slices.len(), 1);
 }
 
 #[test]
-fn folders_leave_perfetto_files_out() {
+fn perfetto_files_in_folders_are_skipped() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("a.pftrace"), bytes()).unwrap();
     std::fs::write(folder.path().join("b.json"), bytes()).unwrap();
@@ -196,7 +196,7 @@ proptest! {
         let mut damaged = bytes();
         let place = at.index(damaged.len());
         damaged[place] = byte;
-        // A number or a letter may be another one; anything else is refused.
+        // A changed number or letter may give another valid trace. Other damage is an error.
         if let Ok(job) = read(&damaged) {
             assert_eq!(job.traces.len(), 1);
         }

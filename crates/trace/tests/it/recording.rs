@@ -1,4 +1,4 @@
-//! Invented recordings, and how to read a file back.
+//! Generates recordings, and reads files back.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use schema::{GemmProduct, Nanos, Op, Optimizer, Pass, Precision};
 use serde_json::Value;
 use trace::{OpSpan, Recorder, RunInfo};
 
-/// A rank of two with plain names.
+/// Facts of one rank of two, with plain names.
 pub fn info() -> RunInfo {
     RunInfo {
         rank: 1,
@@ -21,7 +21,7 @@ pub fn info() -> RunInfo {
     }
 }
 
-/// A span from its four times.
+/// Creates a span from its four times.
 pub fn span(op: Op, [start, kernel_start, kernel_end, end]: [i64; 4]) -> OpSpan {
     OpSpan {
         op,
@@ -32,7 +32,7 @@ pub fn span(op: Op, [start, kernel_start, kernel_end, end]: [i64; 4]) -> OpSpan 
     }
 }
 
-/// Every kind of operation, so that nothing an op can say is left out.
+/// Lists one operation of every kind, with every optional field.
 pub fn all_ops() -> Vec<Op> {
     let (forward, backward) = (Pass::Forward, Pass::Backward);
     let gemm = |product| Op::Gemm { product, precision: Precision::F32, m: 4, n: 8, k: 16 };
@@ -74,7 +74,7 @@ pub fn all_ops() -> Vec<Op> {
     ]
 }
 
-/// Steps 10, 11 … with every operation once, `gap` ns apart.
+/// Records steps 10, 11, …, each with all operations once, `gap` ns apart.
 pub fn regular(info: RunInfo, steps: u64, gap: i64) -> Recorder {
     let mut recorder = Recorder::new(info);
     let mut now = 5_000;
@@ -91,7 +91,7 @@ pub fn regular(info: RunInfo, steps: u64, gap: i64) -> Recorder {
     recorder
 }
 
-/// The file as JSON.
+/// Reads a file as JSON.
 pub fn read(path: &Path) -> Value {
     serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }

@@ -1,8 +1,7 @@
-//! The recorded suites of PyTorch runs (`bench/record/*/suite`): what their list says is there, and
-//! every file opens. `ROWMILL_SUITE` names a further one, fresh from `bench/collect`.
+//! Checks the recorded suites of PyTorch runs (`bench/record/*/suite`): all listed files exist and
+//! can be read. `ROWMILL_SUITE` names an additional suite, fresh from `bench/collect`.
 
 mod manifest;
-mod sha256;
 mod table;
 
 use std::collections::BTreeSet;
@@ -11,6 +10,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 use trace::execution_trace;
 use trace::link::{self, LinkMethod};
 use trace::open::{self, ReadRequest};
@@ -18,9 +18,9 @@ use trace::store::{EventKind, Trace};
 
 use manifest::{File, Suite};
 
-/// What a suite may take in all.
+/// Size limit of a suite in bytes.
 const BYTES_MOST: u64 = 25_000_000;
-/// What a file may be.
+/// The possible kinds of files in a suite.
 const KINDS: [&str; 10] = [
     "antipatterns",
     "case_times",
@@ -48,7 +48,7 @@ const MICROBENCH: [&str; 10] = [
 ];
 const ANTIPATTERNS: usize = 11;
 
-/// The committed suites, and the one the environment names.
+/// Returns the committed suites, and the one named by the environment.
 fn suites() -> Vec<Suite> {
     let record = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../bench/record"));
     let machines = fs::read_dir(record).unwrap().map(|entry| entry.unwrap().path().join("suite"));
@@ -62,7 +62,7 @@ fn suites() -> Vec<Suite> {
     folders.iter().map(|folder| Suite::read(folder)).collect()
 }
 
-/// Of the files of these kinds, each opened by rowmill's reader, without a loss.
+/// Reads each file of the given kinds without losses, and passes it to `check`.
 fn each_trace(kinds: &[&str], check: impl Fn(&Suite, &File, &Trace)) {
     for suite in suites() {
         for file in suite.files.iter().filter(|file| kinds.contains(&file.kind.as_str())) {
@@ -78,6 +78,10 @@ fn opened(path: &Path) -> Trace {
     trace
 }
 
+fn sha256(data: &[u8]) -> String {
+    Sha256::digest(data).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 #[test]
 fn the_list_names_every_file_with_its_hash() {
     for suite in suites() {
@@ -86,7 +90,7 @@ fn the_list_names_every_file_with_its_hash() {
             let path = suite.path(file);
             let data = fs::read(&path).unwrap();
             assert_eq!(data.len() as u64, file.bytes, "{}", path.display());
-            assert_eq!(sha256::hex(&data), file.sha256, "{}", path.display());
+            assert_eq!(sha256(&data), file.sha256, "{}", path.display());
             assert!(KINDS.contains(&file.kind.as_str()), "{}: {:?}", path.display(), file.kind);
             assert!(listed.insert(path), "{}: listed twice", file.path);
         }
@@ -98,7 +102,7 @@ fn the_list_names_every_file_with_its_hash() {
 }
 
 #[test]
-fn every_run_says_what_came_of_it() {
+fn every_run_has_a_status() {
     for suite in suites() {
         let done = suite.runs.iter().filter(|run| run["status"] == "done").count();
         assert!(2 * done > suite.runs.len(), "{done} of {} runs are done", suite.runs.len());
@@ -116,11 +120,12 @@ fn every_run_says_what_came_of_it() {
 fn every_kineto_trace_opens_and_has_its_steps() {
     let kinds = ["kineto", "kineto_of_execution_trace", "kineto_with_stacks", "case_trace"];
     each_trace(&kinds, |suite, file, trace| {
-        let of = |kind: EventKind| trace.rows().filter(move |row| trace.kind(*row) == kind);
-        let steps =
-            of(EventKind::Annotation).filter(|row| trace.name(*row).starts_with("ProfilerStep#"));
+        let rows_of_kind =
+            |kind: EventKind| trace.rows().filter(move |row| trace.kind(*row) == kind);
+        let steps = rows_of_kind(EventKind::Annotation)
+            .filter(|row| trace.name(*row).starts_with("ProfilerStep#"));
         assert_eq!(Some(steps.count() as u64), file.steps, "{}", file.path);
-        let kernels = of(EventKind::Kernel);
+        let kernels = rows_of_kind(EventKind::Kernel);
         assert_eq!(kernels.count() > 0, suite.device == "cuda", "{}", file.path);
         let has_frames = trace.slices.python.iter().next().is_some();
         assert_eq!(has_frames, file.kind == "kineto_with_stacks", "{}", file.path);
@@ -143,15 +148,15 @@ fn execution_traces_link_with_their_twins_by_record_function() {
 #[test]
 fn every_model_has_times_and_a_trace() {
     for suite in suites() {
-        let of = |kind: &str| -> BTreeSet<String> {
+        let runs_with = |kind: &str| -> BTreeSet<String> {
             let files = suite.files.iter().filter(|file| file.kind == kind);
             files.map(|file| format!("{} {:?} {:?}", file.model, file.form, file.pooling)).collect()
         };
-        assert!(of("step_times").len() >= 11, "{:?}", of("step_times"));
+        assert!(runs_with("step_times").len() >= 11, "{:?}", runs_with("step_times"));
         for kind in ["kineto", "execution_trace", "kineto_of_execution_trace"] {
-            assert_eq!(of(kind), of("step_times"), "{kind}");
+            assert_eq!(runs_with(kind), runs_with("step_times"), "{kind}");
         }
-        assert!(of("kineto_with_stacks").len() >= 9);
+        assert!(runs_with("kineto_with_stacks").len() >= 9);
     }
 }
 
@@ -165,8 +170,8 @@ fn times_are_positive_and_in_order() {
             assert_eq!(times["version"], 1, "{}", file.path);
             assert_eq!(times["after_profiler"], false, "{}: CUPTI was loaded", file.path);
             for group in ["step_us", "synchronized_us"] {
-                let of = |name: &str| times[group][name].as_f64().unwrap();
-                ordered(of("p5"), of("median"), of("p95"), &file.path);
+                let time = |name: &str| times[group][name].as_f64().unwrap();
+                ordered(time("p5"), time("median"), time("p95"), &file.path);
             }
             let samples = times["samples_us"].as_array().unwrap().len() as u64;
             assert_eq!(Some(samples), times["steps"].as_u64(), "{}", file.path);
@@ -181,7 +186,7 @@ fn ordered(p5: f64, median: f64, p95: f64, place: &str) {
 #[test]
 fn every_kernel_has_a_table_of_times() {
     for suite in suites() {
-        let files: Vec<&File> = suite.of("microbench").collect();
+        let files: Vec<&File> = suite.files_of("microbench").collect();
         assert!(files.len() >= 18, "{}", files.len());
         for file in files {
             let rows = table::read(&fs::read_to_string(suite.path(file)).unwrap());
@@ -201,13 +206,13 @@ fn every_kernel_has_a_table_of_times() {
 #[test]
 fn antipatterns_have_a_trace_each_or_a_reason() {
     for suite in suites() {
-        let file = suite.of("antipatterns").next().unwrap();
+        let file = suite.files_of("antipatterns").next().unwrap();
         let rows = table::read(&fs::read_to_string(suite.path(file)).unwrap());
         assert_eq!(rows[0][..4], ["pair", "variant", "status", "reason"]);
         assert_eq!(rows.len() - 1, 2 * ANTIPATTERNS);
         for row in &rows[1..] {
             let trace = format!("cases/{}/{}.json.gz", row[0], row[1]);
-            let has_trace = suite.of("case_trace").any(|file| file.path == trace);
+            let has_trace = suite.files_of("case_trace").any(|file| file.path == trace);
             assert_eq!(has_trace, row[2] == "done", "{row:?}");
             assert_ne!(row[3].is_empty(), row[2] != "done", "{row:?}");
         }

@@ -65,7 +65,7 @@ impl Shown<'_> {
     /// What a page shows of it with edits.
     pub fn with(&self, edits: &[Edit], draws: Draws) -> Result<Predicted, Error> {
         let found = self.base.with("", edits, draws)?;
-        Ok(predicted::of(self.title, self.step, (&found, text(edits))))
+        Ok(predicted::build_page(self.title, self.step, &found, text(edits)))
     }
 
     /// It with the edits of a query, or why they cannot be made. What was recorded is on the page.

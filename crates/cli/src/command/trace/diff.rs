@@ -106,7 +106,7 @@ fn write(
         steps: TimelineSteps::Fitting,
         events_max: Options::EVENTS_MAX,
     };
-    let found = page::of(sides, diff, &options)?;
+    let found = page::build_report(sides, diff, &options)?;
     let page = html::diff_page(&found)?;
     output::put(out, |file| file.write_all(page.as_bytes()).map_err(Error::io(out, "write")))?;
     let written = WrittenDiff {

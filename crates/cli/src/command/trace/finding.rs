@@ -105,7 +105,8 @@ pub fn each_with_shapes<'a>(
         .map(|(trace, rows)| TraceRows { trace, rows })
         .filter(has_shapes)
         .collect();
-    for (TraceRows { trace, rows }, found) in asked.iter().zip(open::arguments_of(&asked, &is_read))
+    for (TraceRows { trace, rows }, found) in
+        asked.iter().zip(open::selected_arguments(&asked, &is_read))
     {
         for (row, arguments) in rows.iter().zip(&found.unwrap_or_default()) {
             each((trace.rank, *row), arguments);

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use analyze::antipattern::RuleSettings;
 use analyze::{JobFacts, Scope};
 use report::html::{self, PageOrigin};
-use report::{Options, Report, TimelineSteps};
+use report::{JobReport, Options, TimelineSteps};
 use serde::Serialize;
 
 use super::file::refuse_input;
@@ -89,7 +89,7 @@ pub fn report(
     chosen: &Chosen,
     content: &ReportContent,
     session: &Session,
-) -> Result<Report, Error> {
+) -> Result<JobReport, Error> {
     session.console.detail("analysing");
     let scopes: Vec<Scope<'_>> = chosen.scopes();
     let mut job = JobFacts::new(&scopes);
@@ -100,7 +100,7 @@ pub fn report(
         events_max: Options::EVENTS_MAX,
     };
     let found = finding::find(&mut job, &RuleSettings::default())?;
-    Ok(report::of(&job, &found, &options)?)
+    Ok(report::build_report(&job, &found, &options)?)
 }
 
 /// The name of what was read: folders above it say where a person keeps things, not what it is.
@@ -116,7 +116,7 @@ pub fn title(paths: &[PathBuf]) -> String {
     }
 }
 
-fn write(report: &Report, out: &Path) -> Result<WrittenPage, Error> {
+fn write(report: &JobReport, out: &Path) -> Result<WrittenPage, Error> {
     let mut bytes = 0;
     output::put(out, |file| {
         let mut counted = Counted { out: BufWriter::new(file), bytes: 0 };

@@ -9,7 +9,7 @@ const fn s(seconds: u64) -> Duration {
 const AT: Timing = Timing::At { start: s(20), warmup: s(2), length: Duration::from_millis(500) };
 
 fn request(timing: Timing) -> CaptureRequest {
-    CaptureRequest::new(s(0), ("A=1\n".into(), "id".into()), timing, s(30))
+    CaptureRequest::new(s(0), "A=1\n".into(), "id".into(), timing, s(30))
 }
 
 fn alive() -> Sight {
@@ -73,7 +73,7 @@ fn from_request_to_trace() {
 }
 
 #[test]
-fn a_busy_profiler_is_waited_for_then_given_up() {
+fn busy_profiler_is_lost_after_the_timeout() {
     let mut patient = request(Timing::Iterations);
     assert_eq!(patient.poll(s(1), false), None);
     assert_eq!(patient.state(), &RequestState::Requested);
@@ -91,7 +91,7 @@ fn a_busy_profiler_is_waited_for_then_given_up() {
 }
 
 #[test]
-fn a_process_that_never_asks_is_silent() {
+fn process_without_polls_is_silent() {
     let mut request = request(Timing::Iterations);
     request.look(s(31), &alive());
     assert_eq!(request.state(), &lost(Reason::Silent));
@@ -101,7 +101,7 @@ fn a_process_that_never_asks_is_silent() {
 }
 
 #[test]
-fn a_process_may_die_at_any_time() {
+fn process_may_end_in_any_state() {
     for mut request in [request(AT), acknowledged(AT), started()] {
         request.look(s(8), &Sight::default());
         assert_eq!(request.state(), &lost(Reason::Killed));
@@ -113,7 +113,7 @@ fn a_process_may_die_at_any_time() {
 }
 
 #[test]
-fn a_start_that_is_too_near_is_not_sent() {
+fn request_with_a_start_too_soon_is_not_sent() {
     let mut near = request(AT);
     assert_eq!(near.poll(Duration::from_millis(17_001), true), None);
     assert_eq!(near.state(), &lost(Reason::StartTooNear));
@@ -136,7 +136,7 @@ fn without_steps_the_request_is_repeated_then_lost() {
 }
 
 #[test]
-fn a_time_passed_without_a_start_is_told() {
+fn missed_start_time_is_reported() {
     let mut request = acknowledged(AT);
     assert_eq!(request.poll(s(11), true), None);
     assert_eq!(request.poll(s(23), true), None);
@@ -149,11 +149,11 @@ fn a_time_passed_without_a_start_is_told() {
 }
 
 #[test]
-fn an_unwritable_folder_is_told_before_and_after() {
+fn unwritable_folder_is_reported_before_and_after_sending() {
     let mut before = request(Timing::Iterations);
     before.look(s(1), &unwritable());
     assert_eq!(before.state(), &lost(Reason::Unwritable("no".into())));
-    // Kineto records, writes nothing and says nothing.
+    // Kineto records, but silently writes nothing.
     let mut after = acknowledged(Timing::Iterations);
     after.poll(s(11), false);
     assert_eq!(after.state(), &RequestState::Started);
@@ -165,7 +165,7 @@ fn an_unwritable_folder_is_told_before_and_after() {
 }
 
 #[test]
-fn a_profiler_that_stops_without_a_file_is_told() {
+fn profiler_that_stops_without_a_file_is_reported() {
     let mut request = started();
     request.poll(s(11), true);
     request.look(s(14), &alive());
@@ -173,7 +173,7 @@ fn a_profiler_that_stops_without_a_file_is_told() {
 }
 
 #[test]
-fn a_trace_may_take_long_while_it_grows() {
+fn growing_trace_may_take_long() {
     let mut request = started();
     for at in 1..10 {
         request.poll(s(20 * at), false);
@@ -185,8 +185,8 @@ fn a_trace_may_take_long_while_it_grows() {
 }
 
 #[test]
-fn a_trace_that_trickles_is_given_up() {
-    // A byte now and then is no progress.
+fn slowly_growing_trace_is_lost() {
+    // Single bytes do not count as progress.
     let mut request = started();
     for at in 8..37 {
         request.look(s(at), &growing(at));
@@ -194,7 +194,7 @@ fn a_trace_that_trickles_is_given_up() {
     }
     request.look(s(38), &growing(38));
     assert_eq!(request.state(), &lost(Reason::Stalled));
-    // A block now and then is, but not for ever.
+    // Blocks count, but not forever.
     let mut request = started();
     for at in 8..39 {
         request.look(s(at), &growing((at - 7) << 16));
@@ -207,7 +207,7 @@ fn a_trace_that_trickles_is_given_up() {
 }
 
 #[test]
-fn what_is_not_to_be_trusted_is_lost_and_copying_has_an_end() {
+fn untrusted_file_is_lost_and_copying_times_out() {
     let mut refused = started();
     refused.look(s(8), &Sight { refused: Some("a pipe".into()), ..finished("id") });
     assert_eq!(refused.state(), &lost(Reason::Refused("a pipe".into())));
@@ -222,7 +222,7 @@ fn what_is_not_to_be_trusted_is_lost_and_copying_has_an_end() {
 }
 
 #[test]
-fn another_requests_name_is_shown_short_and_without_control_characters() {
+fn foreign_request_id_is_shortened_and_escaped() {
     let long = format!("\x1b[2J{}", "x".repeat(1 << 20));
     let shown = Reason::Foreign(long).to_string();
     assert!(shown.len() < 200 && !shown.contains('\x1b'), "{shown}");
@@ -230,14 +230,14 @@ fn another_requests_name_is_shown_short_and_without_control_characters() {
 }
 
 #[test]
-fn another_requests_file_is_not_ours() {
+fn file_of_another_request_is_not_accepted() {
     let mut request = started();
     request.look(s(8), &finished("other"));
     assert_eq!(request.state(), &lost(Reason::Foreign("other".into())));
 }
 
 #[test]
-fn every_reason_has_words() {
+fn every_reason_has_a_description() {
     for reason in [
         Reason::Busy,
         Reason::Killed,

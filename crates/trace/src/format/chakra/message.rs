@@ -1,8 +1,8 @@
-//! The messages of Chakra's `et_def.proto`, by field number.
+//! The protobuf messages of Chakra's `et_def.proto`, with their field numbers.
 
 use prost::{Message, Oneof};
 
-/// The first message of a file.
+/// The first message of a file. It describes the trace as a whole.
 #[derive(Clone, PartialEq, Message)]
 pub struct Metadata {
     #[prost(string, tag = "1")]
@@ -14,24 +14,22 @@ pub struct Metadata {
 /// A node of the graph.
 #[derive(Clone, PartialEq, Message)]
 pub struct ChakraNode {
-    /// Unique in the file.
     #[prost(uint64, tag = "1")]
     pub id: u64,
     #[prost(string, tag = "2")]
     pub name: String,
-    /// Use [`ChakraNode::kind`].
+    /// Convert it with [`ChakraNode::kind`].
     #[prost(int32, tag = "3")]
     pub kind_number: i32,
-    /// Nodes that must have begun: callers.
+    /// Nodes that must have started before: callers.
     #[prost(uint64, repeated, tag = "4")]
     pub ctrl_deps: Vec<u64>,
-    /// Nodes that must have ended.
+    /// Nodes that must have finished before.
     #[prost(uint64, repeated, tag = "5")]
     pub data_deps: Vec<u64>,
-    /// Begin, microseconds.
+    /// Start of the node.
     #[prost(uint64, tag = "6")]
     pub start_us: u64,
-    /// Microseconds.
     #[prost(uint64, tag = "7")]
     pub duration_us: u64,
     #[prost(message, optional, tag = "8")]
@@ -42,26 +40,23 @@ pub struct ChakraNode {
     pub attributes: Vec<Attribute>,
 }
 
-/// Inputs or outputs, as texts in Python's notation.
+/// Inputs or outputs of a node. Lists are texts in Python's notation.
 #[derive(Clone, PartialEq, Message)]
 pub struct Io {
-    /// A list of values.
     #[prost(string, tag = "1")]
     pub values: String,
-    /// A list of shapes.
     #[prost(string, tag = "2")]
     pub shapes: String,
-    /// A list of types.
     #[prost(string, tag = "3")]
     pub types: String,
 }
 
-/// A name and a value.
+/// A named value of any type.
 #[derive(Clone, PartialEq, Message)]
 pub struct Attribute {
     #[prost(string, tag = "1")]
     pub name: String,
-    /// What it means; mostly empty.
+    /// Explanation for humans; mostly empty.
     #[prost(string, tag = "2")]
     pub documentation: String,
     #[prost(
@@ -72,83 +67,67 @@ pub struct Attribute {
     pub value: Option<AttributeValue>,
 }
 
-/// The value of an attribute: one of fifteen types, alone or as a list.
+/// Value of an attribute: one of fifteen types, or a list of one.
 #[derive(Clone, PartialEq, Oneof)]
 pub enum AttributeValue {
     #[prost(double, tag = "3")]
     Double(f64),
-    /// A list of `double`.
     #[prost(message, tag = "4")]
     DoubleList(Doubles),
     #[prost(float, tag = "5")]
     Float(f32),
-    /// A list of `float`.
     #[prost(message, tag = "6")]
     FloatList(Floats),
     #[prost(int32, tag = "7")]
     Int32(i32),
-    /// A list of `int32`.
     #[prost(message, tag = "8")]
     Int32List(Int32s),
     #[prost(int64, tag = "9")]
     Int64(i64),
-    /// A list of `int64`.
     #[prost(message, tag = "10")]
     Int64List(Int64s),
     #[prost(uint32, tag = "11")]
     Uint32(u32),
-    /// A list of `uint32`.
     #[prost(message, tag = "12")]
     Uint32List(Uint32s),
     #[prost(uint64, tag = "13")]
     Uint64(u64),
-    /// A list of `uint64`.
     #[prost(message, tag = "14")]
     Uint64List(Uint64s),
     #[prost(sint32, tag = "15")]
     Sint32(i32),
-    /// A list of `sint32`.
     #[prost(message, tag = "16")]
     Sint32List(Sint32s),
     #[prost(sint64, tag = "17")]
     Sint64(i64),
-    /// A list of `sint64`.
     #[prost(message, tag = "18")]
     Sint64List(Sint64s),
     #[prost(fixed32, tag = "19")]
     Fixed32(u32),
-    /// A list of `fixed32`.
     #[prost(message, tag = "20")]
     Fixed32List(Fixed32s),
     #[prost(fixed64, tag = "21")]
     Fixed64(u64),
-    /// A list of `fixed64`.
     #[prost(message, tag = "22")]
     Fixed64List(Fixed64s),
     #[prost(sfixed32, tag = "23")]
     Sfixed32(i32),
-    /// A list of `sfixed32`.
     #[prost(message, tag = "24")]
     Sfixed32List(Sfixed32s),
     #[prost(sfixed64, tag = "25")]
     Sfixed64(i64),
-    /// A list of `sfixed64`.
     #[prost(message, tag = "26")]
     Sfixed64List(Sfixed64s),
     #[prost(bool, tag = "27")]
     Bool(bool),
-    /// A list of `bool`.
     #[prost(message, tag = "28")]
     BoolList(Bools),
     #[prost(string, tag = "29")]
     Text(String),
-    /// A list of `string`.
     #[prost(message, tag = "30")]
     TextList(StringList),
-    /// `bytes`.
     #[prost(bytes = "vec", tag = "31")]
     Bytes(Vec<u8>),
-    /// A list of `bytes`.
     #[prost(message, tag = "32")]
     BytesList(ByteTexts),
 }

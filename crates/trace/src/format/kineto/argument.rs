@@ -1,4 +1,4 @@
-//! The `args` of each kind of row, under Kineto's keys.
+//! The `args` of each kind of row that our own runs write, under Kineto's keys.
 
 use schema::Op;
 use serde::Serialize;
@@ -9,18 +9,18 @@ use crate::format::identity::OperationIdentity;
 use crate::format::tensor::{self, TensorArgument};
 use crate::record::RunInfo;
 
-/// Of a `ProfilerStep#N` annotation.
+/// Arguments of a `ProfilerStep#N` annotation.
 #[derive(Serialize)]
 pub struct StepArguments {
     #[serde(rename = "External id")]
     pub external_id: u64,
     #[serde(rename = "Record function id")]
     pub record_function_id: u64,
-    /// Time the pool was busy; the step's kernel rows sum to it.
+    /// Busy time of the thread pool. The kernel rows of the step sum to it.
     pub busy_ns: i64,
 }
 
-/// Of a `cpu_op` row.
+/// Arguments of a `cpu_op` row.
 #[derive(Serialize)]
 pub struct OperationArguments {
     #[serde(rename = "External id")]
@@ -50,13 +50,13 @@ impl OperationArguments {
     }
 }
 
-/// Of a runtime row.
+/// Arguments of a runtime row.
 #[derive(Serialize)]
 pub struct LaunchArguments {
     #[serde(rename = "External id")]
     external_id: u64,
     correlation: u64,
-    /// Whose launch this is, whatever the row's name.
+    /// Marks the launch as ours, whatever the row's name.
     runtime: &'static str,
 }
 
@@ -70,7 +70,7 @@ impl LaunchArguments {
     }
 }
 
-/// Of a kernel row.
+/// Arguments of a kernel row.
 #[derive(Serialize)]
 pub struct KernelArguments {
     #[serde(rename = "External id")]
@@ -82,7 +82,7 @@ pub struct KernelArguments {
     collective: Option<CollectiveArguments>,
 }
 
-/// What Kineto copies from `record_param_comms` onto a collective's kernel.
+/// Arguments that Kineto copies from `record_param_comms` to the kernel of a collective.
 #[derive(Serialize)]
 struct CollectiveArguments {
     #[serde(rename = "Collective name")]

@@ -1,6 +1,6 @@
-//! Kineto JSON of any trace: one line per event, times in exact decimals.
+//! Writes any trace as Kineto JSON: one event per line, times as exact decimals.
 //!
-//! Texts are escaped once per name, category and track. Knows nothing of files.
+//! Names, categories and tracks are escaped once and reused in all rows.
 
 pub(in crate::format) mod header;
 mod line;
@@ -21,10 +21,10 @@ use time::WrittenClock;
 
 use super::number;
 
-/// Writes all parts.
+/// Writes all parts of a merged trace as one JSON document.
 ///
 /// # Errors
-/// Those of `out`.
+/// Passes on the errors of `out`.
 pub fn write(
     out: &mut (impl Write + ?Sized),
     merged: &Merged<'_>,
@@ -54,7 +54,7 @@ pub fn write(
     Ok(written)
 }
 
-/// The rows of one part.
+/// Writes the rows of one part of a merged trace.
 struct ExportRows<'a, 'w, W: ?Sized> {
     lines: &'a mut EventLines<'w, W>,
     clock: WrittenClock,
@@ -64,9 +64,10 @@ struct ExportRows<'a, 'w, W: ?Sized> {
 }
 
 impl<W: Write + ?Sized> ExportRows<'_, '_, W> {
-    /// Names and order of processes and threads.
+    /// Writes the names and display order of processes and threads.
     fn names(&mut self, processes: &[Process], part: usize) -> io::Result<()> {
-        // In a container a process may have a device's id: then both are one to readers.
+        // In a container, a process may have the same id as a device. Readers merge them, so it is
+        // named once.
         let mut named = BTreeSet::new();
         let own = processes.iter().enumerate().filter(|(_, process)| process.part == part);
         for (order, process) in own {
@@ -84,13 +85,13 @@ impl<W: Write + ?Sized> ExportRows<'_, '_, W> {
     fn process_names(&mut self, process: &Process, order: usize) -> io::Result<()> {
         let at = line::place(&process.pid, &TrackKey::Number(0));
         if !process.name.is_empty() {
-            self.metadata(&at, "process_name", ("name", ArgumentValue::Text(&process.name)))?;
+            self.metadata(&at, "process_name", "name", ArgumentValue::Text(&process.name))?;
         }
         if !process.label.is_empty() {
-            self.metadata(&at, "process_labels", ("labels", ArgumentValue::Text(&process.label)))?;
+            self.metadata(&at, "process_labels", "labels", ArgumentValue::Text(&process.label))?;
         }
         let order = ArgumentValue::Unsigned(order as u64);
-        self.metadata(&at, "process_sort_index", ("sort_index", order))
+        self.metadata(&at, "process_sort_index", "sort_index", order)
     }
 
     fn thread_names(&mut self, process: &Process, track: usize, place: &mut u64) -> io::Result<()> {
@@ -101,13 +102,9 @@ impl<W: Write + ?Sized> ExportRows<'_, '_, W> {
             let at = line::place(&process.pid, &tid);
             if is_named || lane > 0 {
                 let name = layout::lane_name(&name, lane);
-                self.metadata(&at, "thread_name", ("name", ArgumentValue::Text(&name)))?;
+                self.metadata(&at, "thread_name", "name", ArgumentValue::Text(&name))?;
             }
-            self.metadata(
-                &at,
-                "thread_sort_index",
-                ("sort_index", ArgumentValue::Unsigned(*place)),
-            )?;
+            self.metadata(&at, "thread_sort_index", "sort_index", ArgumentValue::Unsigned(*place))?;
             *place += 1;
         }
         Ok(())
@@ -117,7 +114,8 @@ impl<W: Write + ?Sized> ExportRows<'_, '_, W> {
         &mut self,
         at: &[u8],
         name: &str,
-        pair: (&str, ArgumentValue<'_>),
+        key: &str,
+        value: ArgumentValue<'_>,
     ) -> io::Result<()> {
         let first = self.clock.first.unwrap_or(0);
         let out = self.lines.begin("M")?;
@@ -126,7 +124,6 @@ impl<W: Write + ?Sized> ExportRows<'_, '_, W> {
         out.extend_from_slice(at);
         push_time(out, self.clock, first);
         push_arguments(out, |out| {
-            let (key, value) = pair;
             line::push_text(out, key);
             out.extend_from_slice(b": ");
             line::push_value(out, value);
@@ -158,9 +155,11 @@ impl<W: Write + ?Sized> ExportRows<'_, '_, W> {
             push_arguments(out, |out| {
                 if let Some(pairs) = originals.arguments(row) {
                     is_complete = true;
-                    argument::original(part, &pairs, &mut |key, value| push_pair(out, key, value));
+                    argument::visit_original(part, &pairs, &mut |key, value| {
+                        push_pair(out, key, value);
+                    });
                 } else {
-                    argument::typed(part, row, &mut places, &mut |key, value| {
+                    argument::visit_columns(part, row, &mut places, &mut |key, value| {
                         push_pair(out, key, value);
                     });
                 }
@@ -200,7 +199,7 @@ impl<W: Write + ?Sized> ExportRows<'_, '_, W> {
         Ok(())
     }
 
-    /// The series of one counter at one time are one event.
+    /// Writes the counters. All series of a counter at one time become one event.
     fn counters(&mut self) -> io::Result<()> {
         let part = self.part;
         let one = |a: &Counter, b: &Counter| {
@@ -242,7 +241,7 @@ impl<W: Write + ?Sized> ExportRows<'_, '_, W> {
             out.extend_from_slice(self.texts.track(allocation.track.0 as usize, 0));
             push_time(out, self.clock, part.time(allocation.time));
             push_arguments(out, |out| {
-                argument::of_allocation(part, allocation, &mut |key, value| {
+                argument::visit_allocation(part, allocation, &mut |key, value| {
                     push_pair(out, key, value);
                 });
             });
@@ -252,7 +251,7 @@ impl<W: Write + ?Sized> ExportRows<'_, '_, W> {
         Ok(())
     }
 
-    /// Counters that are in no trace.
+    /// Writes the counters computed by an analysis, which are not in the trace.
     fn computed(&mut self, options: &Options) -> io::Result<()> {
         let pid = self.part.pid(&TrackKey::Text("counters".to_owned()));
         let at = line::place(&pid, &TrackKey::Number(0));
@@ -279,7 +278,7 @@ fn push_time(out: &mut Vec<u8>, clock: WrittenClock, time: i64) {
     clock.push_time(out, time);
 }
 
-/// Appends `args`, unless there are none.
+/// Appends `args`, unless it would be empty.
 fn push_arguments(out: &mut Vec<u8>, fill: impl FnOnce(&mut Vec<u8>)) {
     let before = out.len();
     out.extend_from_slice(b", \"args\": {");

@@ -1,15 +1,15 @@
-//! The header key of a file written from a truncated recording. Without it, a converted file, whose
-//! text is complete, would pass as a whole recording.
+//! The header key of a file that was written from a truncated recording. The JSON text of such a
+//! file is complete, so without this key it would pass as a whole recording.
 
 use serde_json::{Value, json};
 
 use crate::merge::MergedPart;
 use crate::store::{Covered, CutRecording, Ending, TraceHeader};
 
-/// The key.
+/// Name of the key.
 pub const KEY: &str = "rowmillCut";
 
-/// What the header says.
+/// Decodes the header's entry.
 pub fn read(header: &TraceHeader) -> Option<CutRecording> {
     let mark = header.rest.get(KEY)?;
     let until = mark["covered_until_ns"].as_i64();
@@ -22,8 +22,8 @@ pub fn read(header: &TraceHeader) -> Option<CutRecording> {
     })
 }
 
-/// The header entry of a file with these parts: for several truncated recordings, the part that all
-/// cover.
+/// Creates the entry for a file with these parts. Of several truncated recordings it states the
+/// period that all of them cover.
 pub fn marks(parts: &[MergedPart<'_>]) -> Option<Value> {
     let cuts = || parts.iter().filter_map(|part| Some((part, part.trace.cut.as_ref()?)));
     let (_, first) = cuts().next()?;

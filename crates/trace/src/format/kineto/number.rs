@@ -1,8 +1,6 @@
-//! Numbers as decimal text, without a detour over `fmt`. Knows no rows.
+//! Formats numbers as decimal text without the overhead of `fmt`.
 
-/// Two digits of every number below 100.
 const PAIRS: [[u8; 2]; 100] = pairs();
-/// Digits of `u64::MAX`.
 const LONGEST: usize = 20;
 
 const fn pairs() -> [[u8; 2]; 100] {
@@ -15,7 +13,7 @@ const fn pairs() -> [[u8; 2]; 100] {
     pairs
 }
 
-/// Appends a number.
+/// Appends a non-negative number.
 pub fn push_unsigned(out: &mut Vec<u8>, mut number: u64) {
     let mut digits = [0; LONGEST];
     let mut first = LONGEST;
@@ -82,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_numbers_are_those_of_the_standard_library() {
+    fn integers_match_the_standard_library() {
         for number in [0, 7, 10, 99, 100, 101, 12_345, -1, -100, i64::MAX, i64::MIN] {
             assert_eq!(text(|out| push_signed(out, number)), number.to_string());
         }

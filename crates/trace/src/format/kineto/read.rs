@@ -1,4 +1,5 @@
-//! Reads Kineto's Chrome JSON, any era and vendor, whole or damaged, on any number of threads.
+//! Reads Kineto's Chrome JSON of any version and vendor, complete or damaged, with any number of
+//! threads.
 //!
 //! ```text
 //! Blocks → source: chunks between events → events, per worker → part → merge: one trace
@@ -7,8 +8,8 @@
 //! guessed wrong
 //! ```
 //!
-//! The meaning of any position depends only on the text before it: threads and blocks change the
-//! time, never the result. Knows nothing of files and compression.
+//! The meaning of a position depends only on the text before it. Threads and block sizes change the
+//! time, never the result.
 
 mod document;
 mod event;
@@ -42,23 +43,22 @@ const CHUNK: usize = 1 << 20;
 /// Reads a trace from its text. The result depends neither on `threads` nor on the size of the
 /// blocks.
 ///
-/// Times are exact: decimal microseconds become integer nanoseconds, decimals beyond the third
-/// rounded to the nearest, halves away from zero; the file's base time is added. Times and
-/// durations of 2^61 ns (73 years) or more are losses. Process and thread ids that fit no `i64` are
-/// kept as texts. Flow ids that are texts become the number they spell, in decimal or hexadecimal,
-/// else their hash. Numbers that are none (NaN, infinity) become NaN.
+/// Times are exact. Decimal microseconds become integer nanoseconds; decimals beyond the third are
+/// rounded to nearest, halves away from zero. The file's base time is added. Times and durations of
+/// 2^61 ns (73 years) or more are counted as losses. Process and thread ids that do not fit an
+/// `i64` are kept as texts. A flow id that is a text becomes the decimal or hexadecimal number it
+/// spells, else its hash. Non-finite numbers become NaN.
 ///
 /// # Cost
-/// One pass; memory for the trace and about two blocks per thread.
+/// One pass. Memory holds the trace and about two blocks per thread.
 ///
 /// # Errors
-/// [`NotKineto`] if no list of events is found. Everything else that is wrong is a loss of the
-/// trace.
+/// [`NotKineto`] if there is no list of events. Any other defect is counted as a loss of the trace.
 pub fn read(blocks: &mut dyn Blocks, threads: usize) -> Result<Trace, NotKineto> {
     read_in_chunks(blocks, threads, CHUNK)
 }
 
-/// As [`read`], in chunks of about `size` bytes.
+/// Reads like [`read`], but in chunks of about `size` bytes.
 fn read_in_chunks(
     blocks: &mut dyn Blocks,
     threads: usize,

@@ -1,4 +1,4 @@
-//! One JSON line per row. Knows the Chrome trace's row kinds, not what the rows mean.
+//! Writes rows as lines of Chrome's JSON. The kinds of rows are known here, their meaning is not.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -8,9 +8,10 @@ use serde::Serialize;
 
 use super::number;
 
-/// The pool's pseudo-device.
+/// Ordinal of the pseudo-device that stands for the thread pool.
 pub const DEVICE: u32 = 0;
-/// The pool's one stream. Readers take stream 0 for the default one and leave it out of iterations.
+/// The pool's only stream. It is not 0, because some readers take stream 0 for the default stream
+/// and drop it from iterations.
 pub const STREAM: u64 = 1;
 
 /// A line of the timeline: process and thread, or device and stream.
@@ -20,7 +21,7 @@ pub struct Track {
     pub tid: u64,
 }
 
-/// A complete event.
+/// A complete event, phase `X`, before it is formatted.
 #[derive(Clone, Copy, Debug)]
 pub struct Slice<'a> {
     pub category: &'static str,
@@ -30,7 +31,7 @@ pub struct Slice<'a> {
     pub end: Nanos,
 }
 
-/// One end of an arrow from a launch to its kernel.
+/// One end of the arrow from a launch to its kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct Flow {
     pub track: Track,
@@ -38,21 +39,21 @@ pub struct Flow {
     pub id: u64,
 }
 
-/// Which end.
+/// The two ends of an arrow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     Source,
     Target,
 }
 
-/// The rows of a file being written.
+/// Writes rows into the list of events of a file.
 pub struct RowWriter<'a, W> {
     out: &'a mut W,
     is_empty: bool,
 }
 
 impl<'a, W: Write> RowWriter<'a, W> {
-    /// Rows that follow an opened array.
+    /// Continues a list whose opening bracket was already written.
     pub fn new(out: &'a mut W) -> Self {
         Self { out, is_empty: true }
     }
@@ -86,7 +87,7 @@ impl<'a, W: Write> RowWriter<'a, W> {
         )
     }
 
-    /// Names a process, labels it and puts it in order.
+    /// Writes the name, label and display order of a process.
     pub fn name_process(
         &mut self,
         track: Track,
@@ -95,22 +96,23 @@ impl<'a, W: Write> RowWriter<'a, W> {
         order: i64,
     ) -> io::Result<()> {
         let track = Track { tid: 0, ..track };
-        self.metadata(track, "process_name", ("name", &name))?;
-        self.metadata(track, "process_labels", ("labels", &labels))?;
-        self.metadata(track, "process_sort_index", ("sort_index", &order))
+        self.metadata(track, "process_name", "name", &name)?;
+        self.metadata(track, "process_labels", "labels", &labels)?;
+        self.metadata(track, "process_sort_index", "sort_index", &order)
     }
 
-    /// Names a thread and puts it in order.
+    /// Writes the name and display order of a thread.
     pub fn name_thread(&mut self, track: Track, name: &str) -> io::Result<()> {
-        self.metadata(track, "thread_name", ("name", &name))?;
-        self.metadata(track, "thread_sort_index", ("sort_index", &track.tid))
+        self.metadata(track, "thread_name", "name", &name)?;
+        self.metadata(track, "thread_sort_index", "sort_index", &track.tid)
     }
 
     fn metadata(
         &mut self,
         Track { pid, tid }: Track,
         kind: &str,
-        (key, value): (&str, &impl Serialize),
+        key: &str,
+        value: &impl Serialize,
     ) -> io::Result<()> {
         self.separate()?;
         let value = json(value)?;
@@ -132,7 +134,7 @@ fn json(value: &(impl Serialize + ?Sized)) -> io::Result<String> {
     Ok(serde_json::to_string(value)?)
 }
 
-/// Nanoseconds that print as microseconds with exactly three decimals.
+/// Nanoseconds that are printed as microseconds with exactly three decimals.
 #[derive(Clone, Copy, Debug)]
 struct Micros(i64);
 

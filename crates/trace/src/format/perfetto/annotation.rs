@@ -1,4 +1,4 @@
-//! Arguments as debug annotations.
+//! Encodes arguments of slices as debug annotations.
 
 use super::field::{annotation, event};
 use super::packet::Interned;
@@ -34,7 +34,7 @@ fn push_value(out: &mut Vec<u8>, value: ArgumentValue<'_>) {
     }
 }
 
-/// The double whose shortest decimals are those of the single: 3.764706, not 3.7647058963775635.
+/// Converts to the double with the same shortest decimals: 3.764706, not 3.7647058963775635.
 fn widened(value: f32) -> f64 {
     value.to_string().parse().unwrap_or(f64::from(value))
 }

@@ -1,4 +1,4 @@
-//! Arrows: ids unique over categories and parts, by the slice they are bound to.
+//! Flow arrows. Their ids are unique over categories and parts, and they are bound to slices.
 
 use super::field::event;
 use super::wire::fixed;
@@ -7,17 +7,17 @@ use crate::lanes::SliceLanes;
 use crate::merge::MergedPart;
 use crate::store::FlowPhase;
 
-/// The arrows of a part.
+/// The flow arrows of a part, ready to be written with the slices they are bound to.
 pub struct Arrows {
-    /// By row, ascending: the ends bound to it.
+    /// Pairs of row and end, in ascending order of rows.
     bound: Vec<(u32, End)>,
-    /// Ends that no slice begins with: places in the trace's flows.
+    /// Ends at which no slice begins, with their indices in the trace's flows.
     pub unbound: Vec<(usize, End)>,
-    /// Categories, and the number of the first arrow of each.
+    /// Each category, and the number of its first arrow.
     pub categories: Vec<(u8, u64)>,
 }
 
-/// One end.
+/// One end of an arrow, with its id in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct End {
     id: u64,
@@ -25,7 +25,7 @@ pub struct End {
 }
 
 impl Arrows {
-    /// Numbers the arrows of a part from `next` on.
+    /// Numbers the arrows of a part, starting with `next`.
     pub fn collect(part: &MergedPart<'_>, lanes: &SliceLanes, next: &mut u64) -> Self {
         let flows = &part.trace.flows;
         let mut ids: Vec<_> = flows.iter().map(|flow| (flow.category, flow.id)).collect();
@@ -53,7 +53,7 @@ impl Arrows {
         Self { bound, unbound, categories }
     }
 
-    /// Appends the ends bound to a slice.
+    /// Appends the ends that are bound to a slice.
     pub fn push(&self, out: &mut Vec<u8>, row: u32) {
         let first = self.bound.partition_point(|(other, _)| *other < row);
         let own = self.bound[first..].iter().take_while(|(other, _)| *other == row);

@@ -1,4 +1,4 @@
-//! Numbers of the fields we write.
+//! Protobuf field numbers of the messages we write.
 //!
 //! # Source
 //! Perfetto, `protos/perfetto/trace/perfetto_trace.proto`.
@@ -15,35 +15,36 @@ pub mod packet {
     pub const INTERNED_DATA: u32 = 12;
     pub const SEQUENCE_FLAGS: u32 = 13;
     pub const TRACK_DESCRIPTOR: u32 = 60;
-    /// Ours: what Perfetto has no field for. Readers of protobuf skip fields they do not know.
+    /// A field of rowmill for data that Perfetto has no field for. Protobuf readers skip unknown
+    /// fields.
     pub const OWN: u32 = 50_001;
 }
 
-/// In [`packet::OWN`].
+/// Fields in [`packet::OWN`].
 pub mod own {
-    /// In the first packet of a file: that we wrote it, and which of these fields it has.
+    /// Only in the first packet of a file. Marks the file as ours, and its value is the version of
+    /// these fields.
     pub const VERSION: u32 = 1;
     pub const PART_COUNT: u32 = 2;
-    /// Nanoseconds to add to all times.
     pub const MOVED: u32 = 3;
     pub const PART: u32 = 4;
     pub const TRACK: u32 = 5;
-    /// The rows of a part's slices in the order of the file, each as the difference to the one
-    /// before.
+    /// Packed row numbers of a part's slices in writing order, each as the difference to the
+    /// previous one.
     pub const ORDER: u32 = 6;
     pub const COUNTER: u32 = 7;
-    /// What [`VERSION`] says.
+    /// The current value of [`VERSION`].
     pub const CURRENT: u64 = 1;
 }
 
-/// In [`own::PART`].
+/// Fields in [`own::PART`].
 pub mod part {
     pub const RANK: u32 = 1;
-    /// Nanoseconds that were subtracted from the rank's clock.
+    /// Nanoseconds that were subtracted from the rank's times.
     pub const AHEAD: u32 = 2;
-    /// The number that its device 0 got.
+    /// The number assigned to the rank's device 0.
     pub const FIRST_DEVICE: u32 = 3;
-    /// Kineto's header, as JSON.
+    /// Kineto's header as JSON.
     pub const HEADER: u32 = 4;
     pub const ARROWS: u32 = 5;
     pub const SLICE_COUNT: u32 = 6;
@@ -51,20 +52,20 @@ pub mod part {
     pub const COUNTER_COUNT: u32 = 8;
     pub const INSTANT_COUNT: u32 = 9;
     pub const ALLOCATION_COUNT: u32 = 10;
-    /// Events by Chrome phase, as JSON.
+    /// Number of events by Chrome phase, as JSON.
     pub const PHASES: u32 = 11;
 }
 
-/// In [`part::ARROWS`]: arrows from this number on are of a category.
+/// Fields in [`part::ARROWS`]. A category applies to all arrows from the given number on.
 pub mod arrows {
     pub const FIRST: u32 = 1;
     pub const CATEGORY: u32 = 2;
 }
 
-/// In [`own::TRACK`].
+/// Fields in [`own::TRACK`].
 pub mod line {
     pub const UUID: u32 = 1;
-    /// Place among the tracks of the part; several lanes have one.
+    /// Index among the tracks of the part. Lanes of one track share it.
     pub const PLACE: u32 = 2;
     pub const PID: u32 = 3;
     pub const PID_TEXT: u32 = 4;
@@ -75,7 +76,7 @@ pub mod line {
     pub const THREAD_NAME: u32 = 9;
 }
 
-/// In [`own::COUNTER`].
+/// Fields in [`own::COUNTER`].
 pub mod sampled {
     pub const UUID: u32 = 1;
     pub const PLACE: u32 = 2;
@@ -84,9 +85,9 @@ pub mod sampled {
 }
 
 pub mod flag {
-    /// What was interned before is forgotten.
+    /// Discards the texts interned so far.
     pub const CLEARED: u64 = 1;
-    /// The packet refers to what was interned.
+    /// The packet refers to interned texts.
     pub const NEEDS_INTERNED: u64 = 2;
 }
 
@@ -94,9 +95,8 @@ pub mod snapshot {
     pub const CLOCKS: u32 = 1;
     pub const CLOCK_ID: u32 = 1;
     pub const CLOCK_TIMESTAMP: u32 = 2;
-    /// Unix time.
     pub const REALTIME: u64 = 1;
-    /// What times are in that name no clock.
+    /// The clock of timestamps that name no clock.
     pub const BOOTTIME: u64 = 6;
 }
 
@@ -112,11 +112,11 @@ pub mod track {
     pub const MERGE: u32 = 15;
     pub const PROCESS_ORDERING: u32 = 19;
     pub const THREAD_ORDERING: u32 = 20;
-    /// Children stand by their `ORDER`.
+    /// Children are sorted by their `ORDER`.
     pub const EXPLICIT: u64 = 3;
-    /// Processes and threads stand by their `ORDER`.
+    /// Processes and threads are sorted by their `ORDER`.
     pub const BY_ORDER: u64 = 1;
-    /// Tracks of one name stay apart.
+    /// Tracks with the same name stay separate.
     pub const NEVER_MERGE: u64 = 2;
 }
 

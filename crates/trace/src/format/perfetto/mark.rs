@@ -1,5 +1,5 @@
-//! Extra fields from which [`super::read`] restores the source trace: track ids, row order, header.
-//! Also the mark that shows viewers a truncated recording.
+//! Writes extra fields from which [`super::read`] restores the source trace: track ids, row order,
+//! header. Also writes the sign that shows viewers a truncated recording.
 
 use std::io::{self, Write};
 
@@ -9,14 +9,14 @@ use super::arrow::Arrows;
 use super::field::{arrows, event, line, own, part as fields, sampled, track};
 use super::packet::{Interned, Packets};
 use super::track::{Numbers, Tracks};
-use super::wire::{bytes, folded, message, push_varint, text, unsigned, zigzag};
+use super::wire::{bytes, message, push_varint, sint64, text, unsigned, zigzag};
 use crate::format::kineto::export::header;
 use crate::format::kineto::mark;
 use crate::lanes::SliceLanes;
 use crate::merge::MergedPart;
 use crate::store::{Counter, Covered, Trace, TrackKey};
 
-/// What a part is: its rank, header and counts.
+/// Writes the rank, header and counts of a part.
 pub fn part<W: Write + ?Sized>(
     packets: &mut Packets<'_, W>,
     part: &MergedPart<'_>,
@@ -26,8 +26,8 @@ pub fn part<W: Write + ?Sized>(
     packets.own(|out| {
         message(out, own::PART, |out| {
             unsigned(out, fields::RANK, u64::from(trace.rank));
-            zigzag(out, fields::AHEAD, part.ahead_ns);
-            zigzag(out, fields::FIRST_DEVICE, part.device(0));
+            sint64(out, fields::AHEAD, part.ahead_ns);
+            sint64(out, fields::FIRST_DEVICE, part.device(0));
             text(out, fields::HEADER, &Value::Object(head(part)).to_string());
             for (category, first) in &found.categories {
                 message(out, fields::ARROWS, |out| {
@@ -46,9 +46,9 @@ pub fn part<W: Write + ?Sized>(
     })
 }
 
-/// The header of a part, as Kineto writes it.
+/// Returns the header of a part, as Kineto would write it.
 fn head(part: &MergedPart<'_>) -> Map<String, Value> {
-    let (mut keys, _) = header::of_one(part);
+    let (mut keys, _) = header::single_header(part);
     if part.trace.header.base_time_ns != 0 {
         keys.insert("baseTimeNanoseconds".to_owned(), json!(part.trace.header.base_time_ns));
     }
@@ -58,7 +58,7 @@ fn head(part: &MergedPart<'_>) -> Map<String, Value> {
     keys
 }
 
-/// The ids and names of tracks, and which numbers of Perfetto's stand for them.
+/// Writes the ids and names of tracks, and the Perfetto ids assigned to them.
 pub fn tracks<W: Write + ?Sized>(
     packets: &mut Packets<'_, W>,
     part: &MergedPart<'_>,
@@ -73,8 +73,8 @@ pub fn tracks<W: Write + ?Sized>(
                     if lane > 0 {
                         return;
                     }
-                    key(out, &known.pid, (line::PID, line::PID_TEXT));
-                    key(out, &known.tid, (line::TID, line::TID_TEXT));
+                    key(out, &known.pid, line::PID, line::PID_TEXT);
+                    key(out, &known.tid, line::TID, line::TID_TEXT);
                     text(out, line::PROCESS_NAME, &known.process_name);
                     text(out, line::PROCESS_LABEL, &known.process_label);
                     text(out, line::THREAD_NAME, &known.thread_name);
@@ -85,14 +85,14 @@ pub fn tracks<W: Write + ?Sized>(
     Ok(())
 }
 
-fn key(out: &mut Vec<u8>, key: &TrackKey, (number, words): (u32, u32)) {
+fn key(out: &mut Vec<u8>, key: &TrackKey, number_field: u32, text_field: u32) {
     match key {
-        TrackKey::Number(value) => zigzag(out, number, *value),
-        TrackKey::Text(value) => text(out, words, value),
+        TrackKey::Number(value) => sint64(out, number_field, *value),
+        TrackKey::Text(value) => text(out, text_field, value),
     }
 }
 
-/// The rows of the slices in the order in which they are written.
+/// Writes the row numbers of slices in writing order.
 pub fn order<W: Write + ?Sized>(
     packets: &mut Packets<'_, W>,
     trace: &Trace,
@@ -100,13 +100,13 @@ pub fn order<W: Write + ?Sized>(
 ) -> io::Result<()> {
     let (mut packed, mut before) = (Vec::with_capacity(2 * trace.slices.len()), 0);
     for &row in (0..trace.tracks.len()).flat_map(|track| lanes.rows(track)) {
-        push_varint(&mut packed, folded(i64::from(row) - before));
+        push_varint(&mut packed, zigzag(i64::from(row) - before));
         before = i64::from(row);
     }
     packets.own(|out| bytes(out, own::ORDER, &packed))
 }
 
-/// Name, series and track of a counter of the trace.
+/// Writes name, series and track of a recorded counter.
 pub fn counter<W: Write + ?Sized>(
     packets: &mut Packets<'_, W>,
     trace: &Trace,
@@ -123,7 +123,7 @@ pub fn counter<W: Write + ?Sized>(
     })
 }
 
-/// Shows where a cut recording ends: a moment on a line of its own.
+/// Marks the end of a truncated recording by a point in time on a separate line.
 pub fn cut<W: Write + ?Sized>(
     packets: &mut Packets<'_, W>,
     part: &MergedPart<'_>,
@@ -133,7 +133,7 @@ pub fn cut<W: Write + ?Sized>(
     let Some(cut) = &part.trace.cut else { return Ok(()) };
     let (time, what) = match cut.covered {
         Some(Covered::Until(end)) => (part.time(end), "events before this are complete"),
-        _ => (first_time, "nobody can say which events are missing"),
+        _ => (first_time, "it is unknown which events are missing"),
     };
     let uuid = numbers.next();
     packets.track(|out| {

@@ -1,40 +1,42 @@
-//! Packets of a trace and the texts they share. Knows no tracks and no slices.
+//! Writes packets and the texts they share.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use super::field::{flag, interned, own, packet, snapshot, trace};
-use super::wire::{message, text, unsigned, zigzag};
+use super::wire::{message, sint64, text, unsigned};
 use crate::merge::MergedPart;
 use crate::store::StringId;
 
-/// Bytes that are collected before they are handed on.
+/// Bytes to collect before a write.
 const COLLECTED: usize = 1 << 18;
 
-/// The packets of a file being written.
+/// Writes the packets of a file through a buffer.
 pub struct Packets<'a, W: ?Sized> {
     out: &'a mut W,
     buffer: Vec<u8>,
     sequence: u64,
     is_first: bool,
-    /// Times have no sign: a file that begins before 1970 is moved to it.
+    /// Nanoseconds added to all times. Perfetto's times are unsigned, so a file that begins before
+    /// 1970 is shifted to it.
     moved: i64,
 }
 
 impl<'a, W: Write + ?Sized> Packets<'a, W> {
-    /// Packets of a file whose first time is known.
+    /// Starts a file whose first time is known.
     pub fn new(out: &'a mut W, first_time: i64) -> Self {
         let buffer = Vec::with_capacity(2 * COLLECTED);
         Self { out, buffer, sequence: 1, is_first: true, moved: first_time.min(0) }
     }
 
-    /// The following packets are another sequence's, which shares no texts with those before.
+    /// Starts a packet sequence, which shares no texts with earlier ones.
     pub fn begin_sequence(&mut self, sequence: u64) {
         self.sequence = sequence;
         self.is_first = true;
     }
 
-    /// Says that times are unix times, and that the file is ours.
+    /// Writes a first packet which says that times are Unix times, and which marks the file as
+    /// ours.
     pub fn clock(&mut self, time: i64, part_count: usize) -> io::Result<()> {
         let (time, moved) = (self.moment(time), self.moved);
         self.packet(|out| {
@@ -50,22 +52,22 @@ impl<'a, W: Write + ?Sized> Packets<'a, W> {
             message(out, packet::OWN, |out| {
                 unsigned(out, own::VERSION, own::CURRENT);
                 unsigned(out, own::PART_COUNT, part_count as u64);
-                zigzag(out, own::MOVED, moved);
+                sint64(out, own::MOVED, moved);
             });
         })
     }
 
-    /// Writes what only we read.
+    /// Writes a packet with fields that only rowmill reads.
     pub fn own(&mut self, fill: impl FnOnce(&mut Vec<u8>)) -> io::Result<()> {
         self.packet(|out| message(out, packet::OWN, fill))
     }
 
-    /// Writes a track's descriptor.
+    /// Writes the descriptor of a track.
     pub fn track(&mut self, fill: impl FnOnce(&mut Vec<u8>)) -> io::Result<()> {
         self.packet(|out| message(out, packet::TRACK_DESCRIPTOR, fill))
     }
 
-    /// Writes an event and the texts that it is the first to use.
+    /// Writes an event, together with the texts it is the first to use.
     pub fn event(
         &mut self,
         time: i64,
@@ -82,7 +84,7 @@ impl<'a, W: Write + ?Sized> Packets<'a, W> {
         })
     }
 
-    /// Hands on what is left.
+    /// Writes the remaining buffered bytes.
     pub fn end(self) -> io::Result<()> {
         self.out.write_all(&self.buffer)
     }
@@ -107,7 +109,7 @@ impl<'a, W: Write + ?Sized> Packets<'a, W> {
     }
 }
 
-/// Which of a part's texts were written, and those that the next packet has to bring.
+/// The texts of a part that were written, and those that the next packet must include.
 pub struct Interned<'a> {
     part: &'a MergedPart<'a>,
     names: Vec<bool>,
@@ -117,7 +119,7 @@ pub struct Interned<'a> {
 }
 
 impl<'a> Interned<'a> {
-    /// Nothing was written yet.
+    /// Starts without any written texts.
     pub fn new(part: &'a MergedPart<'a>) -> Self {
         Self {
             part,
@@ -128,39 +130,39 @@ impl<'a> Interned<'a> {
         }
     }
 
-    /// The number of a name.
+    /// Returns the interned id of a name.
     pub fn name(&mut self, name: StringId) -> u64 {
         let iid = u64::from(name.0) + 1;
         if !std::mem::replace(&mut self.names[name.0 as usize], true) {
-            push(&mut self.fresh, interned::EVENT_NAME, (iid, self.part.trace.strings.get(name)));
+            push(&mut self.fresh, interned::EVENT_NAME, iid, self.part.trace.strings.get(name));
         }
         iid
     }
 
-    /// The number of a category.
+    /// Returns the interned id of a category.
     pub fn category(&mut self, category: u8) -> u64 {
         let iid = u64::from(category) + 1;
         let at = usize::from(category);
         if !std::mem::replace(&mut self.categories[at], true) {
             let name = &self.part.trace.categories[at].name;
-            push(&mut self.fresh, interned::CATEGORY, (iid, name));
+            push(&mut self.fresh, interned::CATEGORY, iid, name);
         }
         iid
     }
 
-    /// The number of an argument's key.
+    /// Returns the interned id of an argument's key.
     pub fn annotation(&mut self, key: &str) -> u64 {
         if let Some(iid) = self.annotations.get(key) {
             return *iid;
         }
         let iid = self.annotations.len() as u64 + 1;
         self.annotations.insert(key.to_owned(), iid);
-        push(&mut self.fresh, interned::ANNOTATION_NAME, (iid, key));
+        push(&mut self.fresh, interned::ANNOTATION_NAME, iid, key);
         iid
     }
 }
 
-fn push(out: &mut Vec<u8>, field: u32, (iid, name): (u64, &str)) {
+fn push(out: &mut Vec<u8>, field: u32, iid: u64, name: &str) {
     message(out, field, |out| {
         unsigned(out, interned::IID, iid);
         text(out, interned::NAME, name);

@@ -1,8 +1,8 @@
-//! Reads the TrackEvent files that [`super::write`] makes back into the traces they were written
-//! from: every packet sequence with our marks is one rank.
+//! Reads files written by [`super::write`] back into the original traces. Each packet sequence with
+//! our fields is one rank.
 //!
-//! A file is written track by track, so a truncated one lacks whole tracks, and the remaining part
-//! of the recording is unknown: it is refused, as are files of other programs.
+//! A file is written track by track. A truncated file lacks whole tracks, and it is unknown which
+//! part of the recording remains. Therefore it is rejected, as are files of other programs.
 
 mod annotation;
 mod argument;
@@ -13,27 +13,28 @@ mod wire;
 use serde_json::{Map, Value};
 
 use super::field::{own, packet, trace};
-use super::wire::unfolded;
+use super::wire::unzigzag;
 use crate::store::Trace;
 use part::PartReader;
 use wire::{Broken, Field};
 
-/// Who wrote a file.
+/// The program that wrote a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileWriter {
-    /// We, in a form that this version reads.
+    /// This version, or one with the same fields.
     Rowmill,
-    /// A later version of ours, or one before files could be read back.
+    /// A later version of rowmill, or one that wrote files before they could be read back.
     OtherRowmill,
     Foreign,
 }
 
-/// Who wrote the Perfetto file that begins with `head`; `None` if it is no such file.
+/// Identifies the writer of the Perfetto file that begins with `head`. `None` if it is not a
+/// Perfetto file.
 pub fn announced(head: &[u8]) -> Option<FileWriter> {
     let (first, end) = wire::packet(head, 0).ok()?;
     let mut found = Packet::default();
     let is_ours = found.fill(first).is_ok() && !found.own.is_empty();
-    // What follows is another packet, or nothing; other files do not say so by chance.
+    // Another packet or the end must follow. Files of other formats do not match by chance.
     let is_trace = found.is_known && head.get(end).is_none_or(|next| *next == PACKET_KEY);
     match is_ours {
         true => {
@@ -49,26 +50,26 @@ pub fn announced(head: &[u8]) -> Option<FileWriter> {
     }
 }
 
-/// The byte every packet begins with.
 const PACKET_KEY: u8 = (trace::PACKET << 3 | 2) as u8;
 
-/// The traces of a file, in the order in which they were written.
+/// Returns the traces of a file, in the order in which they were written.
 ///
-/// Times, ids, columns and header are those of the trace that was written; a step of an arrow
-/// becomes a begin of one, and a job's ids keep the prefix that a merged file gives them.
+/// Times, ids, columns and header are those of the source trace, with two exceptions: a step of an
+/// arrow becomes a begin, and a job's ids keep the prefix that a merged file gives them.
 ///
 /// # Errors
-/// The value found instead, and where.
+/// The unexpected value, and its place.
 pub fn read(bytes: &[u8]) -> Result<Vec<Trace>, String> {
     let mut file = PerfettoFile::default();
     each_packet(bytes, |found, at| file.packet(found, at))?;
     file.finish(bytes.len())
 }
 
-/// The arguments of events by the place of their packets, ascending; empty where there are none.
+/// Returns the arguments of the events in the packets at `places`, which ascend. Empty for events
+/// without arguments.
 ///
 /// # Errors
-/// As [`read`].
+/// The unexpected value, and its place.
 pub fn arguments(bytes: &[u8], places: &[u64]) -> Result<Vec<Map<String, Value>>, String> {
     let mut keys = annotation::Keys::default();
     let mut found = vec![Map::new(); places.len()];
@@ -97,7 +98,7 @@ fn each_packet<'a>(
     Ok(())
 }
 
-/// The fields we read of a packet.
+/// The fields of a packet that are read.
 #[derive(Clone, Debug, Default)]
 struct Packet<'a> {
     time: u64,
@@ -105,7 +106,7 @@ struct Packet<'a> {
     own: &'a [u8],
     event: &'a [u8],
     interned: &'a [u8],
-    /// Whether it has a field that packets of traces have.
+    /// Whether the packet has a field that packets of traces have.
     is_known: bool,
 }
 
@@ -126,13 +127,13 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// A file being read.
+/// The state of reading a file.
 #[derive(Default)]
 struct PerfettoFile<'a> {
     version: u64,
     part_count: u64,
     moved: i64,
-    /// By packet sequence.
+    /// Pairs of packet sequence and part.
     parts: Vec<(u64, PartReader<'a>)>,
 }
 
@@ -151,19 +152,19 @@ impl<'a> PerfettoFile<'a> {
     }
 
     fn part(&mut self, sequence: u64) -> Option<&mut PartReader<'a>> {
-        // Parts follow each other.
+        // Parts are not interleaved.
         let last = self.parts.last_mut();
         last.filter(|(known, _)| *known == sequence).map(|(_, part)| part)
     }
 
-    /// What a mark says of the file; the part it begins.
+    /// Reads our fields of a packet. Returns the part that begins with it.
     fn own(&mut self, content: &'a [u8]) -> Result<Option<&'a [u8]>, Broken> {
         let mut part = None;
         wire::each(content, |field, value| {
             match (field, value) {
                 (own::VERSION, Field::Number(version)) => self.version = version,
                 (own::PART_COUNT, Field::Number(count)) => self.part_count = count,
-                (own::MOVED, Field::Number(moved)) => self.moved = unfolded(moved),
+                (own::MOVED, Field::Number(moved)) => self.moved = unzigzag(moved),
                 (own::PART, Field::Bytes(content)) => part = Some(content),
                 _ => {}
             }

@@ -1,7 +1,8 @@
-//! Encoded arguments in a temporary file: written in row order, read in any order.
+//! Keeps encoded arguments in a temporary file, which is written in row order and read in any
+//! order.
 //!
-//! A trace's arguments are as large as the rest of it, and the file they come from can be read only
-//! from front to back. Knows nothing of what the bytes say.
+//! The arguments of a trace are as large as the rest of it, and the source file can be read only
+//! from front to back.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
@@ -9,26 +10,26 @@ use std::path::{Path, PathBuf};
 
 use crate::file::create_anew;
 
-/// Bytes collected before they are written.
+/// Bytes to collect before a write.
 const COLLECTED: usize = 256 << 10;
-/// Bytes read ahead where rows are asked for one after the other.
+/// Bytes to read ahead if rows are requested in order.
 const WINDOW: u64 = 64 << 10;
 
-/// A file being filled.
+/// A temporary file during writing.
 pub struct Filling {
     out: BufWriter<File>,
     temporary: Temporary,
     ends: Vec<u64>,
 }
 
-/// A file that can be asked.
+/// A completed temporary file from which rows can be read.
 pub struct Spill {
     file: File,
-    /// By row: where its bytes end. Those of row 0 begin at 0.
+    /// End offset of each row's bytes. Row 0 starts at 0.
     ends: Vec<u64>,
     window: Vec<u8>,
     start: u64,
-    /// Removes the file at the end.
+    /// Deletes the file when the spill is dropped.
     _temporary: Temporary,
 }
 
@@ -36,27 +37,27 @@ struct Temporary(PathBuf);
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        // Nothing can be done about a file that cannot be removed.
+        // If the deletion fails, there is no way to recover.
         let _ = fs::remove_file(&self.0);
     }
 }
 
 impl Filling {
-    /// Creates the file.
+    /// Creates an empty file at `path`, replacing an existing one.
     pub fn new(path: &Path) -> io::Result<Self> {
         let file = create_anew(path)?;
         let temporary = Temporary(path.to_path_buf());
         Ok(Self { out: BufWriter::with_capacity(COLLECTED, file), temporary, ends: Vec::new() })
     }
 
-    /// Adds the bytes of the next row.
+    /// Appends the bytes of the next row.
     pub fn push(&mut self, bytes: &[u8]) -> io::Result<()> {
         let before = self.ends.last().copied().unwrap_or(0);
         self.ends.push(before + bytes.len() as u64);
         self.out.write_all(bytes)
     }
 
-    /// No row follows.
+    /// Completes the file and opens it for reading.
     pub fn end(self) -> io::Result<Spill> {
         let file = self.out.into_inner().map_err(io::IntoInnerError::into_error)?;
         let (window, start) = (Vec::new(), 0);
@@ -65,14 +66,14 @@ impl Filling {
 }
 
 impl Spill {
-    /// The bytes of a row.
+    /// Returns the bytes of a row.
     pub fn get(&mut self, row: u32) -> io::Result<&[u8]> {
         let at = row as usize;
         let first = at.checked_sub(1).map_or(0, |before| self.ends[before]);
         let last = self.ends[at];
         let held = self.start..=self.start + self.window.len() as u64;
         if !(held.contains(&first) && held.contains(&last)) {
-            // Rows by track may jump about in the order of the file: then nothing is read ahead.
+            // Tracks may visit rows out of file order. Read ahead only if access is sequential.
             let ahead = if held.contains(&first) { WINDOW } else { 0 };
             self.file.seek(SeekFrom::Start(first))?;
             self.window.clear();
@@ -89,7 +90,7 @@ mod tests {
     use super::Filling;
 
     #[test]
-    fn rows_come_back_in_any_order_and_the_file_goes() {
+    fn rows_can_be_read_in_any_order_and_the_file_is_deleted() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("spill");
         let mut filling = Filling::new(&path).unwrap();

@@ -1,7 +1,8 @@
-//! Tracks: processes, threads, devices, streams, their lanes and counters, in order.
+//! Writes the tracks of a file in display order: processes, threads, devices, streams, lanes,
+//! counters.
 //!
-//! Processes and threads of the operating system are marked as such; devices, streams and the
-//! profiler's own rows are plain tracks, because Perfetto takes process 0 for the idle one.
+//! Only processes and threads of the operating system are marked as such. Devices, streams and the
+//! profiler's own rows are plain tracks, because Perfetto takes process 0 for the idle process.
 
 use std::io::{self, Write};
 
@@ -12,46 +13,45 @@ use crate::export::layout::{self, Process, ProcessClass};
 use crate::lanes::SliceLanes;
 use crate::merge::MergedPart;
 
-/// The numbers of a part's tracks.
+/// The Perfetto ids of a part's tracks.
 pub struct Tracks {
-    /// By track and lane.
     lanes: Vec<Vec<u64>>,
-    /// By track, of its process.
+    /// Id of the process, by track.
     processes: Vec<u64>,
-    /// Of the first process: where what belongs to the whole part goes.
+    /// Id of the first process, which holds everything that belongs to the part as a whole.
     pub first: Option<u64>,
 }
 
 impl Tracks {
-    /// The number of a track's lane.
+    /// Returns the id of a lane.
     pub fn lane(&self, track: usize, lane: u32) -> u64 {
         self.lanes[track][lane as usize]
     }
 
-    /// The numbers of a track's lanes.
+    /// Returns the ids of all lanes of a track.
     pub fn lanes(&self, track: usize) -> &[u64] {
         &self.lanes[track]
     }
 
-    /// The number of a track's process.
+    /// Returns the id of a track's process.
     pub fn process(&self, track: usize) -> u64 {
         self.processes[track]
     }
 }
 
-/// Hands out numbers of tracks.
+/// Hands out track ids.
 #[derive(Debug, Default)]
 pub struct Numbers(u64);
 
 impl Numbers {
-    /// One that no track has.
+    /// Returns an unused id.
     pub fn next(&mut self) -> u64 {
         self.0 += 1;
         self.0
     }
 }
 
-/// Asks viewers to keep the order that tracks state.
+/// Asks viewers to keep the stated order of tracks.
 pub fn root<W: Write + ?Sized>(packets: &mut Packets<'_, W>) -> io::Result<()> {
     packets.track(|out| {
         unsigned(out, track::UUID, 0);
@@ -61,7 +61,7 @@ pub fn root<W: Write + ?Sized>(packets: &mut Packets<'_, W>) -> io::Result<()> {
     })
 }
 
-/// Describes all tracks of a part.
+/// Writes descriptors for all tracks of a part.
 pub fn write<W: Write + ?Sized>(
     packets: &mut Packets<'_, W>,
     part: &MergedPart<'_>,
@@ -84,7 +84,7 @@ pub fn write<W: Write + ?Sized>(
             for lane in 0..lanes.count[*at] {
                 let own = numbers.next();
                 tracks.lanes[*at].push(own);
-                packets.track(|out| line.describe(out, (own, parent), (order, lane)))?;
+                packets.track(|out| line.describe(out, own, parent, order, lane))?;
                 order += 1;
                 if lane == 0 && line.thread.is_some() {
                     parent = own;
@@ -112,16 +112,16 @@ fn describe_process(out: &mut Vec<u8>, known: &Process, uuid: u64, order: usize)
     }
 }
 
-/// The process id of a process that Perfetto can take for one.
+/// Returns the process id of a process that Perfetto can display as one.
 fn system_process(known: &Process) -> Option<i64> {
     let pid = known.pid.number().filter(|_| known.class == ProcessClass::Host)?;
     (1..=i64::from(i32::MAX)).contains(&pid).then_some(pid)
 }
 
-/// A thread or a stream.
+/// A thread or a stream, as a line in the viewer.
 struct TrackLine {
     name: String,
-    /// Process and thread of the operating system.
+    /// Ids of process and thread in the operating system.
     thread: Option<(i64, i64)>,
 }
 
@@ -133,7 +133,7 @@ impl TrackLine {
         Self { name: layout::track_name(line, known.class), thread }
     }
 
-    fn describe(&self, out: &mut Vec<u8>, (own, parent): (u64, u64), (order, lane): (i64, u32)) {
+    fn describe(&self, out: &mut Vec<u8>, own: u64, parent: u64, order: i64, lane: u32) {
         unsigned(out, track::UUID, own);
         unsigned(out, track::PARENT, parent);
         signed(out, track::ORDER, order);
@@ -151,12 +151,13 @@ impl TrackLine {
     }
 }
 
-/// Describes a counter and returns its number.
+/// Writes the descriptor of a counter and returns its id.
 pub fn write_counter<W: Write + ?Sized>(
     packets: &mut Packets<'_, W>,
     numbers: &mut Numbers,
     parent: Option<u64>,
-    (name, unit): (&str, &str),
+    name: &str,
+    unit: &str,
 ) -> io::Result<u64> {
     let own = numbers.next();
     packets.track(|out| {

@@ -1,4 +1,4 @@
-//! Protobuf on the wire: varints, fixed64 and messages inside messages. Knows no schema.
+//! Encodes protobuf: varints, fixed64 and nested messages. Independent of the schema.
 
 /// Appends a number in groups of seven bits.
 pub fn push_varint(out: &mut Vec<u8>, mut value: u64) {
@@ -9,61 +9,61 @@ pub fn push_varint(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// A field of type `uint64`, `uint32`, `bool` or an enum.
+/// Appends a field of type `uint64`, `uint32`, `bool` or an enum.
 pub fn unsigned(out: &mut Vec<u8>, field: u32, value: u64) {
     push_varint(out, u64::from(field) << 3);
     push_varint(out, value);
 }
 
-/// A field of type `int64` or `int32`.
+/// Appends a field of type `int64` or `int32`.
 pub fn signed(out: &mut Vec<u8>, field: u32, value: i64) {
-    // Negative numbers are written as their two's complement.
+    // Protobuf encodes negative numbers as their two's complement in 64 bits.
     unsigned(out, field, value as u64);
 }
 
-/// A field of type `fixed64`.
+/// Appends a field of type `fixed64`.
 pub fn fixed(out: &mut Vec<u8>, field: u32, value: u64) {
     push_varint(out, u64::from(field) << 3 | 1);
     out.extend_from_slice(&value.to_le_bytes());
 }
 
-/// A field of type `double`.
+/// Appends a field of type `double`.
 pub fn double(out: &mut Vec<u8>, field: u32, value: f64) {
     fixed(out, field, value.to_bits());
 }
 
-/// A field of type `sint64`: small numbers of either sign are short.
-pub fn zigzag(out: &mut Vec<u8>, field: u32, value: i64) {
-    unsigned(out, field, folded(value));
+/// Appends a field of type `sint64`, in which small numbers of either sign are short.
+pub fn sint64(out: &mut Vec<u8>, field: u32, value: i64) {
+    unsigned(out, field, zigzag(value));
 }
 
-/// A number of either sign as one without: 0, −1, 1, −2 become 0, 1, 2, 3.
-pub fn folded(value: i64) -> u64 {
+/// Applies the sint64 encoding: 0, −1, 1, −2 become 0, 1, 2, 3.
+pub fn zigzag(value: i64) -> u64 {
     ((value << 1) ^ (value >> 63)) as u64
 }
 
-/// What [`folded`] was given.
-pub fn unfolded(value: u64) -> i64 {
+/// Inverts [`zigzag`] when reading.
+pub fn unzigzag(value: u64) -> i64 {
     (value >> 1) as i64 ^ -((value & 1) as i64)
 }
 
-/// A field of type `string` or `bytes`.
+/// Appends a field of type `string`.
 pub fn text(out: &mut Vec<u8>, field: u32, text: &str) {
     bytes(out, field, text.as_bytes());
 }
 
-/// A field of type `bytes`.
+/// Appends a field of type `bytes`.
 pub fn bytes(out: &mut Vec<u8>, field: u32, bytes: &[u8]) {
     push_varint(out, u64::from(field) << 3 | 2);
     push_varint(out, bytes.len() as u64);
     out.extend_from_slice(bytes);
 }
 
-/// A field that is a message.
+/// Appends a nested message.
 pub fn message(out: &mut Vec<u8>, field: u32, fill: impl FnOnce(&mut Vec<u8>)) {
     push_varint(out, u64::from(field) << 3 | 2);
     let length_at = out.len();
-    // Most messages are short: one byte for the length, and a move where that is not enough.
+    // Most messages are short, so one byte is reserved for the length; longer messages are moved.
     out.push(0);
     fill(out);
     let length = (out.len() - length_at - 1) as u64;
@@ -78,17 +78,17 @@ pub fn message(out: &mut Vec<u8>, field: u32, fill: impl FnOnce(&mut Vec<u8>)) {
 
 #[cfg(test)]
 mod tests {
-    use super::{folded, message, push_varint, signed, text, unfolded, unsigned};
+    use super::{message, push_varint, signed, text, unsigned, unzigzag, zigzag};
 
     #[test]
-    fn folded_numbers_unfold() {
+    fn zigzag_round_trips() {
         let values = [0, -1, 1, -2, i64::MAX, i64::MIN];
-        assert_eq!(values.map(folded), [0, 1, 2, 3, u64::MAX - 1, u64::MAX]);
-        assert_eq!(values.map(|value| unfolded(folded(value))), values);
+        assert_eq!(values.map(zigzag), [0, 1, 2, 3, u64::MAX - 1, u64::MAX]);
+        assert_eq!(values.map(|value| unzigzag(zigzag(value))), values);
     }
 
     #[test]
-    fn the_examples_of_the_encoding_guide() {
+    fn examples_of_the_encoding_guide() {
         let mut out = Vec::new();
         unsigned(&mut out, 1, 150);
         text(&mut out, 2, "testing");

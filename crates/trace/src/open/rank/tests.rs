@@ -4,7 +4,7 @@ use super::{assign, from_path, natural};
 use crate::store::{Distributed, Loss, Trace};
 
 #[test]
-fn names_tell_ranks() {
+fn ranks_are_read_from_names() {
     for (name, rank) in [
         ("rank-34.Jul_15_10_52_41.1074.pt.trace.json.gz", Some(34)),
         ("sampled_rank-0.json.gz", Some(0)),
@@ -39,7 +39,7 @@ fn numbers_in_names_are_compared_as_numbers() {
     assert_eq!(natural("x", "x"), Ordering::Equal);
 }
 
-/// Ranks by name, and how many were numbered by us.
+/// Checks the ranks by name, and the number of conflicts.
 fn check(files: &[(&str, Option<u32>)], expected: &[(&str, u32)], conflicts: u64) {
     let mut traces: Vec<Trace> = files
         .iter()
@@ -77,7 +77,7 @@ fn content_beats_names() {
 }
 
 #[test]
-fn where_all_contents_claim_one_rank_distinct_names_decide() {
+fn distinct_names_decide_if_all_contents_claim_one_rank() {
     check(
         &[("worker3.json", Some(0)), ("worker1.json", Some(0))],
         &[("worker1.json", 1), ("worker3.json", 3)],
@@ -86,7 +86,7 @@ fn where_all_contents_claim_one_rank_distinct_names_decide() {
 }
 
 #[test]
-fn who_comes_late_gets_the_smallest_free_rank() {
+fn unclaimed_traces_get_the_smallest_free_ranks() {
     check(
         &[("c.json", Some(0)), ("b.json", Some(0)), ("a.json", Some(2)), ("d.json", None)],
         &[("b.json", 0), ("c.json", 1), ("a.json", 2), ("d.json", 3)],

@@ -1,4 +1,4 @@
-//! The list of a suite, `suite.json`. Knows nothing of what the files hold.
+//! Reads the manifest of a suite, `suite.json`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-/// A suite as its list describes it.
+/// A suite as its manifest describes it.
 pub struct Suite {
     pub folder: PathBuf,
     pub device: String,
@@ -14,12 +14,12 @@ pub struct Suite {
     pub files: Vec<File>,
 }
 
-/// One file of it. Model, form and pooling are those of a measured model.
+/// One file of a suite. Model, form and pooling are those of a measured model.
 pub struct File {
-    /// Below the suite's folder.
+    /// Relative to the suite's folder.
     pub path: String,
     pub kind: String,
-    /// Empty for what no single run made.
+    /// Empty for files that belong to no single run.
     pub run: String,
     pub model: String,
     pub form: Option<String>,
@@ -41,7 +41,7 @@ impl Suite {
             assert!(environments[stage]["torch"].is_string(), "{stage}");
         }
         let runs = list["runs"].as_array().unwrap().clone();
-        let files = list["files"].as_array().unwrap().iter().map(File::of).collect();
+        let files = list["files"].as_array().unwrap().iter().map(File::from_json).collect();
         let device = list["device"].as_str().unwrap().to_owned();
         Self { folder: folder.to_owned(), device, runs, files }
     }
@@ -50,13 +50,13 @@ impl Suite {
         self.folder.join(&file.path)
     }
 
-    pub fn of(&self, kind: &str) -> impl Iterator<Item = &File> {
+    pub fn files_of(&self, kind: &str) -> impl Iterator<Item = &File> {
         self.files.iter().filter(move |file| file.kind == kind)
     }
 }
 
 impl File {
-    fn of(value: &Value) -> Self {
+    fn from_json(value: &Value) -> Self {
         let text = |key: &str| value[key].as_str().unwrap_or_default().to_owned();
         let file = Self {
             path: text("path"),
@@ -75,7 +75,7 @@ impl File {
     }
 }
 
-/// Every file below a folder.
+/// Lists every file below a folder.
 pub fn files_below(folder: &Path) -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
     for entry in fs::read_dir(folder).unwrap() {

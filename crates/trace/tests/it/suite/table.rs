@@ -1,6 +1,6 @@
 //! Comma-separated values with quoted fields, as Python's `csv` writes them.
 
-/// Rows of fields.
+/// Splits a text into rows, and each row into unquoted fields.
 pub fn read(text: &str) -> Vec<Vec<String>> {
     let (mut rows, mut row, mut field) = (Vec::new(), Vec::new(), String::new());
     let (mut quoted, mut letters) = (false, text.chars().peekable());

@@ -1,4 +1,4 @@
-//! What stands before the events of a file.
+//! Writes everything that precedes the events of a file.
 
 use std::io::{self, Write};
 
@@ -9,18 +9,18 @@ use crate::format::kineto::mark;
 use crate::merge::{Merged, MergedPart};
 use crate::store::{DeviceProperties, Distributed};
 
-/// Keys that are written by themselves.
+/// Keys that are written separately.
 const OWN: [&str; 4] = ["schemaVersion", "baseTimeNanoseconds", "traceEvents", "displayTimeUnit"];
 
-/// Opens the object and its list of events.
+/// Opens the JSON object and its list of events.
 pub fn write(
     out: &mut (impl Write + ?Sized),
     merged: &Merged<'_>,
     clock: WrittenClock,
 ) -> io::Result<()> {
     let (mut keys, unit) = match merged.parts.as_slice() {
-        [part] => of_one(part),
-        parts => of_several(parts),
+        [part] => single_header(part),
+        parts => merged_header(parts),
     };
     OWN.iter().for_each(|key| drop(keys.remove(*key)));
     if let Some(cut) = mark::marks(&merged.parts) {
@@ -37,8 +37,8 @@ pub fn write(
     write!(out, "  \"traceEvents\": [")
 }
 
-/// The keys and the unit of a file with one part.
-pub(in crate::format) fn of_one(part: &MergedPart<'_>) -> (Map<String, Value>, Value) {
+/// Returns the header's keys and the display unit of a file with one part.
+pub(in crate::format) fn single_header(part: &MergedPart<'_>) -> (Map<String, Value>, Value) {
     let header = &part.trace.header;
     let mut keys = Map::new();
     if !header.devices.is_empty() {
@@ -49,13 +49,13 @@ pub(in crate::format) fn of_one(part: &MergedPart<'_>) -> (Map<String, Value>, V
         let rank = distributed.rank;
         keys.insert("distributedInfo".to_owned(), info(distributed, rank));
     }
-    // What the reader kept as it was tells more than what it understood.
+    // Entries that the reader kept unchanged are more precise than what it decoded.
     keys.extend(header.rest.iter().map(|(key, value)| (key.clone(), value.clone())));
     let unit = header.rest.get("displayTimeUnit").cloned();
     (keys, unit.unwrap_or_else(|| json!("ms")))
 }
 
-fn of_several(parts: &[MergedPart<'_>]) -> (Map<String, Value>, Value) {
+fn merged_header(parts: &[MergedPart<'_>]) -> (Map<String, Value>, Value) {
     let mut keys = Map::new();
     let devices = parts.iter().flat_map(|part| {
         part.trace.header.devices.iter().map(|device| properties(device, part.device(device.id)))
@@ -114,7 +114,7 @@ fn info(distributed: &Distributed, rank: Option<u32>) -> Value {
     info
 }
 
-/// Readers look for the rank by a pattern that wants a space after the colon.
+/// Formats JSON with a space after each colon. Some readers find the rank by such a pattern.
 fn spaced(value: &Value) -> String {
     match value {
         Value::Object(keys) => {

@@ -1,4 +1,4 @@
-//! Lines of the list of events, and the texts that many of them share.
+//! Formats the lines of the list of events, and caches the texts that many of them share.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -10,10 +10,10 @@ use crate::lanes::SliceLanes;
 use crate::merge::MergedPart;
 use crate::store::{StringId, TrackKey};
 
-/// Bytes that are collected before they are handed on.
+/// Bytes to collect before a write.
 const COLLECTED: usize = 1 << 18;
 
-/// One event a line.
+/// Writes events, one per line, through a buffer.
 pub struct EventLines<'a, W: ?Sized> {
     out: &'a mut W,
     buffer: Vec<u8>,
@@ -21,12 +21,13 @@ pub struct EventLines<'a, W: ?Sized> {
 }
 
 impl<'a, W: Write + ?Sized> EventLines<'a, W> {
-    /// Lines of a list that was opened.
+    /// Continues a list whose opening bracket was already written.
     pub fn new(out: &'a mut W) -> Self {
         Self { out, buffer: Vec::with_capacity(2 * COLLECTED), is_empty: true }
     }
 
-    /// Begins an event of a phase; the caller appends the rest and closes it.
+    /// Starts an event of the given phase. The caller appends the other fields and the closing
+    /// brace.
     pub fn begin(&mut self, phase: &str) -> io::Result<&mut Vec<u8>> {
         if self.buffer.len() >= COLLECTED {
             self.out.write_all(&self.buffer)?;
@@ -47,20 +48,19 @@ impl<'a, W: Write + ?Sized> EventLines<'a, W> {
     }
 }
 
-/// A part's texts, escaped once.
+/// The escaped texts of a part. Each text is escaped once.
 pub struct EscapedTexts {
     names: Vec<u8>,
     ends: Vec<usize>,
-    /// `, "cat": "kernel"` by category; nothing for the empty one.
+    /// `, "cat": "kernel"` by category id; empty for the empty category.
     pub categories: Vec<Vec<u8>>,
     /// `, "pid": 0, "tid": 7` by track and lane.
     tracks: Vec<Vec<Vec<u8>>>,
-    /// Thread ids by track and lane.
     tids: Vec<Vec<TrackKey>>,
 }
 
 impl EscapedTexts {
-    /// The texts of a part.
+    /// Escapes all texts of a part.
     pub fn new(part: &MergedPart<'_>, lanes: &SliceLanes) -> Self {
         let mut names = Vec::new();
         let ends = part.trace.strings.iter().map(|text| {
@@ -85,25 +85,25 @@ impl EscapedTexts {
         Self { names, ends, categories, tracks, tids }
     }
 
-    /// A text in quotes.
+    /// Returns a text in quotes.
     pub fn name(&self, id: StringId) -> &[u8] {
         let at = id.0 as usize;
         let first = at.checked_sub(1).map_or(0, |before| self.ends[before]);
         &self.names[first..self.ends[at]]
     }
 
-    /// Process and thread of a track's lane.
+    /// Returns the fields of process and thread for a lane of a track.
     pub fn track(&self, track: usize, lane: u32) -> &[u8] {
         &self.tracks[track][lane as usize]
     }
 
-    /// The thread ids of a track's lanes.
+    /// Returns the thread ids of a track's lanes.
     pub fn tids(&self, track: usize) -> &[TrackKey] {
         &self.tids[track]
     }
 }
 
-/// Lanes get thread ids above those of their process.
+/// Assigns thread ids to lanes. They are larger than all ids in their process.
 fn tids(part: &MergedPart<'_>, lanes: &SliceLanes) -> Vec<Vec<TrackKey>> {
     let mut largest: BTreeMap<&TrackKey, i64> = BTreeMap::new();
     for track in &part.trace.tracks {
@@ -129,7 +129,7 @@ fn tids(part: &MergedPart<'_>, lanes: &SliceLanes) -> Vec<Vec<TrackKey>> {
     tids
 }
 
-/// `, "pid": 0, "tid": 7`
+/// Formats the fields of process and thread, as in `, "pid": 0, "tid": 7`.
 pub fn place(pid: &TrackKey, tid: &TrackKey) -> Vec<u8> {
     let mut text = Vec::new();
     for (key, id) in [(", \"pid\": ", pid), (", \"tid\": ", tid)] {
@@ -142,7 +142,7 @@ pub fn place(pid: &TrackKey, tid: &TrackKey) -> Vec<u8> {
     text
 }
 
-/// Appends a text in quotes.
+/// Appends a text in quotes, with escapes.
 pub fn push_text(out: &mut Vec<u8>, text: &str) {
     let is_plain = |byte: &u8| *byte >= b' ' && *byte != b'"' && *byte != b'\\';
     if text.as_bytes().iter().all(is_plain) {
@@ -155,18 +155,18 @@ pub fn push_text(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(escaped.as_bytes());
 }
 
-/// Appends a number, or `null` where there is none.
+/// Appends a number. JSON cannot express infinity and NaN, so they become `null`.
 pub fn push_float(out: &mut Vec<u8>, number: f64) {
     out.extend_from_slice(serde_json::Value::from(number).to_string().as_bytes());
 }
 
-/// Appends an argument's value.
+/// Appends the value of an argument as JSON.
 pub fn push_value(out: &mut Vec<u8>, value: ArgumentValue<'_>) {
     match value {
         ArgumentValue::Unsigned(value) => number::push_unsigned(out, value),
         ArgumentValue::Signed(value) => number::push_signed(out, value),
         ArgumentValue::Float(value) => push_float(out, value),
-        // The shortest decimals of single precision.
+        // `f32` prints the shortest decimals that are exact in single precision.
         ArgumentValue::Single(value) => out.extend_from_slice(value.to_string().as_bytes()),
         ArgumentValue::Text(value) => push_text(out, value),
         ArgumentValue::Three([x, y, z]) => {

@@ -1,31 +1,33 @@
-//! How a file writes its times: whole microseconds where all are, else three decimals from a base.
+//! Chooses how a file writes times: as whole microseconds if all parts use them, else with three
+//! decimals relative to a base time.
 
 use crate::format::kineto::number;
 use crate::merge::{Merged, MergedPart};
 
 const SECOND: i64 = 1_000_000_000;
 
-/// How times are written.
+/// The time format of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WrittenClock {
-    /// What times count from, unix nanoseconds.
+    /// Subtracted from all times, in Unix nanoseconds.
     pub base_ns: i64,
-    /// The first time of the file, if it has any.
+    /// First time in the file, if it has any.
     pub first: Option<i64>,
     unit: TimeUnit,
 }
 
+/// The notation of times in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TimeUnit {
-    /// Microseconds without decimals, as until 2023.
+    /// Microseconds without decimals, as written until 2023.
     Whole,
-    /// Microseconds with three decimals.
     Decimals,
 }
 
 impl WrittenClock {
-    /// Whole microseconds if all parts have them, from 1970. Else the base the parts share; else,
-    /// so that readers which take times for floats keep every digit, the second of the first time.
+    /// Chooses the format. If all parts have whole microseconds, times count from 1970. Else times
+    /// count from the parts' common base. Without a common base they count from the full second
+    /// before the first time, so that readers that store times as floats lose no digits.
     pub fn new(merged: &Merged<'_>) -> Self {
         let first = merged.first_time();
         let mut is_whole = true;
@@ -46,12 +48,12 @@ impl WrittenClock {
         Self { base_ns, first, unit }
     }
 
-    /// Appends an absolute time.
+    /// Appends an absolute time, converted to the file's clock.
     pub fn push_time(self, out: &mut Vec<u8>, time: i64) {
         self.push_duration(out, time.wrapping_sub(self.base_ns));
     }
 
-    /// Appends a duration.
+    /// Appends a duration in the file's unit.
     pub fn push_duration(self, out: &mut Vec<u8>, duration: i64) {
         match self.unit {
             TimeUnit::Whole => number::push_signed(out, duration / 1000),

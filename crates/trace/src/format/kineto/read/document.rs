@@ -1,5 +1,5 @@
-//! The whole text from first byte to last: header, events, header again; and what a premature end
-//! means.
+//! Tracks the position in the whole document: header, events, rest of the header. Decides what a
+//! premature end means.
 
 use std::collections::BTreeMap;
 
@@ -15,22 +15,23 @@ use super::scan::{self, Stop};
 use super::text;
 use crate::store::{CutRecording, Ending, Loss, TraceHeader};
 
-/// How often a text that ends inside an event is searched for events behind that one's start.
+/// If the text ends inside an event, it is searched for further events inside that one at most this
+/// often.
 const ATTEMPTS: usize = 16;
 const EVENTS: &[u8] = b"\"traceEvents\"";
 /// The key that every event has.
 const PHASE: &[u8] = b"\"ph\"";
-/// Bytes behind that key within which its list begins.
+/// Limit of the bytes between that key and its opening bracket.
 const NEAR: usize = 16;
 
-/// The text is no trace.
+/// The text is not a Kineto trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotKineto {
-    /// What was got instead.
+    /// The actual content of the text.
     pub reason: String,
 }
 
-/// How far the text has been read.
+/// The state of reading a document from first byte to last.
 #[derive(Debug)]
 pub struct Document {
     mode: Mode,
@@ -40,22 +41,23 @@ pub struct Document {
     entries: BTreeMap<String, Value>,
     refused: Option<String>,
     cut: Option<CutRecording>,
-    /// What follows the end of the document.
+    /// Text after the end of the document.
     behind: TextBehind,
 }
 
-/// Text behind the end of the document: a second document, as a rule.
+/// Text after the end of the document. Usually it is a second document.
 #[derive(Debug, Default)]
 struct TextBehind {
-    /// First byte that is neither blank nor zero, and the byte behind the last one.
+    /// Offsets of the first byte that is neither blank nor zero, and of the end of the last such
+    /// byte.
     span: Option<(u64, u64)>,
-    /// Keys `"ph"`, one for each event.
+    /// Number of `"ph"` keys, one per event.
     events: u64,
 }
 
 impl TextBehind {
-    /// Looks through text; a key that starts in its last bytes is left for the next call, unless
-    /// the text is `is_last`. Gives the place from which to go on.
+    /// Scans more text. A key that starts in the last bytes is left for the next call, unless the
+    /// text `is_last`. Returns the position at which to continue.
     fn advance(&mut self, stretch: TextStretch<'_>, at: usize, is_last: bool) -> usize {
         let text = &stretch.text[at..];
         let kept = if is_last { 0 } else { text.len().min(PHASE.len() - 1) };
@@ -74,20 +76,21 @@ impl TextBehind {
     }
 }
 
+/// The position of a document reader relative to the events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     /// Before the first bracket.
     Start,
-    /// In the object around the events, before or behind them.
+    /// Inside the object around the events, before or after them.
     Header,
-    /// Behind something broken in the header, looking for the events.
+    /// After a broken place in the header, searching for the events.
     HeaderLost,
-    /// In the list of events.
+    /// Inside the list of events.
     Events(ListState),
     Done,
 }
 
-/// What is around the events.
+/// The bracket that encloses the events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Around {
     Object,
@@ -95,7 +98,7 @@ enum Around {
 }
 
 impl Document {
-    /// Before the first byte.
+    /// Starts before the first byte.
     pub fn new() -> Self {
         Self {
             mode: Mode::Start,
@@ -108,12 +111,12 @@ impl Document {
         }
     }
 
-    /// Whether the next byte is one between two events.
+    /// Whether the next byte is between two events.
     pub fn is_between_events(&self) -> bool {
         self.mode == Mode::Events(ListState::Between)
     }
 
-    /// Notes that others read events up to where they are in this state.
+    /// Notes that another reader has processed the events up to this state.
     pub fn move_to(&mut self, state: ListState) {
         debug_assert!(self.is_between_events(), "only events can be read by others");
         self.mode = self.behind(state);
@@ -127,11 +130,13 @@ impl Document {
         }
     }
 
-    /// Reads on; gives the place from which it goes on with more text behind.
+    /// Reads more text. Returns the position at which reading must continue once more text is
+    /// available.
     pub fn advance(
         &mut self,
         stretch: TextStretch<'_>,
-        (scanner, sink): (&mut Scanner, &mut EventSink<'_>),
+        scanner: &mut Scanner,
+        sink: &mut EventSink<'_>,
     ) -> usize {
         let text = stretch.text;
         let mut at = 0;
@@ -141,7 +146,7 @@ impl Document {
                 Mode::Header => self.member(stretch, at, sink.part),
                 Mode::HeaderLost => self.seek_events(text, at),
                 Mode::Events(state) => {
-                    let (end, state) = events::read(stretch, at, state, (scanner, sink));
+                    let (end, state) = events::read(stretch, at, state, scanner, sink);
                     self.mode = self.behind(state);
                     if state != ListState::Ended {
                         return end;
@@ -158,7 +163,7 @@ impl Document {
         }
     }
 
-    /// The first bracket. `Err`: where to go on with more text.
+    /// Reads the first bracket. `Err` is the position at which to continue with more text.
     fn start(&mut self, text: &[u8]) -> Result<usize, usize> {
         if text.len() < 3 && b"\xef\xbb\xbf".starts_with(text) {
             return Err(0);
@@ -231,15 +236,15 @@ impl Document {
         }
     }
 
-    /// Behind something broken in the header. If the events were before it, the end of their list
-    /// may have been none.
+    /// Continues after a broken place in the header. If it came after the events, the end of their
+    /// list may have been misread.
     fn astray(&self) -> Mode {
         if self.listed { Mode::Events(ListState::Lost) } else { Mode::HeaderLost }
     }
 
-    /// Behind a broken header, the bracket of the list of events: what stands between the key and
-    /// the bracket may be broken too. Never goes back to [`Mode::Header`], which may have broken at
-    /// this key.
+    /// After a broken header, finds the opening bracket of the list of events. The text between the
+    /// key and the bracket may be broken too. Never returns to [`Mode::Header`], whose reading may
+    /// have failed at this very key.
     fn seek_events(&mut self, text: &[u8], at: usize) -> Result<usize, usize> {
         let Some(found) = memchr::memmem::find(&text[at..], EVENTS) else {
             return Err(text.len().saturating_sub(EVENTS.len()).max(at));
@@ -256,15 +261,17 @@ impl Document {
         }
     }
 
-    /// Takes what is left at the end of the text; `failure` is why it ended, if not by itself.
+    /// Processes the rest at the end of the text. `failure` is the reason for the end if it was
+    /// premature.
     pub fn finish(
         &mut self,
         mut rest: TextStretch<'_>,
         failure: Option<&str>,
-        (scanner, sink): (&mut Scanner, &mut EventSink<'_>),
+        scanner: &mut Scanner,
+        sink: &mut EventSink<'_>,
     ) {
         for _ in 0..ATTEMPTS {
-            let Some(next) = self.salvage(rest, (scanner, sink)) else { break };
+            let Some(next) = self.salvage(rest, scanner, sink) else { break };
             rest = next;
         }
         if self.mode == Mode::Done {
@@ -274,7 +281,7 @@ impl Document {
         self.count_text_behind(sink);
         let complete = match self.mode {
             Mode::Done => true,
-            // Chrome lets the closing bracket of a bare list be missing.
+            // Chrome allows a bare list to omit its closing bracket.
             Mode::Events(ListState::Between) => {
                 self.around == Around::Nothing && rest.text.is_empty()
             }
@@ -329,13 +336,13 @@ impl Document {
         });
     }
 
-    /// How the events ended, if not with the end of their list and of the text.
+    /// Classifies the end of the events. `None` if both list and text ended regularly.
     fn ending(&self, rest: &[u8], failure: Option<&str>) -> Option<Ending> {
         match self.mode {
             Mode::Done => failure.map(|_| Ending::BehindEvents),
             Mode::Header => Some(Ending::BehindEvents),
             Mode::Events(ListState::Lost) if ends_all(rest) => None,
-            // Chrome lets the closing bracket of a bare list be missing.
+            // Chrome allows a bare list to omit its closing bracket.
             Mode::Events(ListState::Between)
                 if self.around == Around::Nothing && rest.is_empty() && failure.is_none() =>
             {
@@ -345,22 +352,23 @@ impl Document {
         }
     }
 
-    /// How the recording ended early.
+    /// Returns how the recording was cut, if it was.
     pub fn take_cut(&mut self) -> Option<CutRecording> {
         self.cut.take()
     }
 
-    /// Looks for events behind the start of one that never ended; `None` if there are none.
+    /// Searches for events inside one that never ended; `None` if there are none.
     fn salvage<'a>(
         &mut self,
         rest: TextStretch<'a>,
-        (scanner, sink): (&mut Scanner, &mut EventSink<'_>),
+        scanner: &mut Scanner,
+        sink: &mut EventSink<'_>,
     ) -> Option<TextStretch<'a>> {
         let Mode::Events(_) = self.mode else { return None };
         let Find::Event(start) = events::find(rest.text, 1) else { return None };
         let found = sink.part.event_count();
         let later = behind(rest, start);
-        let (mut end, state) = events::read(later, 0, ListState::Lost, (scanner, sink));
+        let (mut end, state) = events::read(later, 0, ListState::Lost, scanner, sink);
         if sink.part.event_count() == found {
             return None;
         }
@@ -368,12 +376,12 @@ impl Document {
         sink.part.losses.skip_bytes(start as u64);
         self.mode = self.behind(state);
         if state == ListState::Ended {
-            end += self.advance(behind(later, end), (scanner, sink));
+            end += self.advance(behind(later, end), scanner, sink);
         }
         Some(behind(later, end))
     }
 
-    /// The header, or why the text is no trace.
+    /// Returns the header, or the reason why the text is not a trace.
     pub fn into_header(self, part: &mut TextPart, holds: Holds) -> Result<TraceHeader, NotKineto> {
         if let Some(reason) = self.refused {
             return Err(NotKineto { reason });
@@ -385,7 +393,7 @@ impl Document {
     }
 }
 
-/// A JSON value in words.
+/// Names the type of a JSON value, for messages.
 fn described(value: &Value) -> String {
     match value {
         Value::Null => "null".to_owned(),
@@ -400,7 +408,7 @@ fn described(value: &Value) -> String {
     }
 }
 
-/// Whether only the end of the list, and of the object around it, is left.
+/// Whether only the closing brackets of the list and its object remain.
 fn ends_all(text: &[u8]) -> bool {
     let closing: Vec<u8> = text.iter().copied().filter(|byte| !scan::is_blank(*byte)).collect();
     closing == b"}]}"

@@ -1,63 +1,62 @@
-//! The parts we keep of one event: positions in its text, and values. Knows no JSON.
+//! The fields that are kept of one event: ranges of its text, and numbers.
 
 use super::key::{ARGUMENTS, Argument};
 
-/// The content of a string: a range of the text.
+/// The content of a string, as a range of the text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TextRange {
-    /// Behind the opening quote.
+    /// Position after the opening quote.
     pub start: usize,
     pub end: usize,
-    /// Printable ASCII without escapes: the content is the text.
+    /// Whether the content is printable ASCII without escapes and needs no decoding.
     pub plain: bool,
 }
 
 impl TextRange {
-    /// Its bytes.
+    /// Returns the bytes of the range.
     #[inline(always)]
     pub fn slice(self, text: &[u8]) -> &[u8] {
         &text[self.start..self.end]
     }
 }
 
-/// A process, a thread, or the id of a flow.
+/// A process id, a thread id, or the id of a flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Id {
-    /// No such key, or no value with a meaning.
+    /// The key is absent or its value has no meaning.
     #[default]
     Missing,
     Number(i64),
     Text(TextRange),
-    /// A number beyond an `i64`, or no integer.
+    /// A number that does not fit an `i64`, or any other value.
     Other(TextRange),
 }
 
-/// A time.
+/// A time or a duration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Time {
     #[default]
     Missing,
-    /// No number, or one that does not fit.
+    /// Not a number, or out of range.
     Bad,
-    /// Nanoseconds.
     Nanos(i64),
 }
 
-/// The value of an argument that should be an integer.
+/// The value of an argument that is expected to be an integer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Integer {
     Unsigned(u64),
-    /// Below 0, by its magnitude.
+    /// A negative number, stored as its magnitude.
     Negative(u64),
-    /// None: null, or the text of an address.
+    /// Null, or the text of an address.
     Missing,
     Bad,
 }
 
-/// What we keep of one event.
+/// All values that are kept of one event. One instance is reused for all events of a worker.
 #[derive(Clone, Debug)]
 pub struct KeptEvent {
-    /// `ph`; `None` if it has none.
+    /// `ph`; `None` if the event has none.
     pub phase: Option<TextRange>,
     pub category: TextRange,
     pub name: TextRange,
@@ -66,17 +65,17 @@ pub struct KeptEvent {
     pub time: Time,
     pub duration: Time,
     pub id: Id,
-    /// Where the arguments start, behind their bracket; 0 if there are none.
+    /// Start of the arguments, after their bracket; 0 if there are none.
     pub arguments: usize,
-    /// Strings whose end had to be guessed.
+    /// Number of strings whose end was guessed.
     pub repaired: u32,
-    /// A bit per argument whose key is there.
+    /// One bit per argument that is present.
     seen: u64,
-    /// A bit per argument that is an integer.
+    /// One bit per argument that is an integer.
     integer: u64,
-    /// A bit per integer that is negative.
+    /// One bit per argument that is a negative integer.
     negative: u64,
-    /// A bit per argument that should be an integer and is another value.
+    /// One bit per argument that should be an integer and is not.
     bad: u64,
     magnitude: [u64; ARGUMENTS],
     content: [TextRange; ARGUMENTS],
@@ -85,7 +84,7 @@ pub struct KeptEvent {
 }
 
 impl KeptEvent {
-    /// Nothing yet.
+    /// Creates an event without any values.
     pub fn new() -> Self {
         Self {
             phase: None,
@@ -109,7 +108,7 @@ impl KeptEvent {
         }
     }
 
-    /// As new.
+    /// Resets all values for the next event.
     pub fn clear(&mut self) {
         self.phase = None;
         self.category = TextRange::default();
@@ -120,14 +119,14 @@ impl KeptEvent {
         self.clear_arguments(0);
     }
 
-    /// Without arguments; those that follow start at `start`.
+    /// Removes all arguments. The arguments read next start at `start`.
     pub fn clear_arguments(&mut self, start: usize) {
         self.arguments = start;
         (self.seen, self.integer, self.negative, self.bad) = (0, 0, 0, 0);
         self.unfinished = false;
     }
 
-    /// Notes that an argument is there, whatever its value.
+    /// Marks an argument as present, whatever its value.
     #[inline(always)]
     pub fn note(&mut self, argument: Argument) {
         self.seen |= bit(argument);
@@ -155,7 +154,7 @@ impl KeptEvent {
         }
     }
 
-    /// Sets `grid` or `block`; a size that is `None` should have been one.
+    /// Sets `grid` or `block`. A size of `None` was not an integer.
     #[inline(always)]
     pub fn set_triple(&mut self, argument: Argument, triple: [Option<u32>; 3]) {
         self.triples[triple_index(argument)] = triple.map(Option::unwrap_or_default);
@@ -165,32 +164,32 @@ impl KeptEvent {
         }
     }
 
-    /// Where the content of an argument goes, and the count of repaired strings.
+    /// Returns the destination of an argument's content, and the counter of repaired strings.
     #[inline(always)]
     pub fn content_mut(&mut self, argument: Argument) -> (&mut TextRange, &mut u32) {
         (&mut self.content[argument as usize], &mut self.repaired)
     }
 
-    /// Whether any of the arguments of a mask is there.
+    /// Whether any argument in the mask is present.
     #[inline(always)]
     pub fn has_any(&self, mask: u64) -> bool {
         self.seen & mask != 0
     }
 
-    /// Whether an argument is there, whatever its value.
+    /// Whether an argument is present, whatever its value.
     #[inline(always)]
     pub fn has(&self, argument: Argument) -> bool {
         self.has_any(bit(argument))
     }
 
-    /// An argument that is an integer of 0 or more.
+    /// Returns an argument if it is a non-negative integer.
     #[inline(always)]
     pub fn unsigned(&self, argument: Argument) -> Option<u64> {
         let there = self.integer & !self.negative & bit(argument) != 0;
         there.then(|| self.magnitude[argument as usize])
     }
 
-    /// An argument that is an integer.
+    /// Returns an argument if it is an integer.
     #[inline(always)]
     pub fn signed(&self, argument: Argument) -> Option<i64> {
         if self.integer & bit(argument) == 0 {
@@ -203,24 +202,24 @@ impl KeptEvent {
         }
     }
 
-    /// The content of an argument that is a text, or of a number kept as it stands.
+    /// Returns the content of an argument that is a text, or of a number that is kept as text.
     #[inline(always)]
     pub fn content(&self, argument: Argument) -> TextRange {
         if self.has(argument) { self.content[argument as usize] } else { TextRange::default() }
     }
 
-    /// `grid` or `block`; zeros where there is none.
+    /// Returns `grid` or `block`; zeros if absent.
     pub fn triple(&self, argument: Argument) -> [u32; 3] {
         if self.has(argument) { self.triples[triple_index(argument)] } else { [0; 3] }
     }
 
-    /// Whether any argument of the mask should be an integer and is not.
+    /// Counts the arguments in the mask that should be integers and are not.
     pub fn bad_integers(&self, mask: u64) -> u32 {
         (self.bad & mask).count_ones()
     }
 }
 
-/// The bit of an argument.
+/// Returns the bit of an argument in a mask.
 #[inline(always)]
 pub const fn bit(argument: Argument) -> u64 {
     1 << argument as u32

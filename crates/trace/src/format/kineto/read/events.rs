@@ -1,4 +1,4 @@
-//! Reads the list of events one by one, and skips broken ones.
+//! Reads the list of events one by one and skips broken events.
 
 use super::event::KeptEvent;
 use super::key;
@@ -9,17 +9,17 @@ use super::row::{self, EventSink, EventSource};
 use super::scan::{self, Scanned, Stop};
 use crate::store::Loss;
 
-/// Where in the list of events.
+/// The position relative to the list of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListState {
     Between,
-    /// Behind something broken, looking for an event.
+    /// After a broken place, searching for the next event.
     Lost,
-    /// Behind the list's closing bracket.
+    /// After the list's closing bracket.
     Ended,
 }
 
-/// What the scanner keeps between events; changes only its speed.
+/// Caches of the event parser. They affect only its speed.
 #[derive(Debug)]
 pub struct Scanner {
     layout: ValueLayout,
@@ -27,27 +27,28 @@ pub struct Scanner {
 }
 
 impl Scanner {
-    /// Before the first event.
+    /// Starts before the first event.
     pub fn new() -> Self {
         Self { layout: ValueLayout::new(), event: KeptEvent::new() }
     }
 }
 
-/// A stretch of the file's text.
+/// A piece of the file's text with its offset.
 #[derive(Clone, Copy)]
 pub struct TextStretch<'a> {
     pub text: &'a [u8],
-    /// Byte of the file at which it starts.
+    /// Offset of the text in the file.
     pub offset: u64,
 }
 
-/// Reads events until the text or the list ends; gives the place from which to go on with more
-/// text.
+/// Reads events until the text or the list ends. Returns the position at which reading must
+/// continue once more text is available.
 pub fn read(
     stretch: TextStretch<'_>,
     mut at: usize,
     mut state: ListState,
-    (scanner, sink): (&mut Scanner, &mut EventSink<'_>),
+    scanner: &mut Scanner,
+    sink: &mut EventSink<'_>,
 ) -> (usize, ListState) {
     let text = stretch.text;
     loop {
@@ -67,13 +68,13 @@ pub fn read(
                 Some(b'{') => {}
                 Some(b']') => return (at + 1, ListState::Ended),
                 Some(_) => {
-                    lose_event(sink, stretch, (at, at));
+                    lose_event(sink, stretch, at, at);
                     state = ListState::Lost;
                     continue;
                 }
             }
         }
-        match one(stretch, at, (scanner, sink)) {
+        match one(stretch, at, scanner) {
             Ok(end) => {
                 let source =
                     EventSource { text, event: &scanner.event, offset: stretch.offset + at as u64 };
@@ -88,7 +89,7 @@ pub fn read(
             }
             Err(Stop::Short) => return (at, state),
             Err(Stop::Broken(place)) => {
-                lose_event(sink, stretch, (at, place));
+                lose_event(sink, stretch, at, place);
                 let next = place.max(at + 1);
                 sink.part.losses.skip_bytes((next - at) as u64);
                 at = next;
@@ -107,15 +108,11 @@ fn skip_between(text: &[u8], mut at: usize) -> usize {
 }
 
 #[inline(always)]
-fn one(
-    stretch: TextStretch<'_>,
-    at: usize,
-    (scanner, _): (&mut Scanner, &mut EventSink<'_>),
-) -> Scanned<usize> {
+fn one(stretch: TextStretch<'_>, at: usize, scanner: &mut Scanner) -> Scanned<usize> {
     let Scanner { layout, event } = scanner;
-    match parse::event(stretch.text, at + 1, (layout, event), ParseRule::Strict) {
+    match parse::event(stretch.text, at + 1, layout, event, ParseRule::Strict) {
         Err(Stop::Broken(strict)) => {
-            match parse::event(stretch.text, at + 1, (layout, event), ParseRule::Lenient) {
+            match parse::event(stretch.text, at + 1, layout, event, ParseRule::Lenient) {
                 Err(Stop::Broken(lenient)) => Err(Stop::Broken(strict.min(lenient))),
                 Ok(end) => {
                     event.repaired = event.repaired.max(1);
@@ -128,8 +125,8 @@ fn one(
     }
 }
 
-fn lose_event(sink: &mut EventSink<'_>, stretch: TextStretch<'_>, (at, place): (usize, usize)) {
-    // Only what was looked at: how much text is there depends on the blocks.
+fn lose_event(sink: &mut EventSink<'_>, stretch: TextStretch<'_>, at: usize, place: usize) {
+    // The message shows only the examined text. The amount of text after it depends on block sizes.
     let seen = &stretch.text[at..=place];
     sink.lose(Loss::BrokenEvent, stretch.offset + at as u64, || {
         let last = String::from_utf8_lossy(&seen[seen.len().saturating_sub(40)..]);
@@ -137,20 +134,20 @@ fn lose_event(sink: &mut EventSink<'_>, stretch: TextStretch<'_>, (at, place): (
     });
 }
 
-/// What a search behind something broken finds.
+/// Result of the search after a broken place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Find {
-    /// The opening bracket of what may be an event.
+    /// Opening bracket of what may be an event.
     Event(usize),
-    /// The place behind the list's closing bracket.
+    /// Position after the list's closing bracket.
     End(usize),
-    /// Neither; the place from which to go on.
+    /// Neither was found. Holds the position at which to continue.
     Nothing(usize),
 }
 
-/// Looks for the next event: an object whose first key is one of an event's; or for the list's end:
-/// its bracket behind an object's, followed by a key of the header or by nothing but the end of the
-/// object around it, which only the end of the text can tell.
+/// Searches for the next event or the end of the list. An event is an object whose first key
+/// belongs to events. The end is a bracket after an object that is followed by a key of the header,
+/// or by the end of the enclosing object. The latter can be decided only at the end of the text.
 pub fn find(text: &[u8], mut at: usize) -> Find {
     loop {
         let found = text.get(at..).and_then(|rest| memchr::memchr2(b'{', b'}', rest));
@@ -167,7 +164,7 @@ pub fn find(text: &[u8], mut at: usize) -> Find {
 
 fn starts_event(text: &[u8], at: usize) -> Scanned<Option<Find>> {
     let (first, quote) = scan::after_blank(text, at + 1)?;
-    let known = first == b'"' && lenient::key_at(text, quote)?.is_some_and(key::is_of_event);
+    let known = first == b'"' && lenient::key_at(text, quote)?.is_some_and(key::is_event_key);
     Ok(known.then_some(Find::Event(at)))
 }
 
@@ -179,7 +176,7 @@ fn ends_list(text: &[u8], at: usize) -> Scanned<Option<Find>> {
     let ends = match scan::after_blank(text, at + 1)? {
         (b'}', end) => scan::after_blank(text, end + 1).map(|_| false)?,
         (b',', comma) => match scan::after_blank(text, comma + 1)? {
-            (b'"', quote) => lenient::key_at(text, quote)?.is_some_and(key::is_of_header),
+            (b'"', quote) => lenient::key_at(text, quote)?.is_some_and(key::is_header_key),
             _ => false,
         },
         _ => false,

@@ -1,4 +1,5 @@
-//! Everything outside the list of events: devices, ranks, base time, and the rest as it stands.
+//! Decodes everything outside the list of events: devices, ranks, base time. Unknown entries are
+//! kept unchanged.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +9,7 @@ use super::part::TextPart;
 use super::row;
 use crate::store::{DeviceProperties, Distributed, Loss, Losses, ProcessGroup, TraceHeader};
 
-/// Reads the value of one key; a value that is no JSON is kept as text.
+/// Reads the value of one key. An invalid JSON value is kept as text.
 pub fn value(text: &[u8], offset: u64, part: &mut TextPart) -> Value {
     serde_json::from_slice(text).unwrap_or_else(|error| {
         let what = || format!("byte {offset}: expected a JSON value, got {error}");
@@ -17,7 +18,7 @@ pub fn value(text: &[u8], offset: u64, part: &mut TextPart) -> Value {
     })
 }
 
-/// The header from its keys and values. What has another form than expected stays as it is.
+/// Builds the header from its keys and values. Entries of an unexpected type stay in the rest.
 pub(in crate::format) fn from_entries(
     mut rest: BTreeMap<String, Value>,
     losses: &mut Losses,
@@ -63,7 +64,7 @@ fn text(value: &Value, key: &str) -> String {
     value[key].as_str().unwrap_or_default().to_owned()
 }
 
-/// A count; a text of one counts too.
+/// Reads a count, which may also be written as a text.
 fn count(value: &Value) -> Option<u64> {
     value.as_u64().or_else(|| value.as_str()?.trim().parse().ok())
 }
@@ -104,7 +105,8 @@ fn group(value: &Value) -> ProcessGroup {
     }
 }
 
-/// Members of a group: an array, or its text as the on-demand path of the profiler writes it.
+/// Reads the members of a group. They are an array, or its text if the profiler was started on
+/// demand.
 fn ranks(value: &Value) -> Vec<u32> {
     match value {
         Value::Array(ranks) => ranks.iter().filter_map(small).collect(),

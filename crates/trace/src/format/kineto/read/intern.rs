@@ -1,12 +1,13 @@
-//! Numbers for byte strings, in order of first appearance; for lookup in the hot loop.
+//! Interns byte strings for the hot loop: numbers them in order of first appearance.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// A map with a hash that is fast on short keys. Never iterated.
+/// A map with a hash function that is fast on short keys. Its order is arbitrary, so it is never
+/// iterated.
 pub type FastMap<K, V> = HashMap<K, V, BuildHasherDefault<Fold>>;
 
-/// Folds sixteen bytes at a time by multiplication.
+/// A hash function that folds sixteen bytes at a time by multiplication.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fold(u64);
 
@@ -61,35 +62,33 @@ impl Hasher for Fold {
     }
 }
 
-/// Numbers for what is hashable, in order of first appearance, and who used which since when.
+/// Numbers keys in order of first appearance. Also tracks which part uses which number.
 #[derive(Debug)]
 pub struct Numbers<K> {
     index: FastMap<K, u32>,
-    /// The number of the part that used it last, by number.
+    /// For each number, the last part that used it.
     used: Vec<u32>,
 }
 
-/// Who uses a number: counts up, one per part.
+/// A part that uses numbers. Counts up by one per part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct User(pub u32);
 
-/// A number, and whether it is new.
+/// The number of a key, and whether the part uses it for the first time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InternedNumber {
-    /// Used by this user before.
     Again(u32),
-    /// The user's first use.
     First(u32),
     New(u32),
 }
 
 impl<K: std::hash::Hash + Eq> Numbers<K> {
-    /// None yet.
+    /// Starts without any keys.
     pub fn new() -> Self {
         Self { index: FastMap::default(), used: Vec::new() }
     }
 
-    /// The number of a key, if there is one.
+    /// Looks up the number of a key, and notes its use.
     #[inline(always)]
     pub fn find<Q>(&mut self, key: &Q, user: User) -> Option<InternedNumber>
     where
@@ -99,7 +98,7 @@ impl<K: std::hash::Hash + Eq> Numbers<K> {
         self.index.get(key).copied().map(|number| self.touch(number, user))
     }
 
-    /// Notes that a known number is used.
+    /// Notes the use of a known number.
     #[inline(always)]
     pub fn touch(&mut self, number: u32, user: User) -> InternedNumber {
         let used = &mut self.used[number as usize];
@@ -110,7 +109,7 @@ impl<K: std::hash::Hash + Eq> Numbers<K> {
         InternedNumber::First(number)
     }
 
-    /// Numbers a new key.
+    /// Assigns the next number to a new key.
     pub fn add(&mut self, key: K, user: User) -> InternedNumber {
         let number = self.used.len() as u32;
         self.index.insert(key, number);

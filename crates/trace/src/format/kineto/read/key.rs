@@ -1,6 +1,6 @@
-//! The keys of events that we keep, and of their arguments. All others are skipped.
+//! The keys of events and of their arguments that are kept. All other keys are skipped.
 
-/// What a key of an event, or of its arguments, makes the scanner do.
+/// The action of the scanner after a key of an event or of its arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyStep {
     Phase,
@@ -13,17 +13,16 @@ pub enum KeyStep {
     /// `id` of a flow.
     Id,
     Arguments,
-    /// One of the arguments we keep.
     Keep(Argument),
     Skip,
-    /// `args` that are no object: skipped, and never predicted, because the same text stands before
-    /// those that are.
+    /// `args` that are not an object. They are skipped, and the layout does not learn them, because
+    /// the same text precedes regular arguments.
     SkipOnce,
-    /// The closing bracket of the arguments, or of the event.
+    /// Closing bracket of the arguments or of the event.
     End,
 }
 
-/// The arguments we keep.
+/// The arguments of events that are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Argument {
@@ -76,24 +75,24 @@ pub enum Argument {
     Labels,
 }
 
-/// How many arguments there are.
+/// Number of arguments that are kept.
 pub const ARGUMENTS: usize = Argument::Labels as usize + 1;
 
-/// The form of an argument's value.
+/// The expected type of an argument's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueForm {
-    /// An integer, or a text of one.
+    /// An integer, or a text that contains one.
     Integer,
-    /// A number, or a text of one.
+    /// A number, or a text that contains one.
     Float,
     Triple,
     Text,
-    /// `true` or `false`; or any value, if only its being there matters.
+    /// `true` or `false`, or any value of an argument whose presence is enough.
     Flag,
 }
 
 impl Argument {
-    /// The form its value should have.
+    /// Returns the expected type of the value.
     #[inline(always)]
     pub fn form(self) -> ValueForm {
         match self {
@@ -108,8 +107,8 @@ impl Argument {
     }
 }
 
-/// What a key of an event means.
-pub fn of_event(key: &[u8]) -> KeyStep {
+/// Maps a key of an event to the scanner's action.
+pub fn event_step(key: &[u8]) -> KeyStep {
     match key {
         b"ph" => KeyStep::Phase,
         b"cat" => KeyStep::Category,
@@ -124,13 +123,13 @@ pub fn of_event(key: &[u8]) -> KeyStep {
     }
 }
 
-/// Whether a key belongs to events: those we keep, and the rest of the Chrome format.
-pub fn is_of_event(key: &[u8]) -> bool {
-    of_event(key) != KeyStep::Skip || matches!(key, b"bp" | b"s" | b"tts" | b"tdur" | b"cname")
+/// Whether a key belongs to events, either kept by us or otherwise known from the Chrome format.
+pub fn is_event_key(key: &[u8]) -> bool {
+    event_step(key) != KeyStep::Skip || matches!(key, b"bp" | b"s" | b"tts" | b"tdur" | b"cname")
 }
 
-/// Whether a key stands beside the list of events, as Kineto or the Chrome format have it.
-pub fn is_of_header(key: &[u8]) -> bool {
+/// Whether Kineto or the Chrome format have this key beside the list of events.
+pub fn is_header_key(key: &[u8]) -> bool {
     matches!(
         key,
         b"schemaVersion"
@@ -156,8 +155,8 @@ pub fn is_of_header(key: &[u8]) -> bool {
     )
 }
 
-/// The meaning of an argument's key.
-pub fn of_arguments(key: &[u8]) -> KeyStep {
+/// Maps a key of the arguments to the scanner's action.
+pub fn argument_step(key: &[u8]) -> KeyStep {
     let argument = match key {
         b"correlation" => Argument::Correlation,
         b"External id" => Argument::ExternalId,

@@ -1,18 +1,18 @@
-//! Sixteen bytes at a time: which of them are quotes, brackets and the like.
+//! Classifies sixteen bytes at a time: quotes, brackets and the like.
 //!
-//! SSE2 where it is the machine's least, plain loops elsewhere; both give the same bits. Knows no
-//! JSON.
+//! Uses SSE2 where every machine of the target has it, and plain loops elsewhere. Both return the
+//! same bits.
 
-/// Bytes of a lane.
+/// Bytes that are classified together.
 pub const WIDTH: usize = 16;
 
-/// Quotes and backslashes.
+/// Marks quotes and backslashes.
 #[inline(always)]
 pub fn quotes(bytes: &[u8; WIDTH]) -> u32 {
     vector::quotes(bytes)
 }
 
-/// Quotes, backslashes, control characters and bytes beyond ASCII.
+/// Marks quotes, backslashes, control characters and non-ASCII bytes.
 #[inline(always)]
 pub fn marks(bytes: &[u8; WIDTH]) -> u32 {
     vector::marks(bytes)
@@ -25,7 +25,7 @@ pub fn same_start(left: &[u8; 32], right: &[u8; 32], length: u32) -> bool {
     vector::equal(left, right) & wanted == wanted
 }
 
-/// Positions of marks in 64 bytes, a bit each.
+/// Positions of structural characters in 64 bytes, one bit each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MarkBits {
     pub quote: u64,
@@ -34,11 +34,11 @@ pub struct MarkBits {
     pub open: u64,
     /// `]`.
     pub close: u64,
-    /// Blanks and what numbers are made of: up to 0x20, `+` to `:`.
+    /// Blanks and the characters of numbers: up to 0x20, and `+` to `:`.
     pub plain: u64,
 }
 
-/// Finds the places of structure in 64 bytes.
+/// Finds the structural characters in 64 bytes.
 #[inline(always)]
 pub fn places(bytes: &[u8; 64]) -> MarkBits {
     let mut all = MarkBits::default();
@@ -54,7 +54,7 @@ pub fn places(bytes: &[u8; 64]) -> MarkBits {
     all
 }
 
-/// Bit i is the parity of bits 0 to i.
+/// Computes prefix parities: bit i of the result is the parity of bits 0 to i.
 #[inline(always)]
 pub fn parity(mut bits: u64) -> u64 {
     for shift in [1, 2, 4, 8, 16, 32] {
@@ -101,7 +101,7 @@ mod vector {
     #[inline(always)]
     pub fn marks(bytes: &[u8; WIDTH]) -> u32 {
         let lane = load(bytes);
-        // As signed bytes, control characters and everything beyond ASCII are less than a blank.
+        // As signed bytes, control characters and non-ASCII bytes are less than a blank.
         let odd = cmp_lt_mask_i8_m128i(lane, set_splat_i8_m128i(0x20));
         bits(bitor_m128i(odd, bitor_m128i(is(lane, b'"'), is(lane, b'\\'))))
     }
@@ -152,13 +152,13 @@ mod portable {
     }
 
     pub fn places(bytes: &[u8; WIDTH]) -> MarkBits {
-        let of = |is: fn(u8) -> bool| u64::from(bits(bytes, is));
+        let mask = |is: fn(u8) -> bool| u64::from(bits(bytes, is));
         MarkBits {
-            quote: of(|byte| byte == b'"'),
-            backslash: of(|byte| byte == b'\\'),
-            open: of(|byte| byte == b'['),
-            close: of(|byte| byte == b']'),
-            plain: of(|byte| matches!(byte, 0..=b' ' | b'+'..=b':')),
+            quote: mask(|byte| byte == b'"'),
+            backslash: mask(|byte| byte == b'\\'),
+            open: mask(|byte| byte == b'['),
+            close: mask(|byte| byte == b']'),
+            plain: mask(|byte| matches!(byte, 0..=b' ' | b'+'..=b':')),
         }
     }
 }
@@ -168,7 +168,7 @@ mod tests {
     use super::{portable, vector};
 
     #[test]
-    fn the_vector_version_gives_the_bits_of_the_plain_one() {
+    fn vector_version_matches_the_portable_one() {
         for start in 0..=u8::MAX {
             let bytes: [u8; 16] = std::array::from_fn(|i| start.wrapping_add(i as u8 * 7));
             assert_eq!(vector::quotes(&bytes), portable::quotes(&bytes));

@@ -1,13 +1,13 @@
-//! A tree of the texts seen between values, which predicts the next event.
+//! A tree of the texts between values, which predicts the keys of the next event.
 //!
 //! A profiler writes all events of one kind alike: the text between two values (such as `, "tid":
-//! `, blanks included) is the same bytes each time. The tree remembers these texts in the order in
-//! which they follow each other, so that a key costs one comparison instead of being parsed and
-//! looked up. It changes only the speed: a remembered text gives the same result as parsing it
-//! anew.
+//! `, including blanks) has the same bytes each time. The tree remembers these texts in the order
+//! in which they follow each other, so that a key costs one comparison instead of parsing and a
+//! lookup. It affects only the speed: a remembered text gives the same result as parsing it again.
 //!
-//! Phase and category are the same words again and again, and say what follows. So an event's start
-//! up to the first other value is remembered as one text, an *opening*, with a tree of its own.
+//! Phase and category take few values, and the following keys depend on them. So the start of an
+//! event, up to the first other value, is remembered as one text, an *opening*, with a tree of its
+//! own.
 
 use super::event::{KeptEvent, TextRange};
 use super::key::{self, KeyStep};
@@ -15,24 +15,26 @@ use super::lane;
 use super::member::{self, Next};
 use super::scan::{self, Scanned};
 
-/// Longer texts are parsed each time.
+/// Longer texts are not remembered.
 const LONGEST: usize = 64;
-/// Texts remembered; keys made from data, such as counters' series, must not fill the memory.
+/// Limit of remembered texts. Keys that are data, such as the series of counters, must not fill the
+/// memory.
 const MOST: usize = 4096;
-/// Texts remembered behind one other.
+/// Limit of remembered texts after the same predecessor.
 const MOST_ALIKE: u32 = 24;
 
-/// A place in the tree: the text before the value just read.
+/// A node of the tree, which stands for the text before the value just read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TreePlace(u32);
 
 const NOWHERE: u32 = u32::MAX;
-/// Behind the opening bracket of an event that opens like no other.
+/// Position after the opening bracket of an event without a known opening.
 const START: TreePlace = TreePlace(0);
-/// Where the tree goes on behind a text that is not remembered.
+/// Position in the tree after a text that is not remembered.
 const BEHIND_ANY_OF_EVENT: TreePlace = TreePlace(1);
 const BEHIND_ANY_OF_ARGUMENTS: TreePlace = TreePlace(2);
 
+/// A node of the tree: a text between two values, and its successors.
 #[derive(Clone, Debug)]
 struct LayoutNode {
     text: [u8; LONGEST],
@@ -40,52 +42,49 @@ struct LayoutNode {
     step: KeyStep,
     level: Level,
     children: u32,
-    /// The child taken last: tried first.
+    /// The child that was taken last, which is tried first.
     recent: u32,
     first_child: u32,
     sibling: u32,
 }
 
-/// How an event may start: the text up to the first value that is not its phase or category.
+/// A known start of events: the text up to the first value other than phase and category.
 #[derive(Clone, Copy, Debug)]
 struct Opening {
-    /// The place in the tree that holds the text.
+    /// The tree node that holds the text.
     place: TreePlace,
-    /// Where phase and category stand, from the text's start.
+    /// Ranges of phase and category, relative to the start of the text.
     phase: Option<TextRange>,
     category: Option<TextRange>,
-    /// The opening that followed this one last: tried first.
+    /// The opening that followed last time, which is tried first.
     next: u32,
 }
 
-/// Which keys are next.
+/// The object to which the next keys belong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// Those of an event.
     Event,
-    /// Those of its arguments.
     Arguments,
 }
 
-/// The texts between values, as seen so far.
+/// The texts between values that were seen so far, as a tree.
 #[derive(Clone, Debug)]
 pub struct ValueLayout {
     nodes: Vec<LayoutNode>,
     openings: Vec<Opening>,
-    /// The opening of the last event.
     last: u32,
 }
 
 impl ValueLayout {
-    /// Before the first event.
+    /// Starts without any remembered texts.
     pub fn new() -> Self {
         let nameless = |level| LayoutNode::new(b"", KeyStep::Skip, level);
         let nodes = [Level::Event, Level::Event, Level::Arguments].map(nameless).to_vec();
         Self { nodes, openings: Vec::new(), last: 0 }
     }
 
-    /// What comes first behind an event's opening bracket at `at`, and where its value starts. What
-    /// was passed of phase and category is noted in the event.
+    /// Reads the opening of an event after its bracket at `at`. Returns the node and the position
+    /// of the first value after it. Phase and category are stored in the event.
     #[inline(always)]
     pub fn open(
         &mut self,
@@ -126,7 +125,7 @@ impl ValueLayout {
         Ok((opening.place, at + self.nodes[opening.place.0 as usize].length as usize))
     }
 
-    /// Remembers how the event at `at` opens, if it is like other events.
+    /// Remembers the opening of the event at `at`, if it resembles those of other events.
     fn learn(&mut self, text: &[u8], start: usize) -> Option<usize> {
         if self.nodes.len() >= MOST || self.openings.len() >= MOST_ALIKE as usize {
             return None;
@@ -154,8 +153,8 @@ impl ValueLayout {
         Some(self.openings.len() - 1)
     }
 
-    /// What comes next at `at`, behind the value that belongs to `place`, and where its value
-    /// starts. [`ValueLayout::step`] says what it means.
+    /// Reads the text at `at`, after the value that belongs to `place`. Returns the next node and
+    /// the position of its value. [`ValueLayout::step`] returns the meaning of the node.
     #[inline(always)]
     pub fn next(
         &mut self,
@@ -172,9 +171,9 @@ impl ValueLayout {
         self.other(text, at, place)
     }
 
-    /// What the text before the place found last means. Apart from [`ValueLayout::next`], because a
-    /// step and a place returned together cost a stall of the processor per key: a fifth of the
-    /// time.
+    /// Returns the meaning of a node, as found by [`ValueLayout::next`]. The functions are separate
+    /// because returning a step and a place together stalls the processor at each key, which costs
+    /// a fifth of the time.
     #[inline(always)]
     pub fn step(&self, place: TreePlace) -> KeyStep {
         self.nodes[place.0 as usize].step
@@ -218,7 +217,7 @@ impl ValueLayout {
 }
 
 impl Opening {
-    /// Notes what an opening at `at` says; it says only what is not empty.
+    /// Stores the phase and the category of an opening at `at`, unless they are empty.
     #[inline(always)]
     fn note(&self, at: usize, event: &mut KeptEvent) {
         let moved = |content: TextRange| TextRange {
@@ -231,7 +230,7 @@ impl Opening {
     }
 }
 
-/// The level of the keys behind the value of a step.
+/// Returns the level of the keys that follow the value of a step.
 fn behind(step: KeyStep, level: Level) -> Level {
     match (step, level) {
         (KeyStep::Arguments, _) | (KeyStep::Keep(_) | KeyStep::Skip, Level::Arguments) => {
@@ -257,7 +256,7 @@ impl LayoutNode {
         }
     }
 
-    /// The place behind the remembered text, if that stands at `at`.
+    /// Returns the position after the remembered text, if that text stands at `at`.
     #[inline(always)]
     fn predicts(&self, text: &[u8], at: usize) -> Option<usize> {
         let (ours, more) = self.text.split_first_chunk::<32>()?;
@@ -276,9 +275,9 @@ impl LayoutNode {
     }
 }
 
-/// Reads blanks, commas, a key and its colon, or a closing bracket.
+/// Parses blanks, commas, a key and its colon, or a closing bracket.
 ///
-/// A comma may be missing or too many: nothing else can be meant.
+/// Missing and superfluous commas are accepted, as the meaning stays unambiguous.
 fn parse(text: &[u8], at: usize, level: Level) -> Scanned<(KeyStep, usize)> {
     let (key, at) = match member::find(text, at)? {
         Next::End(end) => return Ok((KeyStep::End, end)),
@@ -291,10 +290,10 @@ fn parse(text: &[u8], at: usize, level: Level) -> Scanned<(KeyStep, usize)> {
         key = decoded.as_bytes();
     }
     match level {
-        Level::Arguments => Ok((key::of_arguments(key), at)),
-        Level::Event => match key::of_event(key) {
-            // The opening bracket belongs to the text, so that other values of this key differ in
-            // it.
+        Level::Arguments => Ok((key::argument_step(key), at)),
+        Level::Event => match key::event_step(key) {
+            // The opening bracket is part of the text, so that the text before other values of this
+            // key differs.
             KeyStep::Arguments if text[at] == b'{' => Ok((KeyStep::Arguments, at + 1)),
             KeyStep::Arguments => Ok((KeyStep::SkipOnce, at)),
             step => Ok((step, at)),
@@ -310,7 +309,7 @@ mod tests {
 
     fn scanned(layout: &mut ValueLayout, text: &str) -> String {
         let mut event = KeptEvent::new();
-        let end = parse::event(text.as_bytes(), 1, (layout, &mut event), ParseRule::Strict);
+        let end = parse::event(text.as_bytes(), 1, layout, &mut event, ParseRule::Strict);
         format!("{end:?} {event:?}")
     }
 
@@ -341,7 +340,7 @@ mod tests {
         // More kinds than are remembered.
         let kinds = 0..2 * MOST_ALIKE;
         events.extend(kinds.map(|kind| format!(r#"{{"ph": "X", "cat": "k{kind}", "name": "d"}}"#)));
-        // Vectors look at more bytes than an event may have.
+        // Vector instructions examine more bytes than an event may have.
         let events: Vec<String> =
             events.iter().map(|event| format!("{event}{}", " ".repeat(200))).collect();
 

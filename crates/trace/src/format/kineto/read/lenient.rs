@@ -1,20 +1,21 @@
-//! Where values end in events that are not valid JSON: strings with unescaped quotes or lone
+//! Finds the end of values in events that are not valid JSON: strings with unescaped quotes or lone
 //! backslashes, and bare words such as `N/A`.
 //!
-//! Asked only about an event the strict scanner refused. A quote ends a string if what follows can
-//! only follow a string: the next key, or the end of the object. A known key in the middle of a
-//! string means that its end was lost.
+//! Used only for events that the strict scanner rejected. A quote ends a string if the text after
+//! it can only follow a string: the next key, or the end of the object. A known key in the middle
+//! of a string means that the string's end is missing.
 
 use super::key;
 use super::scan::{self, Bracket, Scanned, Stop};
 
-/// A longer string whose end is in doubt is given up.
+/// If a string's end is in doubt for longer than this, the event is given up.
 const LONGEST: usize = 1 << 14;
 const LONGEST_KEY: usize = 128;
-/// A longer bare word is no value.
+/// A longer bare word is not accepted as a value.
 const LONGEST_WORD: usize = 32;
 
-/// The closing quote of a string whose content starts at `start`, in an object or an array.
+/// Finds the closing quote of a string whose content starts at `start`, inside an object or an
+/// array.
 pub fn string_end(text: &[u8], start: usize, within: Bracket) -> Scanned<usize> {
     let mut at = start;
     loop {
@@ -31,7 +32,7 @@ pub fn string_end(text: &[u8], start: usize, within: Bracket) -> Scanned<usize> 
                 continue;
             }
         }
-        // An escaped quote is an end only where a lone backslash stood before the real one, which
+        // An escaped quote ends a string only if a lone backslash preceded the real quote, which
         // the next key proves.
         let ends = match within {
             Bracket::Object => ends_member(text, at)?,
@@ -47,7 +48,7 @@ pub fn string_end(text: &[u8], start: usize, within: Bracket) -> Scanned<usize> 
     }
 }
 
-/// The place behind the value that starts at `at`.
+/// Returns the position after the value that starts at `at`.
 pub fn skip_value(text: &[u8], at: usize, within: Bracket) -> Scanned<usize> {
     match text.get(at).ok_or(Stop::Short)? {
         b'"' => Ok(string_end(text, at + 1, within)? + 1),
@@ -59,9 +60,9 @@ pub fn skip_value(text: &[u8], at: usize, within: Bracket) -> Scanned<usize> {
     }
 }
 
-/// The end of a value without quotes that is neither a number nor a word of JSON: `N/A`,
-/// `-nan(ind)`, `1.#QNAN`, or nothing at all. Only a separator may follow it. The value is unknown;
-/// the rest of its event is not.
+/// Finds the end of an unquoted value that is neither a number nor a word of JSON: `N/A`,
+/// `-nan(ind)`, `1.#QNAN`, or nothing at all. A separator must follow. The value counts as unknown,
+/// and the rest of the event is kept.
 fn bare_end(text: &[u8], start: usize) -> Scanned<usize> {
     let is_bare = |byte: &&u8| byte.is_ascii_alphanumeric() || b"/.#+-_%()?<>".contains(byte);
     let rest = &text[start..];
@@ -86,7 +87,7 @@ fn ends_member(text: &[u8], quote: usize) -> Scanned<bool> {
     }
 }
 
-/// The key whose opening quote is at `quote`, if a colon follows.
+/// Returns the key whose opening quote is at `quote`, if a colon follows it.
 pub fn key_at(text: &[u8], quote: usize) -> Scanned<Option<&[u8]>> {
     let rest = text.get(quote + 1..).ok_or(Stop::Short)?;
     let near = &rest[..rest.len().min(LONGEST_KEY)];
@@ -101,7 +102,7 @@ pub fn key_at(text: &[u8], quote: usize) -> Scanned<Option<&[u8]>> {
 }
 
 fn known_key_at(text: &[u8], quote: usize) -> Scanned<bool> {
-    Ok(key_at(text, quote)?.is_some_and(key::is_of_event))
+    Ok(key_at(text, quote)?.is_some_and(key::is_event_key))
 }
 
 #[cfg(test)]
@@ -122,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_known_key_inside_a_text_means_its_end_was_lost() {
+    fn known_key_inside_a_string_means_its_closing_quote_is_missing() {
         assert_eq!(content(r#""abc, "pid": 1, "tid": 2, "x": "y"}, "#), Err(Stop::Broken(1)));
     }
 }

@@ -1,15 +1,15 @@
-//! Members of a JSON object, one after the other, for what is read rarely: the header, counters.
+//! Iterates over the members of a JSON object. Meant for rare reads: the header and counters.
 
 use super::event::TextRange;
 use super::lenient;
 use super::scan::{self, Bracket, Scanned, Stop};
 
-/// The key, the value's text, and the place behind it, of the next member; `None` at the object's
-/// end and where no member is. The text has been scanned before.
+/// Returns the next member: key, text of the value, and the position after it. `None` at the end of
+/// the object, or if there is no valid member. The text must have been scanned before.
 pub fn next(text: &[u8], at: usize) -> Option<(TextRange, &[u8], usize)> {
     let Ok(Next::Member(key, value)) = find(text, at) else { return None };
     let strict = scan::skip_value(text, value);
-    // What was repaired is skipped as it was when the event was read.
+    // A repaired string is skipped in the same way as when the event was read.
     let follows = |end: usize| matches!(scan::after_blank(text, end), Ok((b',' | b'}' | b'"', _)));
     let end = match strict {
         Ok(end) if follows(end) => end,
@@ -18,16 +18,15 @@ pub fn next(text: &[u8], at: usize) -> Option<(TextRange, &[u8], usize)> {
     Some((key, &text[value..end], end))
 }
 
-/// What is next in an object.
+/// The next token of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// A key, and where its value starts.
     Member(TextRange, usize),
-    /// The place behind the closing bracket.
+    /// Position after the closing bracket.
     End(usize),
 }
 
-/// What is next in an object, behind a value or the opening bracket.
+/// Finds the next member after a value or the opening bracket.
 pub fn find(text: &[u8], at: usize) -> Scanned<Next> {
     let mut at = at;
     let start = loop {

@@ -1,15 +1,16 @@
-//! Parts, in the order of the file, into one trace: numbers of workers become those of the trace.
+//! Merges the parts parsed by the workers, in file order, and maps each worker's ids (of strings,
+//! categories and tracks) to ids of the trace.
 //!
-//! A number of the trace is given at its first use in the order of the file, so that the result
-//! does not depend on who read which part.
+//! The trace assigns an id at its first use in file order. So the result does not depend on which
+//! worker read which part.
 
 use std::collections::HashMap;
 
 use super::part::{Edge, Named, TextPart, ThreadId, TrackName};
 use super::row;
-use crate::store::{Loss, Slices, StringId, Trace, TraceHeader, TrackId, TrackKey, room};
+use crate::store::{Loss, Slices, StringId, Trace, TraceHeader, TrackId, TrackKey, reserve};
 
-/// A trace that grows by parts.
+/// A trace under construction, to which parts are appended.
 #[derive(Debug)]
 pub struct Merge {
     trace: Trace,
@@ -20,16 +21,16 @@ pub struct Merge {
     labels: Vec<TrackName>,
 }
 
-/// What a list of events turned out to hold.
+/// The kind of entries found in a list of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holds {
     Events,
     Nothing,
-    /// Only what is no event.
+    /// Only entries that are not events.
     Losses,
 }
 
-/// What one worker's numbers are in the trace.
+/// Maps the ids of one worker to ids of the trace.
 #[derive(Debug, Default)]
 struct WorkerNumbers {
     texts: Map<Box<str>, u32>,
@@ -37,7 +38,7 @@ struct WorkerNumbers {
     tracks: Map<(ThreadId, ThreadId), u32>,
 }
 
-/// What a worker's numbers stand for, and the trace's number of those in use.
+/// The keys of a worker's ids, and the trace's ids for those in use.
 #[derive(Debug)]
 struct Map<K, V> {
     keys: Vec<Option<K>>,
@@ -56,7 +57,7 @@ impl<K, V: Copy + Default> Map<K, V> {
         self.values.resize(self.keys.len(), V::default());
     }
 
-    /// Numbers what is in use for the first time.
+    /// Assigns an id of the trace to each key used for the first time.
     fn use_all(&mut self, used: &mut Vec<u32>, mut number: impl FnMut(K) -> V) {
         for local in used.drain(..) {
             if let Some(key) = self.keys[local as usize].take() {
@@ -67,7 +68,7 @@ impl<K, V: Copy + Default> Map<K, V> {
 }
 
 impl Merge {
-    /// Nothing yet, of so many workers.
+    /// Starts an empty trace for the given number of workers.
     pub fn new(workers: usize) -> Self {
         Self {
             trace: Trace::default(),
@@ -79,7 +80,8 @@ impl Merge {
         }
     }
 
-    /// Takes what a worker numbered for a part that turned out wrong; its numbers stay in use.
+    /// Drops a part that was parsed from a wrong guess. The ids that its worker assigned in it stay
+    /// valid.
     pub fn discard(&mut self, worker: usize, part: &mut TextPart) {
         let map = &mut self.workers[worker];
         map.texts.add(&mut part.used.new_texts);
@@ -134,13 +136,13 @@ impl Merge {
         trace.losses.append(std::mem::take(&mut part.losses));
     }
 
-    /// Takes memory for the whole text, of which this is about the given share.
-    pub fn make_room(&mut self, share: f64) {
-        self.trace.slices.make_room(share);
-        room::make(&mut self.trace.flows, share);
-        room::make(&mut self.trace.counters, share);
-        room::make(&mut self.trace.instants, share);
-        room::make(&mut self.trace.allocations, share);
+    /// Reserves memory for the whole text. `share` is the part of it that has been read.
+    pub fn reserve(&mut self, share: f64) {
+        self.trace.slices.reserve(share);
+        reserve::extrapolate(&mut self.trace.flows, share);
+        reserve::extrapolate(&mut self.trace.counters, share);
+        reserve::extrapolate(&mut self.trace.instants, share);
+        reserve::extrapolate(&mut self.trace.allocations, share);
     }
 
     fn number(&mut self, worker: usize, part: &mut TextPart) {
@@ -170,7 +172,7 @@ impl Merge {
         });
     }
 
-    /// What has come together so far.
+    /// Classifies the entries merged so far.
     pub fn holds(&self) -> Holds {
         let has_phase = self.trace.phases.keys().any(|phase| !phase.is_empty());
         match (has_phase, self.trace.losses.is_empty()) {
@@ -180,11 +182,11 @@ impl Merge {
         }
     }
 
-    /// The trace: pairs begins and ends, names tracks, adds the base time.
+    /// Completes the trace: pairs begin and end events, names tracks, adds the base time.
     pub fn finish(mut self, header: TraceHeader) -> Trace {
         pair(&mut self.trace, &self.edges);
         name_tracks(&mut self.trace, self.labels);
-        self.trace.tell_mtia_events_apart(0);
+        self.trace.separate_mtia_events(0);
         self.trace.recognize_rows_without_category();
         self.trace.split_stacks();
         self.trace.rank = header.distributed.as_ref().and_then(|d| d.rank).unwrap_or_default();
@@ -229,7 +231,8 @@ fn count_phases(trace: &mut Trace, part: &mut TextPart) {
     }
 }
 
-/// Gives begins the duration to their ends: an end closes the last begin of its track.
+/// Sets the durations of slices written as begin and end events. An end closes the last open begin
+/// on its track.
 fn pair(trace: &mut Trace, edges: &[Edge]) {
     let mut open: Vec<Vec<Edge>> = vec![Vec::new(); trace.tracks.len()];
     let lost = |trace: &mut Trace, edge: &Edge, what: &str| {
@@ -266,7 +269,8 @@ fn pair(trace: &mut Trace, edges: &[Edge]) {
     }
 }
 
-/// Names threads and processes; the last name counts, also for tracks that appear later.
+/// Names threads and processes. The last name wins, and applies to tracks that appear later as
+/// well.
 fn name_tracks(trace: &mut Trace, labels: Vec<TrackName>) {
     let mut processes: HashMap<TrackKey, (String, String)> = HashMap::new();
     for label in labels {
@@ -292,7 +296,7 @@ fn name_tracks(trace: &mut Trace, labels: Vec<TrackName>) {
     }
 }
 
-/// Adds the base time to all times. What leaves the range of times is left out.
+/// Adds the base time to all times. Events that leave the range of times are dropped.
 fn shift(trace: &mut Trace, base: i64) {
     let moved = |time: &mut i64| {
         *time += base;

@@ -1,14 +1,15 @@
-//! Numbers from decimal text, exactly: microseconds with decimals to integer nanoseconds.
+//! Parses decimal numbers exactly: microseconds with decimals become integer nanoseconds.
 //!
-//! More than three decimals are rounded to the nearest nanosecond, halves away from zero. No binary
-//! fraction takes part, so no digit is lost.
+//! Beyond three decimals, the value is rounded to the nearest nanosecond, halves away from zero.
+//! The calculation uses integers, so no digit is lost.
 
-/// The digits that start at `at`: their value, how many (19 at most), and the place behind them.
+/// Parses the digits at `at`. Returns their value, their count (at most 19), and the position after
+/// them.
 ///
-/// More than 19 digits are left standing; the caller sees a digit at the place.
+/// If there are more than 19 digits, the position is that of the 20th.
 #[inline(always)]
 pub fn digits(text: &[u8], at: usize) -> (u64, u32, usize) {
-    // Most numbers have up to eight digits, times sixteen.
+    // Most numbers have up to eight digits, and nearly all have up to sixteen.
     let Some((first, found)) = some(text, at) else { return one_by_one(text, at) };
     if found == 0 {
         return (0, 0, at);
@@ -30,8 +31,8 @@ pub fn digits(text: &[u8], at: usize) -> (u64, u32, usize) {
     }
 }
 
-/// The value and number of digits at the start of the next eight bytes; the value means nothing if
-/// there are none. `None` near the end of the text.
+/// Returns value and count of the digits at the start of the next eight bytes. If the count is 0,
+/// the value is meaningless. `None` near the end of the text.
 #[inline(always)]
 fn some(text: &[u8], at: usize) -> Option<(u64, u32)> {
     let bytes = text.get(at..)?.first_chunk::<8>()?;
@@ -55,7 +56,7 @@ fn one_by_one(text: &[u8], mut at: usize) -> (u64, u32, usize) {
 
 const POWERS: [u64; 9] = [1, 10, 100, 1000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000];
 
-/// The value of eight digits, the most significant in the lowest byte.
+/// Computes the value of eight digits, the most significant in the lowest byte.
 #[inline(always)]
 fn eight(offsets: u64) -> u64 {
     const PAIRS: u64 = 0x0000_00ff_0000_00ff;
@@ -65,8 +66,8 @@ fn eight(offsets: u64) -> u64 {
     low.wrapping_add(high) >> 32
 }
 
-/// Nanoseconds of microseconds written with up to eight decimals and no exponent, and the place
-/// behind them; `None` of other forms and near the end of the text.
+/// Parses microseconds with up to eight decimals and no exponent into nanoseconds. Returns the
+/// position after them as well. `None` for other notations and near the end of the text.
 #[inline(always)]
 pub fn short_nanos(text: &[u8], start: usize) -> Option<(i64, usize)> {
     let negative = *text.get(start)? == b'-';
@@ -95,7 +96,8 @@ pub fn short_nanos(text: &[u8], start: usize) -> Option<(i64, usize)> {
     ends.then_some((if negative { -nanos } else { nanos }, at))
 }
 
-/// Nanoseconds of any decimal number of microseconds; `None` if it is none or does not fit.
+/// Parses any decimal number of microseconds into nanoseconds. `None` if it is not a number or does
+/// not fit.
 pub fn nanos(token: &str) -> Option<i64> {
     let token = token.trim();
     let (negative, magnitude) = match token.strip_prefix('-') {
@@ -125,8 +127,8 @@ pub fn nanos(token: &str) -> Option<i64> {
     i64::try_from(if negative { -rounded } else { rounded }).ok()
 }
 
-/// The float written as at most 15 digits without an exponent, rounded as any parser rounds it, and
-/// the place behind it; `None` of other forms.
+/// Parses a float of at most 15 digits without an exponent, correctly rounded. Returns the position
+/// after it as well. `None` for other notations.
 pub fn short_float(text: &[u8], at: usize) -> Option<(f64, usize)> {
     let (whole, count, end) = digits(text, at);
     let (part, places, end) = match text.get(end)? {
@@ -134,7 +136,7 @@ pub fn short_float(text: &[u8], at: usize) -> Option<(f64, usize)> {
         _ => (0, 0, end),
     };
     let scale = *TENS.get(places as usize).filter(|_| count > 0 && count + places <= 15)?;
-    // Both below 2^53, so that only the division rounds.
+    // Both are below 2^53, so that only the division rounds.
     Some(((whole * scale + part) as f64 / scale as f64, end))
 }
 
@@ -148,8 +150,8 @@ const TENS: [u64; 15] = {
     tens
 };
 
-/// Three integers in brackets, as grids and blocks are written, and the place behind them; `None`
-/// of other forms.
+/// Parses three integers in brackets, the notation of grids and blocks. Returns the position after
+/// them as well. `None` for other notations.
 pub fn short_triple(text: &[u8], at: usize) -> Option<([u32; 3], usize)> {
     let mut at = at;
     let mut triple = [0; 3];
@@ -165,7 +167,8 @@ pub fn short_triple(text: &[u8], at: usize) -> Option<([u32; 3], usize)> {
     (text.get(at) == Some(&b']')).then_some((triple, at + 1))
 }
 
-/// A float of any form we accept; `None` if it is none. Numbers that are none are NaN.
+/// Parses a float in any accepted notation. Words such as `inf` become NaN. `None` if the token is
+/// not a number.
 pub fn float(token: &str) -> Option<f64> {
     let value: f64 = token.trim().parse().ok()?;
     Some(if value.is_finite() { value } else { f64::NAN })
@@ -226,7 +229,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn short_floats_are_those_of_the_standard_parser(
+        fn short_floats_match_the_standard_parser(
             whole in 0u64..1_000_000_000_000, part in 0u64..1_000_000_000, places in 0usize..10,
         ) {
             let part = &format!("{part:09}")[..places];
@@ -240,7 +243,7 @@ mod tests {
         }
 
         #[test]
-        fn the_short_way_agrees_with_the_long_one(
+        fn fast_and_general_parsers_agree(
             whole in proptest::num::i64::ANY, part in 0u32..100_000_000, places in 0usize..9,
         ) {
             let part = &format!("{part:08}")[..places];

@@ -1,5 +1,5 @@
-//! One event's text taken apart. Nothing is stored yet, so an event that turns out broken leaves no
-//! trace.
+//! Parses the text of one event. Nothing is stored in columns yet, so a broken event leaves nothing
+//! behind.
 
 use super::event::{Id, Integer, KeptEvent, TextRange, Time};
 use super::key::{Argument, KeyStep, ValueForm};
@@ -8,18 +8,19 @@ use super::lenient;
 use super::number;
 use super::scan::{self, Bracket, Scanned, Stop};
 
-/// How strictly to read.
+/// Selects the grammar for strings and bare words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParseRule {
     Strict,
     Lenient,
 }
 
-/// Reads the event whose text starts behind a bracket at `at`; gives the place behind its end.
+/// Parses the event whose opening bracket is before `at`. Returns the position after its end.
 pub fn event(
     text: &[u8],
     at: usize,
-    (layout, event): (&mut ValueLayout, &mut KeptEvent),
+    layout: &mut ValueLayout,
+    event: &mut KeptEvent,
     rule: ParseRule,
 ) -> Scanned<usize> {
     match rule {
@@ -44,12 +45,10 @@ fn scan_by<const LENIENT: bool>(
             KeyStep::Time => time::<LENIENT>(text, value, &mut event.time)?,
             KeyStep::Duration => time::<LENIENT>(text, value, &mut event.duration)?,
             KeyStep::Process => {
-                id::<LENIENT>(text, value, (&mut event.process, &mut event.repaired))?
+                id::<LENIENT>(text, value, &mut event.process, &mut event.repaired)?
             }
-            KeyStep::Thread => {
-                id::<LENIENT>(text, value, (&mut event.thread, &mut event.repaired))?
-            }
-            KeyStep::Id => id::<LENIENT>(text, value, (&mut event.id, &mut event.repaired))?,
+            KeyStep::Thread => id::<LENIENT>(text, value, &mut event.thread, &mut event.repaired)?,
+            KeyStep::Id => id::<LENIENT>(text, value, &mut event.id, &mut event.repaired)?,
             KeyStep::Name => {
                 text_into::<LENIENT>(text, value, &mut event.name, &mut event.repaired)?
             }
@@ -89,7 +88,7 @@ fn skip<const LENIENT: bool>(text: &[u8], at: usize) -> Scanned<usize> {
     }
 }
 
-/// The place behind a number.
+/// Returns the position after a number.
 #[inline(always)]
 fn integer_end(text: &[u8], at: usize) -> Scanned<usize> {
     let (_, _, end) = number::digits(text, at);
@@ -99,9 +98,9 @@ fn integer_end(text: &[u8], at: usize) -> Scanned<usize> {
     }
 }
 
-/// Stores the content of a string, nothing of another value; gives the place behind it.
+/// Stores the content of a string, or nothing for any other value. Returns the position after it.
 ///
-/// Written field by field: a content returned and copied costs a stall of the processor.
+/// The result is written field by field: returning a range and copying it stalls the processor.
 #[inline(always)]
 fn text_into<const LENIENT: bool>(
     text: &[u8],
@@ -123,7 +122,7 @@ fn text_into<const LENIENT: bool>(
     Ok(end)
 }
 
-/// The content of a string; `None` of another value. The place behind it.
+/// Returns the content of a string, or `None` for any other value, and the position after it.
 #[inline(always)]
 fn string<const LENIENT: bool>(
     text: &[u8],
@@ -186,20 +185,22 @@ fn any_time<const LENIENT: bool>(text: &[u8], at: usize, out: &mut Time) -> Scan
 fn id<const LENIENT: bool>(
     text: &[u8],
     at: usize,
-    (out, repaired): (&mut Id, &mut u32),
+    out: &mut Id,
+    repaired: &mut u32,
 ) -> Scanned<usize> {
     let (value, count, end) = number::digits(text, at);
     if (1..=18).contains(&count) && matches!(text.get(end), Some(b',' | b'}' | b'\n' | b' ')) {
         *out = Id::Number(value as i64);
         return Ok(end);
     }
-    any_id::<LENIENT>(text, at, (out, repaired))
+    any_id::<LENIENT>(text, at, out, repaired)
 }
 
 fn any_id<const LENIENT: bool>(
     text: &[u8],
     at: usize,
-    (out, repaired): (&mut Id, &mut u32),
+    out: &mut Id,
+    repaired: &mut u32,
 ) -> Scanned<usize> {
     let (first, at) = scan::after_blank(text, at)?;
     if first == b'"' {
@@ -267,7 +268,7 @@ fn any_integer<const LENIENT: bool>(
     };
     let parsed = str::from_utf8(token).ok().and_then(|token| token.trim().parse::<i128>().ok());
     let magnitude = parsed.and_then(|value| u64::try_from(value.unsigned_abs()).ok());
-    // Addresses and handles are texts such as `0x55d0`: no numbers of ours, and no fault.
+    // Addresses and handles are texts such as `0x55d0`. They have no column, and are no fault.
     let is_missing = token == b"null" || token.is_empty() || token.starts_with(b"0x");
     let value = match (parsed, magnitude) {
         (Some(..0), Some(magnitude)) => Integer::Negative(magnitude),

@@ -1,42 +1,32 @@
-//! One parsed part of the text: columns with the worker's own numbers of texts, categories and
-//! tracks, and notes for decisions that need the whole.
+//! One parsed part of the text: columns that use the worker's own ids of texts, categories and
+//! tracks, and notes for decisions that need the whole trace.
 
 use std::collections::BTreeMap;
 
 use super::intern::{FastMap, InternedNumber, Numbers, User};
-use crate::store::{Allocation, Counter, Flow, Instant, Losses, Slices, room};
+use crate::store::{Allocation, Counter, Flow, Instant, Losses, Slices, reserve};
 
-/// What was read of a part of the text.
+/// The result of reading a part of the text.
 #[derive(Debug, Default)]
 pub struct TextPart {
-    /// Slices; `category` stays empty, names and tracks are the worker's.
+    /// `category` stays empty; names and tracks are ids of the worker.
     pub slices: Slices,
-    /// The worker's category of each slice.
     pub slice_categories: Vec<u16>,
-    /// Flows; their category is in `flow_categories`.
     pub flows: Vec<Flow>,
-    /// The worker's category of each flow.
     pub flow_categories: Vec<u16>,
     pub counters: Vec<Counter>,
-    /// Instants; their category is in `instant_categories`.
     pub instants: Vec<Instant>,
-    /// The worker's category of each instant.
     pub instant_categories: Vec<u16>,
     pub allocations: Vec<Allocation>,
-    /// Begins and ends, in order.
     pub edges: Vec<Edge>,
-    /// Names of tracks and processes, in order.
     pub labels: Vec<TrackName>,
-    /// Events per phase of one ASCII letter.
     pub letters: Letters,
-    /// Events of any other phase.
     pub phases: BTreeMap<String, u64>,
     pub losses: Losses,
-    /// What this part uses of the worker's numbers, in order of first use.
     pub used: Used,
 }
 
-/// Events per phase of one ASCII letter.
+/// Number of events of each phase that is one ASCII letter.
 #[derive(Debug)]
 pub struct Letters(pub [u64; 128]);
 
@@ -46,64 +36,59 @@ impl Default for Letters {
     }
 }
 
-/// The worker's numbers in order of first use, with what the new ones among them stand for.
+/// The ids a part uses, in order of first use, and the keys that were new in it.
 #[derive(Debug, Default)]
 pub struct Used {
     pub texts: Vec<u32>,
     pub categories: Vec<u32>,
     pub tracks: Vec<u32>,
-    /// Texts the worker met first here, in order of their numbers.
+    /// Texts that the worker saw for the first time, in order of their ids.
     pub new_texts: Vec<Box<str>>,
-    /// Categories the worker met first here.
     pub new_categories: Vec<Box<str>>,
-    /// Tracks the worker met first here.
     pub new_tracks: Vec<(ThreadId, ThreadId)>,
 }
 
-/// The begin (`B`) or the end (`E`) of a slice; pairs may lie in different parts.
+/// A begin event (`B`) or an end event (`E`) of a slice. The two may lie in different parts.
 #[derive(Clone, Copy, Debug)]
 pub struct Edge {
     /// The slice that begins here; `None` for an end.
     pub row: Option<u32>,
     pub track: u32,
     pub time: i64,
-    /// Where in the text.
     pub offset: u64,
 }
 
-/// A name given by a metadata event.
+/// A name of a process or thread, given by a metadata event.
 #[derive(Clone, Debug)]
 pub struct TrackName {
     pub what: Named,
-    /// The track of the event.
     pub track: u32,
     pub text: Box<str>,
 }
 
-/// What a metadata event names.
+/// The object that a metadata event names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Named {
     Thread,
     Process,
-    /// The process, in other words.
     ProcessLabel,
 }
 
-/// A process or thread id.
+/// A process or thread id, which may be a text.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ThreadId {
     Number(i64),
     Text(Box<str>),
 }
 
-/// The numbers a worker has assigned so far, over all its parts.
+/// The ids a worker has assigned so far, over all its parts.
 #[derive(Debug)]
 pub struct WorkerTables {
     user: User,
     texts: Numbers<Box<[u8]>>,
     categories: Numbers<Box<[u8]>>,
     tracks: Numbers<(ThreadId, ThreadId)>,
-    /// Tracks of two numbers, where a hash of them says.
+    /// A cache of recent tracks with numeric ids, indexed by a hash of them.
     near: [((i64, i64), u32); NEAR],
     numbered: FastMap<(i64, i64), u32>,
 }
@@ -111,7 +96,7 @@ pub struct WorkerTables {
 const NEAR: usize = 64;
 
 impl WorkerTables {
-    /// Nothing yet.
+    /// Starts without any ids.
     pub fn new() -> Self {
         Self {
             user: User(0),
@@ -123,12 +108,12 @@ impl WorkerTables {
         }
     }
 
-    /// Begins a part.
+    /// Starts a new part, in which no id was used yet.
     pub fn begin(&mut self) {
         self.user.0 += 1;
     }
 
-    /// The number of a text.
+    /// Returns the id of a text.
     #[inline(always)]
     pub fn text(&mut self, text: &[u8], used: &mut Used) -> u32 {
         let found = self.texts.find(text, self.user).unwrap_or_else(|| {
@@ -138,7 +123,7 @@ impl WorkerTables {
         note(found, &mut used.texts)
     }
 
-    /// The number of a category. There are no more than 65,535.
+    /// Returns the id of a category. Beyond 65,535 categories, all others share one id.
     #[inline(always)]
     pub fn category(&mut self, name: &[u8], used: &mut Used) -> u16 {
         let found = self.categories.find(name, self.user).unwrap_or_else(|| {
@@ -148,32 +133,34 @@ impl WorkerTables {
         note(found, &mut used.categories).min(u32::from(u16::MAX)) as u16
     }
 
-    /// The number of a track of two numbers.
+    /// Returns the id of a track whose process and thread are numbers.
     #[inline(always)]
-    pub fn numbered_track(&mut self, key: (i64, i64), used: &mut Used) -> u32 {
-        let place = (key.0.wrapping_mul(31).wrapping_add(key.1)) as usize % NEAR;
+    pub fn numbered_track(&mut self, pid: i64, tid: i64, used: &mut Used) -> u32 {
+        let key = (pid, tid);
+        let place = (pid.wrapping_mul(31).wrapping_add(tid)) as usize % NEAR;
         let (near, number) = self.near[place];
         let number = if near == key && number != u32::MAX {
             number
         } else {
-            let number = self.numbered_far(key, used);
+            let number = self.numbered_far(pid, tid, used);
             self.near[place] = (key, number);
             number
         };
         note(self.tracks.touch(number, self.user), &mut used.tracks)
     }
 
-    fn numbered_far(&mut self, key: (i64, i64), used: &mut Used) -> u32 {
-        if let Some(number) = self.numbered.get(&key) {
+    fn numbered_far(&mut self, pid: i64, tid: i64, used: &mut Used) -> u32 {
+        if let Some(number) = self.numbered.get(&(pid, tid)) {
             return *number;
         }
-        let number = self.track((ThreadId::Number(key.0), ThreadId::Number(key.1)), used);
-        self.numbered.insert(key, number);
+        let number = self.track(ThreadId::Number(pid), ThreadId::Number(tid), used);
+        self.numbered.insert((pid, tid), number);
         number
     }
 
-    /// The number of any track.
-    pub fn track(&mut self, key: (ThreadId, ThreadId), used: &mut Used) -> u32 {
+    /// Returns the id of any track.
+    pub fn track(&mut self, pid: ThreadId, tid: ThreadId, used: &mut Used) -> u32 {
+        let key = (pid, tid);
         let found = self.tracks.find(&key, self.user).unwrap_or_else(|| {
             used.new_tracks.push(key.clone());
             self.tracks.add(key, self.user)
@@ -194,20 +181,20 @@ fn note(found: InternedNumber, used: &mut Vec<u32>) -> u32 {
 }
 
 impl TextPart {
-    /// Events of any phase that were read.
+    /// Returns the number of events of all phases.
     pub fn event_count(&self) -> u64 {
         self.letters.0.iter().sum::<u64>() + self.phases.values().sum::<u64>()
     }
 
-    /// Takes memory for the whole text, of which this is about the given share.
-    pub fn make_room(&mut self, share: f64) {
-        self.slices.make_room(share);
-        room::make(&mut self.slice_categories, share);
-        room::make(&mut self.flows, share);
-        room::make(&mut self.flow_categories, share);
-        room::make(&mut self.counters, share);
-        room::make(&mut self.instants, share);
-        room::make(&mut self.instant_categories, share);
-        room::make(&mut self.allocations, share);
+    /// Reserves memory for the whole text. `share` is the part of it that has been read.
+    pub fn reserve(&mut self, share: f64) {
+        self.slices.reserve(share);
+        reserve::extrapolate(&mut self.slice_categories, share);
+        reserve::extrapolate(&mut self.flows, share);
+        reserve::extrapolate(&mut self.flow_categories, share);
+        reserve::extrapolate(&mut self.counters, share);
+        reserve::extrapolate(&mut self.instants, share);
+        reserve::extrapolate(&mut self.instant_categories, share);
+        reserve::extrapolate(&mut self.allocations, share);
     }
 }

@@ -10,25 +10,24 @@ use crate::store::{
     Slices, StringId, SyncWait, TrackId,
 };
 
-/// Where events go.
+/// The destination of events: the worker's id tables, and the part being filled.
 pub struct EventSink<'a> {
-    /// What the worker numbers.
     pub tables: &'a mut WorkerTables,
     pub part: &'a mut TextPart,
 }
 
-/// An event, the text it was read from, and where in the file it begins.
+/// An event, the text it was read from, and its offset in the file.
 #[derive(Clone, Copy)]
 pub struct EventSource<'a> {
-    /// The text its contents are ranges of.
+    /// The text that the event's ranges refer to.
     pub text: &'a [u8],
     pub event: &'a KeptEvent,
-    /// Byte of the file.
+    /// Offset of the event in the file.
     pub offset: u64,
 }
 
 impl EventSink<'_> {
-    /// Counts a loss at a place of the file.
+    /// Counts a loss at an offset of the file.
     pub fn lose(&mut self, loss: Loss, offset: u64, what: impl FnOnce() -> String) {
         self.part.losses.count(loss, || format!("byte {offset}: {}", what()));
     }
@@ -73,11 +72,11 @@ impl EventSink<'_> {
     #[inline(always)]
     fn track(&mut self, source: EventSource<'_>) -> u32 {
         if let (Id::Number(pid), Id::Number(tid)) = (source.event.process, source.event.thread) {
-            return self.tables.numbered_track((pid, tid), &mut self.part.used);
+            return self.tables.numbered_track(pid, tid, &mut self.part.used);
         }
         let pid = self.key(source, source.event.process);
         let tid = self.key(source, source.event.thread);
-        self.tables.track((pid, tid), &mut self.part.used)
+        self.tables.track(pid, tid, &mut self.part.used)
     }
 
     fn key(&mut self, source: EventSource<'_>, id: Id) -> ThreadId {
@@ -91,7 +90,7 @@ impl EventSink<'_> {
     }
 }
 
-/// Adds an event to the part.
+/// Appends an event to the part, according to its phase.
 #[inline]
 pub fn add(sink: &mut EventSink<'_>, source: EventSource<'_>) {
     if source.event.repaired > 0 {
@@ -122,14 +121,14 @@ pub fn add(sink: &mut EventSink<'_>, source: EventSource<'_>) {
     }
 }
 
-/// Whether a time or a duration is below 2^61 ns, 73 years: then ends and their differences fit an
+/// Whether a time or duration is below 2^61 ns, 73 years. Then ends and differences of times fit an
 /// `i64`.
 #[inline(always)]
 pub fn is_in_range(nanos: i64) -> bool {
     nanos.unsigned_abs() < 1 << 61
 }
 
-/// The time of an event; counted if there is none.
+/// Returns the time of an event. Counts a loss if it is missing or out of range.
 #[inline(always)]
 fn moment(sink: &mut EventSink<'_>, source: EventSource<'_>, time: Time, key: &str) -> Option<i64> {
     match time {
@@ -160,14 +159,15 @@ fn complete(sink: &mut EventSink<'_>, source: EventSource<'_>) {
             format!("expected a duration of 0 or more, got {duration} ns")
         });
     }
-    slice(sink, source, (start, duration.max(0)));
+    slice(sink, source, start, duration.max(0));
 }
 
 #[inline]
 fn slice(
     sink: &mut EventSink<'_>,
     source: EventSource<'_>,
-    (start, duration): (i64, i64),
+    start: i64,
+    duration: i64,
 ) -> (u32, u32) {
     let category = sink.category(source);
     let name = sink.text(source, source.event.name);
@@ -209,12 +209,12 @@ fn small(event: &KeptEvent, argument: Argument) -> Option<i32> {
 }
 
 fn oversized(event: &KeptEvent, argument: Argument) -> u32 {
-    // CUPTI's "no stream" and "no device" is −1 as a `u32`: no fault.
+    // CUPTI writes "no stream" and "no device" as −1 in a `u32`, so that value is not counted.
     let odd = |value: i64| i32::try_from(value).is_err() && value != i64::from(u32::MAX);
     u32::from(event.signed(argument).is_some_and(odd))
 }
 
-/// How many of the arguments that must fit a `u32` do not.
+/// Counts the arguments that should fit a `u32` and do not.
 fn too_large(event: &KeptEvent) -> u32 {
     let odd = |argument| event.unsigned(argument).is_some_and(|value| value > u64::from(u32::MAX));
     let arguments = [Argument::Registers, Argument::SharedMemory, Argument::GroupSize];
@@ -225,7 +225,7 @@ fn short(event: &KeptEvent, argument: Argument) -> Option<u32> {
     u32::try_from(event.unsigned(argument)?).ok()
 }
 
-/// Arguments of columns that few slices have.
+/// Arguments whose columns are sparse.
 const SPARSE: u64 = !(bit(Argument::Correlation)
     | bit(Argument::ExternalId)
     | bit(Argument::ExternalIdOf2021)
@@ -252,7 +252,7 @@ fn arguments(sink: &mut EventSink<'_>, source: EventSource<'_>, row: u32) {
     }
     if event.has(Argument::CallStack) {
         let content = event.content(Argument::CallStack);
-        // From 2022 on most files have the key and nothing behind it.
+        // Since 2022 most files have the key without a value.
         if content.start < content.end {
             let text = StringId(sink.text(source, content));
             sink.part.slices.call_stack.push(row, text);
@@ -348,8 +348,8 @@ fn flow(sink: &mut EventSink<'_>, source: EventSource<'_>, phase: FlowPhase) {
     sink.part.flows.push(Flow { phase, category: 0, id, track, time });
 }
 
-/// Integers as they are; texts as the hexadecimal or decimal number they are, else by their hash:
-/// ids only need to be equal.
+/// Converts the id of a flow to a number. A text becomes the hexadecimal or decimal number it
+/// spells, or else its hash: ids only need to be equal.
 #[inline]
 fn flow_id(source: EventSource<'_>) -> Option<u64> {
     match source.event.id {
@@ -391,7 +391,7 @@ fn allocation(sink: &mut EventSink<'_>, source: EventSource<'_>, time: i64) {
     let event = source.event;
     let track = TrackId(sink.track(source));
     let number = |argument| event.signed(argument).unwrap_or_default();
-    // "No device" may be −1 as a `u32`.
+    // "No device" may be written as −1 in a `u32`.
     let none = event.signed(Argument::DeviceId) == Some(i64::from(u32::MAX));
     let device = if none { -1 } else { small(event, Argument::DeviceId).unwrap_or_default() };
     sink.part.allocations.push(Allocation {
@@ -410,7 +410,8 @@ fn allocation(sink: &mut EventSink<'_>, source: EventSource<'_>, time: i64) {
     }
 }
 
-/// Counters are few, and their keys are data: their arguments are read again, by a plain reader.
+/// Appends a counter. Counters are rare and their keys are data, so their arguments are read again
+/// by a simple reader.
 fn counter(sink: &mut EventSink<'_>, source: EventSource<'_>) {
     let Some(time) = moment(sink, source, source.event.time, "ts") else { return };
     let track = TrackId(sink.track(source));
@@ -445,7 +446,7 @@ fn metadata(sink: &mut EventSink<'_>, source: EventSource<'_>) {
 
 fn begin(sink: &mut EventSink<'_>, source: EventSource<'_>) {
     let Some(time) = moment(sink, source, source.event.time, "ts") else { return };
-    let (row, track) = slice(sink, source, (time, 0));
+    let (row, track) = slice(sink, source, time, 0);
     sink.part.edges.push(Edge { row: Some(row), track, time, offset: source.offset });
 }
 

@@ -1,33 +1,32 @@
-//! Where values of JSON text end. Strict: a string ends at its first unescaped quote.
+//! Finds the ends of values in JSON text. Strict: a string ends at its first unescaped quote.
 //!
-//! Every answer depends on the text from the given place on and on nothing else, and more text
-//! never changes an answer other than [`Stop::Short`]; the reader's independence of blocks and
-//! threads rests on that. Knows no keys.
+//! Each result depends only on the text from the given position on. More text changes no result
+//! other than [`Stop::Short`]. Therefore the reader does not depend on blocks and threads.
 
 use super::lane;
 
-/// Why there is no answer.
+/// The reason why a scan has no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// The text ends first.
+    /// The text ends before the value does.
     Short,
-    /// No JSON from this place on.
+    /// Invalid JSON at this position.
     Broken(usize),
 }
 
-/// An answer, if there is one.
+/// The result of a scan.
 pub type Scanned<T> = Result<T, Stop>;
 
-/// Deeper nesting is no JSON to us; Kineto nests values four deep.
+/// Deeper nesting is rejected as invalid. Kineto nests values four deep.
 pub const DEPTH_LIMIT: u32 = 64;
 
-/// Blanks of JSON.
+/// Whether a byte is white space in JSON.
 #[inline(always)]
 pub fn is_blank(byte: u8) -> bool {
     matches!(byte, b' ' | b'\n' | b'\r' | b'\t')
 }
 
-/// The first place from `at` on that holds no blank.
+/// Returns the first position from `at` on that is not blank.
 #[inline]
 pub fn skip_blank(text: &[u8], mut at: usize) -> usize {
     while text.get(at).is_some_and(|byte| is_blank(*byte)) {
@@ -36,13 +35,13 @@ pub fn skip_blank(text: &[u8], mut at: usize) -> usize {
     at
 }
 
-/// The byte at the first place that holds no blank, and the place.
+/// Returns the first byte from `at` on that is not blank, and its position.
 pub fn after_blank(text: &[u8], at: usize) -> Scanned<(u8, usize)> {
     let at = skip_blank(text, at);
     Ok((*text.get(at).ok_or(Stop::Short)?, at))
 }
 
-/// The closing quote of a string whose content starts at `at`.
+/// Finds the closing quote of a string whose content starts at `at`.
 #[inline]
 pub fn string_end(text: &[u8], mut at: usize) -> Scanned<usize> {
     loop {
@@ -67,7 +66,8 @@ fn first_quote(text: &[u8], mut at: usize) -> Option<usize> {
     rest.iter().position(|byte| matches!(byte, b'"' | b'\\')).map(|found| at + found)
 }
 
-/// The closing quote of a string of printable ASCII without escapes; `None` of any other.
+/// Finds the closing quote of a string of printable ASCII without escapes. `None` for any other
+/// string.
 #[inline(always)]
 pub fn plain_end(text: &[u8], mut at: usize) -> Option<usize> {
     while let Some(bytes) = text.get(at..).and_then(<[u8]>::first_chunk) {
@@ -81,12 +81,12 @@ pub fn plain_end(text: &[u8], mut at: usize) -> Option<usize> {
     None
 }
 
-/// Whether a string's content is printable ASCII without escapes.
+/// Whether the content of a string is printable ASCII without escapes.
 pub fn is_plain(content: &[u8]) -> bool {
     content.iter().all(|byte| matches!(byte, b' '..=b'~') && *byte != b'\\')
 }
 
-/// The place behind the value that starts at `at`.
+/// Returns the position after the value that starts at `at`.
 #[inline]
 pub fn skip_value(text: &[u8], at: usize) -> Scanned<usize> {
     match text.get(at).ok_or(Stop::Short)? {
@@ -97,7 +97,7 @@ pub fn skip_value(text: &[u8], at: usize) -> Scanned<usize> {
     }
 }
 
-/// The place behind the number or word that starts at `at`.
+/// Returns the position after the number or word that starts at `at`.
 pub fn scalar_end(text: &[u8], start: usize) -> Scanned<usize> {
     let mut at = start;
     while text.get(at).is_some_and(|byte| matches!(byte, b'0'..=b'9' | b'.' | b'-' | b'+')) {
@@ -122,7 +122,7 @@ pub fn scalar_end(text: &[u8], start: usize) -> Scanned<usize> {
     Ok(at)
 }
 
-/// The words that stand for values: JSON's, and the numbers that are none.
+/// Whether a bare word is accepted as a value: JSON's words, and the non-finite numbers.
 fn is_word(word: &[u8]) -> bool {
     matches!(
         word,
@@ -130,8 +130,8 @@ fn is_word(word: &[u8]) -> bool {
     )
 }
 
-/// The place behind an array of arrays, strings and numbers; `None` if it holds anything else or
-/// reaches near the end of the text, so that [`skip_nested`] has to say.
+/// Returns the position after an array that holds only arrays, strings and numbers. `None` if it
+/// holds anything else or reaches near the end of the text; then [`skip_nested`] decides.
 #[inline]
 fn skip_array(text: &[u8], start: usize) -> Option<usize> {
     let mut depth = 0u32;
@@ -169,13 +169,13 @@ fn skip_array(text: &[u8], start: usize) -> Option<usize> {
     }
 }
 
-/// The place behind any array or object. Brackets must match in kind.
+/// Returns the position after any array or object. Brackets must match in kind.
 fn skip_nested(text: &[u8], start: usize) -> Scanned<usize> {
     skip_nested_by(text, start, |text, at, _| string_end(text, at), word_end)
 }
 
-/// Skips an array or object as [`skip_value`] does, but with other rules for the ends of strings
-/// and of bare words.
+/// Skips an array or object like [`skip_value`], but with other rules for the ends of strings and
+/// bare words.
 pub fn skip_nested_by(
     text: &[u8],
     start: usize,
@@ -202,15 +202,14 @@ pub fn skip_nested_by(
     }
 }
 
-/// A kind of bracket.
+/// The two kinds of brackets in JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bracket {
-    /// `[ ]`.
     Array,
     Object,
 }
 
-/// The open brackets, innermost in the lowest bit; 1 for an object.
+/// A stack of open brackets as bits, innermost in the lowest bit. A 1 is an object.
 #[derive(Default)]
 struct BracketStack {
     objects: u64,
@@ -251,7 +250,7 @@ mod tests {
     use super::{Stop, skip_array, skip_nested, skip_value};
 
     #[test]
-    fn an_array_ends_where_its_bracket_closes() {
+    fn array_ends_at_its_closing_bracket() {
         let text = r#"[[1, 2], ["a]", "b[", ""], [-1.5e3, null], {"x": [true, NaN]}], "next": 1 "#;
         assert_eq!(skip_value(text.as_bytes(), 0), Ok(text.find(", \"next\"").unwrap()));
         let plain = format!(r#"[[1, 2], ["a]", "b["], [-1.5]]{:200}"#, "");
@@ -270,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_are_none_are_values() {
+    fn non_finite_numbers_are_values() {
         for text in ["NaN,", "-Infinity}", "inf ", "1e5,", "-1.5E+10]", "null,"] {
             assert_eq!(skip_value(text.as_bytes(), 0), Ok(text.len() - 1), "{text}");
         }

@@ -1,46 +1,45 @@
-//! Splits blocks of the file into chunks that start and end between events.
+//! Splits the blocks of a file into chunks that start and end between events.
 //!
-//! The cuts are guesses, from the layout of the first events. The reader of a chunk verifies them;
-//! a wrong guess costs time, never a result. Knows nothing of the content of events.
+//! The boundaries are guessed from the layout of the first events. The reader of a chunk verifies
+//! them, and a wrong guess only costs time.
 
 use super::key;
 use super::lenient;
 use super::scan;
 use crate::format::blocks::Blocks;
 
-/// How far from a block's ends a place between events is looked for.
+/// Search range for a boundary between events at either end of a block.
 const NEAR: usize = 1 << 18;
 
-/// A stretch of the file: `head`, then `block`.
+/// A stretch of the file: `head`, followed by `body` of `block`.
 #[derive(Debug, Default)]
 pub struct Chunk {
-    /// Its place among the chunks.
     pub index: u64,
-    /// Byte of the file at which `head` starts.
+    /// Offset of `head` in the file.
     pub offset: u64,
-    /// The last block's end and this one's start: the event that lies across.
+    /// End of the previous block and start of this one, which hold the event across the border.
     pub head: Vec<u8>,
-    /// A block, of which `body` belongs to this chunk.
+    /// A block, of which only `body` belongs to this chunk.
     pub block: Vec<u8>,
     /// Start and end within the block.
     pub body: (usize, usize),
-    /// About which share of the text ends with this chunk; see [`Blocks::share`].
+    /// Approximate share of the text that ends with this chunk; see [`Blocks::share`].
     pub share: Option<f64>,
 }
 
 impl Chunk {
-    /// The block's part of the chunk.
+    /// Returns the block's part of the chunk.
     pub fn body(&self) -> &[u8] {
         &self.block[self.body.0..self.body.1]
     }
 }
 
-/// Cuts the blocks of a file.
+/// Cuts the blocks of a file into chunks.
 pub struct ChunkSource<'a> {
     blocks: &'a mut dyn Blocks,
-    /// Bytes a block should have.
+    /// Preferred size of a block in bytes.
     size: usize,
-    /// A large block not yet handed out in full, and how far it is.
+    /// A large block that is handed out in pieces, and the position reached in it.
     large: (Vec<u8>, usize),
     spare: Vec<Vec<u8>>,
     tail: Vec<u8>,
@@ -51,7 +50,7 @@ pub struct ChunkSource<'a> {
     failure: Option<String>,
 }
 
-/// Blanks before and behind an event's opening bracket.
+/// The blanks before and after the opening bracket of an event.
 #[derive(Clone, Debug)]
 struct Spacing {
     before: Vec<u8>,
@@ -59,7 +58,7 @@ struct Spacing {
 }
 
 impl<'a> ChunkSource<'a> {
-    /// Blocks to be handed out in chunks of about `size` bytes.
+    /// Creates a source whose chunks have about `size` bytes.
     pub fn new(blocks: &'a mut dyn Blocks, size: usize) -> Self {
         Self {
             blocks,
@@ -75,22 +74,22 @@ impl<'a> ChunkSource<'a> {
         }
     }
 
-    /// Why the text ended early, if it did.
+    /// Returns the reason for a premature end of the text.
     pub fn failure(&self) -> Option<&str> {
         self.failure.as_deref()
     }
 
-    /// Bytes handed out.
+    /// Returns the number of bytes handed out.
     pub fn bytes(&self) -> u64 {
         self.offset
     }
 
-    /// Takes a chunk's memory back.
+    /// Reuses the memory of a processed chunk.
     pub fn recycle(&mut self, chunk: Chunk) {
         self.spare.push(chunk.block);
     }
 
-    /// The next chunk. The last one may be empty.
+    /// Returns the next chunk. The last one may be empty.
     pub fn next(&mut self) -> Option<Chunk> {
         if self.ended {
             return None;
@@ -134,7 +133,7 @@ impl<'a> ChunkSource<'a> {
         }
     }
 
-    /// Whether there was another block.
+    /// Reads the next block. Returns whether there was one.
     fn pull(&mut self, block: &mut Vec<u8>) -> bool {
         match self.blocks.next(block) {
             Ok(true) => return true,
@@ -150,7 +149,8 @@ impl<'a> ChunkSource<'a> {
         let near = &block[..block.len().min(NEAR)];
         let mut brackets = memchr::memchr_iter(b'{', near);
         brackets.find(|at| self.is_boundary(block, *at)).unwrap_or_else(|| {
-            // Events may stand otherwise than the first ones: learn anew.
+            // Later events may be spaced differently from the first ones, so the spacing is learned
+            // again.
             self.spacing = None;
             block.len()
         })
@@ -170,7 +170,8 @@ impl<'a> ChunkSource<'a> {
 }
 
 impl Spacing {
-    /// From the first place that looks like one between events; devices, for one, look so too.
+    /// Learns the spacing at the first position that looks like a border between events. Lists of
+    /// devices look similar.
     fn find(block: &[u8]) -> Option<Self> {
         let listed = memchr::memmem::find(block, b"\"traceEvents\"").unwrap_or(0);
         let mut brackets = memchr::memchr_iter(b'{', &block[listed..]).map(|at| listed + at);
@@ -179,7 +180,8 @@ impl Spacing {
     }
 }
 
-/// The blanks around a bracket that looks like an event's opening one, behind another event.
+/// Returns the blanks around a bracket that looks like the opening one of an event after another
+/// event.
 fn around(block: &[u8], bracket: usize) -> Option<(&[u8], &[u8])> {
     let blanks = |bytes: &[u8]| bytes.iter().rev().take_while(|b| scan::is_blank(**b)).count();
     let comma = bracket - blanks(&block[..bracket]);
@@ -189,6 +191,6 @@ fn around(block: &[u8], bracket: usize) -> Option<(&[u8], &[u8])> {
     }
     let quote = scan::skip_blank(block, bracket + 1);
     let key = lenient::key_at(block, quote).ok()??;
-    let is_event = block[quote] == b'"' && key::is_of_event(key);
+    let is_event = block[quote] == b'"' && key::is_event_key(key);
     is_event.then(|| (&block[comma..bracket], &block[bracket + 1..quote]))
 }

@@ -1,8 +1,8 @@
-//! Joins chunks parsed by several workers in the order of the file.
+//! Parses chunks on several workers and joins the results in file order.
 //!
-//! A worker assumes that its chunk starts between two events. That holds if the previous chunk
-//! ended there, which is checked when chunks are joined; otherwise the chunk is read again from
-//! that end. So every byte is parsed in the state left by all bytes before it, whatever was
+//! A worker assumes that its chunk starts between two events. This is checked when chunks are
+//! joined: the previous chunk must have ended there. If it did not, the chunk is read again from
+//! the actual end. So every byte is parsed in the state left by all bytes before it, whatever was
 //! guessed.
 
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use super::source::{Chunk, ChunkSource};
 use crate::format::kineto::mark;
 use crate::store::Trace;
 
-/// State of one worker across chunks.
+/// The state that one worker keeps across chunks.
 struct ChunkWorker {
     index: usize,
     scanner: Scanner,
@@ -36,13 +36,13 @@ impl ChunkWorker {
     }
 }
 
-/// The text read so far, and what of it waits for more.
+/// The reading position in the document, and the text that waits for its continuation.
 struct ChunkReading {
     document: Document,
     rest: Vec<u8>,
-    /// Bytes of `rest` that were read in vain.
+    /// Bytes of `rest` that were already read without a result.
     tried: usize,
-    /// Bytes of the file before `rest`.
+    /// Offset of `rest` in the file.
     offset: u64,
 }
 
@@ -55,7 +55,7 @@ impl ChunkReading {
         self.rest.is_empty() && self.document.is_between_events()
     }
 
-    /// Reads a chunk from where the one before it ended.
+    /// Reads a chunk, starting where the previous one ended.
     fn take(&mut self, chunk: &Chunk, worker: &mut ChunkWorker) {
         self.take_text(&chunk.head, worker);
         self.take_text(chunk.body(), worker);
@@ -69,8 +69,8 @@ impl ChunkReading {
             return;
         }
         self.rest.extend_from_slice(text);
-        // What waits is read again from its start: only when it has doubled, so that a value of any
-        // length costs time in proportion.
+        // The waiting text is read again from its start. That happens only once it has doubled, so
+        // that a value of any length costs linear time.
         if self.rest.len() >= 2 * self.tried {
             let mut rest = std::mem::take(&mut self.rest);
             let end = self.advance(&rest, worker);
@@ -83,7 +83,7 @@ impl ChunkReading {
     fn advance(&mut self, text: &[u8], worker: &mut ChunkWorker) -> usize {
         let ChunkWorker { scanner, tables, part, .. } = worker;
         let stretch = TextStretch { text, offset: self.offset };
-        let end = self.document.advance(stretch, (scanner, &mut EventSink { tables, part }));
+        let end = self.document.advance(stretch, scanner, &mut EventSink { tables, part });
         self.offset += end as u64;
         end
     }
@@ -93,11 +93,11 @@ impl ChunkReading {
         let end = self.advance(&rest, worker);
         let ChunkWorker { scanner, tables, part, .. } = worker;
         let stretch = TextStretch { text: &rest[end..], offset: self.offset };
-        self.document.finish(stretch, failure, (scanner, &mut EventSink { tables, part }));
+        self.document.finish(stretch, failure, scanner, &mut EventSink { tables, part });
     }
 }
 
-/// Reads everything on one thread: one part, no guesses.
+/// Reads everything on one thread, as one part and without guesses.
 pub fn alone(mut source: ChunkSource<'_>) -> Result<Trace, NotKineto> {
     let mut worker = ChunkWorker::new(0);
     worker.begin();
@@ -105,7 +105,7 @@ pub fn alone(mut source: ChunkSource<'_>) -> Result<Trace, NotKineto> {
     while let Some(chunk) = source.next() {
         reading.take(&chunk, &mut worker);
         if let Some(share) = chunk.share {
-            worker.part.make_room(share);
+            worker.part.reserve(share);
         }
         source.recycle(chunk);
     }
@@ -130,33 +130,34 @@ fn conclude(
     Ok(trace)
 }
 
-/// A chunk a worker has read on its guess.
+/// A chunk that a worker has read on the assumption that it starts between events.
 struct ReadChunk {
     chunk: Chunk,
     worker: usize,
     part: TextPart,
-    /// How far it came, in head and body together, and what is there.
+    /// Offset of the end that was reached in head and body, and the state there.
     end: u64,
     state: ListState,
 }
 
-/// State shared by the workers.
+/// The state shared by all workers.
 struct StitchShared<'a> {
     source: Mutex<ChunkSource<'a>>,
     order: Mutex<ChunkOrder>,
     progress: Condvar,
 }
 
-/// What has been put in its place, and what waits for that.
+/// The joined chunks, and the finished chunks that wait for their predecessor.
 struct ChunkOrder {
     next: u64,
     handed_out: u64,
-    /// Whether a worker has left, at the source's end or in a panic: no more chunks are begun.
+    /// Set when a worker leaves, at the end of the source or in a panic. No more chunks are started
+    /// then.
     closed: bool,
     waiting: BTreeMap<u64, ReadChunk>,
     reading: ChunkReading,
     merge: Merge,
-    /// Reads again what was guessed wrong.
+    /// Rereads the chunks with a wrong guess.
     repairer: ChunkWorker,
     spare: Vec<TextPart>,
 }
@@ -199,8 +200,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Tells the other workers when one leaves, be it in a panic: they may wait for room that its chunk
-/// will never make.
+/// Notifies the other workers when a worker leaves, even by a panic. They may be waiting for space
+/// that its chunk would have freed.
 struct Presence<'a, 'b>(&'a StitchShared<'b>);
 
 impl Drop for Presence<'_, '_> {
@@ -212,7 +213,7 @@ impl Drop for Presence<'_, '_> {
 
 fn work(shared: &StitchShared<'_>, mut worker: ChunkWorker, threads: usize) {
     let _presence = Presence(shared);
-    while has_room(shared, threads) {
+    while may_start(shared, threads) {
         let Some(chunk) = lock(&shared.source).next() else { break };
         let done = guess(chunk, &mut worker);
         let finished = put(&mut lock(&shared.order), done);
@@ -223,9 +224,9 @@ fn work(shared: &StitchShared<'_>, mut worker: ChunkWorker, threads: usize) {
     }
 }
 
-/// Waits until a chunk may be begun; `false` if none will. Chunks wait in memory for those before
-/// them: no more than two per thread are under way.
-fn has_room(shared: &StitchShared<'_>, threads: usize) -> bool {
+/// Waits until a chunk may be started, and returns `false` if none will be. Finished chunks wait in
+/// memory for their predecessors, so at most two per thread are in progress.
+fn may_start(shared: &StitchShared<'_>, threads: usize) -> bool {
     let mut order = lock(&shared.order);
     while !order.closed && order.handed_out >= order.next + 2 * threads as u64 {
         order = shared.progress.wait(order).unwrap_or_else(PoisonError::into_inner);
@@ -234,7 +235,7 @@ fn has_room(shared: &StitchShared<'_>, threads: usize) -> bool {
     !order.closed
 }
 
-/// Reads a chunk as if it started between two events.
+/// Reads a chunk on the assumption that it starts between two events.
 fn guess(chunk: Chunk, worker: &mut ChunkWorker) -> ReadChunk {
     worker.begin();
     let ChunkWorker { index, scanner, tables, part } = worker;
@@ -242,18 +243,18 @@ fn guess(chunk: Chunk, worker: &mut ChunkWorker) -> ReadChunk {
     let (mut end, mut state) = (0, ListState::Between);
     if chunk.index > 0 {
         let head = TextStretch { text: &chunk.head, offset: chunk.offset };
-        (end, state) = events::read(head, 0, state, (scanner, &mut sink));
+        (end, state) = events::read(head, 0, state, scanner, &mut sink);
         if end == chunk.head.len() && state == ListState::Between {
             let offset = chunk.offset + end as u64;
             let body = TextStretch { text: chunk.body(), offset };
-            let (more, there) = events::read(body, 0, state, (scanner, &mut sink));
+            let (more, there) = events::read(body, 0, state, scanner, &mut sink);
             (end, state) = (end + more, there);
         }
     }
     ReadChunk { worker: *index, part: std::mem::take(part), end: end as u64, state, chunk }
 }
 
-/// Puts chunks in their places, as far as none is missing. Gives back memory.
+/// Joins all chunks whose predecessors are complete, and returns memory for reuse.
 fn put(order: &mut ChunkOrder, done: ReadChunk) -> (Vec<Chunk>, TextPart) {
     order.waiting.insert(done.chunk.index, done);
     let mut chunks = Vec::new();
@@ -261,7 +262,7 @@ fn put(order: &mut ChunkOrder, done: ReadChunk) -> (Vec<Chunk>, TextPart) {
         order.next += 1;
         place(order, &mut done);
         if let Some(share) = done.chunk.share {
-            order.merge.make_room(share);
+            order.merge.reserve(share);
         }
         order.spare.push(done.part);
         chunks.push(done.chunk);
@@ -298,7 +299,7 @@ mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
     use super::{
-        Chunk, ChunkReading, ChunkSource, ChunkWorker, Presence, StitchShared, has_room, lock,
+        Chunk, ChunkReading, ChunkSource, ChunkWorker, Presence, StitchShared, lock, may_start,
     };
     use crate::format::blocks::Blocks;
 
@@ -316,14 +317,14 @@ mod tests {
     }
 
     #[test]
-    fn no_worker_waits_for_one_that_panicked() {
+    fn panicking_worker_does_not_block_the_others() {
         let mut blocks = None;
         let shared = StitchShared::new(ChunkSource::new(&mut blocks, 1), 2);
         for _ in 0..4 {
-            assert!(has_room(&shared, 2));
+            assert!(may_start(&shared, 2));
         }
         std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| has_room(&shared, 2));
+            let waiting = scope.spawn(|| may_start(&shared, 2));
             let panicked = catch_unwind(AssertUnwindSafe(|| {
                 let _presence = Presence(&shared);
                 let _order = lock(&shared.order);
@@ -334,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn events_behind_a_long_value_are_read_as_they_come() {
+    fn events_after_a_long_value_are_read_incrementally() {
         let (mut reading, mut worker) = (ChunkReading::new(), ChunkWorker::new(0));
         worker.begin();
         let event = r#"{"ph": "X", "name": "a", "pid": 1, "tid": 2, "ts": 1, "dur": 1},"#;

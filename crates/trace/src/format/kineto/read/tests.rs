@@ -1,12 +1,12 @@
-//! The reader against its oracle, in chunks of any size, on any number of threads, and each defect
-//! of traces in the wild by name.
+//! Compares the reader with its oracle for any chunk size and number of threads, and tests each
+//! defect of real traces by name.
 
 use std::io;
 
 use super::{Blocks, NotKineto, read_in_chunks};
 use crate::store::{EventKind, Loss, Trace, TrackKey};
 
-/// A text in blocks of a size.
+/// A text in blocks of a given size.
 struct Pieces<'a>(std::slice::Chunks<'a, u8>);
 
 impl Blocks for Pieces<'_> {
@@ -31,7 +31,7 @@ fn read(text: &str) -> Trace {
     whole.unwrap()
 }
 
-/// All that a trace says, but for the order in which its texts are indexed.
+/// Formats everything in a trace. Texts are compared by content, not by id.
 fn shown(trace: &Trace) -> Vec<String> {
     let texts: Vec<&str> = trace.strings.iter().collect();
     vec![
@@ -65,15 +65,15 @@ fn names(trace: &Trace) -> Vec<&str> {
     trace.rows().map(|row| trace.name(row)).collect()
 }
 
-/// A trace of events, one per line.
-fn of(events: &[&str]) -> String {
+/// Joins events into the text of a trace, one event per line.
+fn document(events: &[&str]) -> String {
     format!(
         "{{\"schemaVersion\": 1, \"traceEvents\": [\n{}\n], \"traceName\": \"t\"}}",
         events.join(",\n")
     )
 }
 
-/// A slice of a name; `rest` follows its other keys.
+/// Formats a slice with the given name; `rest` follows its other keys.
 fn slice(name: &str, rest: &str) -> String {
     format!(
         r#"{{"ph": "X", "cat": "cpu_op", "name": "{name}", "pid": 1, "tid": 2, "ts": 10, "dur": 5{rest}}}"#
@@ -85,8 +85,9 @@ fn lost(trace: &Trace) -> Vec<(Loss, u64)> {
 }
 
 #[test]
-fn a_truncated_file_keeps_its_complete_events_and_reports_bytes_lost() {
-    let whole = of(&[&slice("a", ""), &slice("b", ""), &slice("c", r#", "args": {"x": [1]}"#)]);
+fn truncated_file_keeps_complete_events_and_counts_lost_bytes() {
+    let whole =
+        document(&[&slice("a", ""), &slice("b", ""), &slice("c", r#", "args": {"x": [1]}"#)]);
     let cut = &whole[..whole.find("\"x\"").unwrap()];
     let trace = read(cut);
     assert_eq!(names(&trace), ["a", "b"]);
@@ -100,7 +101,7 @@ fn a_truncated_file_keeps_its_complete_events_and_reports_bytes_lost() {
 
 #[test]
 fn unescaped_quotes_newlines_and_control_characters_in_names_are_repaired() {
-    let trace = read(&of(&[
+    let trace = read(&document(&[
         &slice("say \"hi\" to", ""),
         &slice("two\nlines", ""),
         &slice("tab\tand\u{1}", ""),
@@ -113,14 +114,14 @@ fn unescaped_quotes_newlines_and_control_characters_in_names_are_repaired() {
 
 #[test]
 fn backslashes_of_paths_are_kept() {
-    let trace = read(&of(&[&slice(r"C:\Users\x", ""), &slice(r"C:\", ""), &slice("b", "")]));
+    let trace = read(&document(&[&slice(r"C:\Users\x", ""), &slice(r"C:\", ""), &slice("b", "")]));
     assert_eq!(names(&trace), [r"C:\Users\x", r"C:\", "b"]);
     assert_eq!(trace.losses.count_of(Loss::BrokenEvent), 0);
 }
 
 #[test]
 fn invalid_utf8_is_replaced_and_counted() {
-    let text = of(&[&slice("a?b", ""), &slice("c", "")]).replace('?', "\u{7f}");
+    let text = document(&[&slice("a?b", ""), &slice("c", "")]).replace('?', "\u{7f}");
     let mut bytes = text.into_bytes();
     bytes.iter_mut().filter(|byte| **byte == 0x7f).for_each(|byte| *byte = 0xff);
     let trace = read_as(&bytes, 10, 20, 2).unwrap();
@@ -129,7 +130,7 @@ fn invalid_utf8_is_replaced_and_counted() {
 }
 
 #[test]
-fn numbers_that_are_none_are_accepted() {
+fn non_finite_numbers_are_accepted() {
     let shape = |value: &str| {
         let rest = format!(
             r#", "args": {{"grid": [1, 2, 3], "blocks per SM": {value}, "warps per SM": 2.5, "x": {value}}}"#
@@ -138,7 +139,7 @@ fn numbers_that_are_none_are_accepted() {
     };
     let values = ["NaN", "Infinity", "-Infinity", "inf", "\"NaN\"", "\"inf\"", "null"];
     let events: Vec<String> = values.iter().map(|value| shape(value)).collect();
-    let trace = read(&of(&events.iter().map(String::as_str).collect::<Vec<_>>()));
+    let trace = read(&document(&events.iter().map(String::as_str).collect::<Vec<_>>()));
     assert_eq!(lost(&trace), []);
     assert_eq!(trace.slices.launch_shape.len(), values.len());
     for (_, shape) in trace.slices.launch_shape.iter() {
@@ -152,7 +153,7 @@ fn times_as_texts_or_with_exponents_are_exact() {
     let event = |ts: &str, dur: &str| {
         format!(r#"{{"ph": "X", "name": "a", "pid": 1, "tid": 1, "ts": {ts}, "dur": {dur}}}"#)
     };
-    let trace = read(&of(&[
+    let trace = read(&document(&[
         &event("\"1650000000000000.125\"", "\"1.5\""),
         &event("1.65e15", "2E0"),
         &event("1650000000000000.1239", "0.0004"),
@@ -179,7 +180,7 @@ fn ids_beyond_i64_and_as_texts_are_kept() {
         format!(r#"{{"ph": "s", "id": {id}, "pid": 1, "tid": 1, "ts": 1, "cat": "ac2g"}}"#)
     };
     let big = slice("a", r#", "args": {"correlation": 18446744073709551614, "External id": "77"}"#);
-    let trace = read(&of(&[
+    let trace = read(&document(&[
         &big,
         &flow("18446744073709551615"),
         &flow("\"0x1f\""),
@@ -197,8 +198,8 @@ fn ids_beyond_i64_and_as_texts_are_kept() {
 }
 
 #[test]
-fn a_stream_that_is_an_address_is_no_stream() {
-    let trace = read(&of(&[
+fn stream_that_is_an_address_is_ignored() {
+    let trace = read(&document(&[
         &slice("hipLaunchKernel", r#", "args": {"stream": "0x0", "correlation": 1}"#),
         &slice("b", r#", "args": {"stream": "7", "device": 3}"#),
         &slice("c", r#", "args": {"stream": 99999999999}"#),
@@ -210,14 +211,14 @@ fn a_stream_that_is_an_address_is_no_stream() {
 }
 
 #[test]
-fn numbers_that_do_not_fit_are_left_out_and_counted() {
+fn numbers_out_of_range_are_dropped_and_counted() {
     let args = |args: &str| slice("k", &format!(r#", "args": {{{args}}}"#));
     let memory = |kind: &str, device: &str| {
         format!(
             r#"{{"ph": "i", "name": "[memory]", "pid": 1, "tid": 1, "ts": 1, "args": {{"Device Type": {kind}, "Device Id": {device}}}}}"#
         )
     };
-    let trace = read(&of(&[
+    let trace = read(&document(&[
         &args(r#""grid": [4294967296, 2, 3], "block": [4294967295, 1, "x"]"#),
         &args(
             r#""grid": [1, 1, 1], "registers per thread": 4294967300, "shared memory": 8589934592"#,
@@ -241,9 +242,9 @@ fn numbers_that_do_not_fit_are_left_out_and_counted() {
 }
 
 #[test]
-fn lines_of_python_around_an_operator_are_kept_innermost_first() {
+fn call_stacks_are_kept_innermost_first() {
     let with = |stack: &str| slice("aten::mm", &format!(r#","args":{{"Call stack":{stack}}}"#));
-    let trace = read(&of(&[
+    let trace = read(&document(&[
         &with(r#""model.py(7): forward;train.py(3): step""#),
         &with(r#""""#),
         &slice("aten::mm", ""),
@@ -262,7 +263,7 @@ fn lines_of_python_around_an_operator_are_kept_innermost_first() {
 }
 
 #[test]
-fn the_base_time_counts_wherever_it_stands() {
+fn base_time_applies_wherever_the_key_is() {
     let event = slice("a", "");
     let before = format!("{{\"baseTimeNanoseconds\": 1000, \"traceEvents\": [{event}]}}");
     let behind = format!("{{\"traceEvents\": [{event}], \"baseTimeNanoseconds\": 1000}}");
@@ -277,7 +278,7 @@ fn times_out_of_range_are_counted() {
     let event = |ts: &str, dur: &str| {
         format!(r#"{{"ph": "X", "name": "a", "pid": 1, "tid": 1, "ts": {ts}, "dur": {dur}}}"#)
     };
-    let trace = read(&of(&[
+    let trace = read(&document(&[
         &event("9223372036854775808", "1"),
         &event("1", "1e300"),
         &event("9223372036854775.807", "1"),
@@ -294,7 +295,7 @@ fn times_out_of_range_are_counted() {
 }
 
 #[test]
-fn times_stay_far_from_the_ends_of_an_i64() {
+fn times_are_limited_to_2_to_the_61_nanoseconds() {
     // 2^61 ns are 2305843009213693.952 µs.
     let (inside, outside) = ("2305843009213693.951", "2305843009213693.952");
     let event = |ph: &str, ts: &str, dur: &str| {
@@ -315,14 +316,14 @@ fn times_stay_far_from_the_ends_of_an_i64() {
         event("B", outside, "0"),
     ];
     let events: Vec<&str> = texts.iter().map(String::as_str).collect();
-    let trace = read(&of(&events));
+    let trace = read(&document(&events));
     assert_eq!(trace.slices.start, [near, -near]);
     assert_eq!(trace.slices.duration, [near, 0]);
     assert_eq!(lost(&trace), [(Loss::BadNumber, 7)]);
 }
 
 #[test]
-fn what_the_base_time_moves_out_of_range_is_left_out() {
+fn events_shifted_out_of_range_are_dropped() {
     let event = |ph: &str, ts: &str| {
         let name = if ph == "M" { "[memory]" } else { "a" };
         let ph = if ph == "M" { "i" } else { ph };
@@ -341,7 +342,7 @@ fn what_the_base_time_moves_out_of_range_is_left_out() {
     assert_eq!((trace.slices.stream(0), trace.slices.stream(1)), (Some(1), Some(7)));
     let marks = (trace.flows.len(), trace.instants.len(), trace.allocations.len());
     assert_eq!((marks, trace.counters.len()), ((2, 2, 2), 2));
-    // The stream of the far slice does not fit either.
+    // The stream of this slice does not fit either.
     assert_eq!(lost(&trace), [(Loss::BadNumber, 6)]);
     for base in [1i64 << 61, i64::MAX, i64::MIN] {
         let trace =
@@ -352,7 +353,7 @@ fn what_the_base_time_moves_out_of_range_is_left_out() {
 }
 
 #[test]
-fn missing_and_trailing_commas_do_not_matter() {
+fn missing_and_trailing_commas_are_accepted() {
     let text = r#"{"traceEvents": [
         {"ph": "X", "name": "a" "pid": 1, "tid": 1, "ts": 1, "dur": 1, "args": {"stream": 1 "device": 2,},}
         {"ph": "X", "name": "b", "pid": 1, "tid": 1, "ts": 1, "dur": 1}, , ],}"#;
@@ -363,7 +364,7 @@ fn missing_and_trailing_commas_do_not_matter() {
 }
 
 #[test]
-fn garbage_inside_an_event_costs_that_event_alone() {
+fn garbage_inside_an_event_loses_only_that_event() {
     let good = slice("good", r#", "args": {"x": {"name": "inner", "id": [{"id": 1}]}}"#);
     for bad in [
         r#"{"ph": "X", "name": "bad, "pid": 1, "tid": 2, "ts": 1, "dur": 1}"#,
@@ -375,7 +376,7 @@ fn garbage_inside_an_event_costs_that_event_alone() {
         "\0\0\0\0\0\0",
         r#"{"ph": "X", "name": "bad"#,
     ] {
-        let trace = read(&of(&[&good, bad, &good, &good]));
+        let trace = read(&document(&[&good, bad, &good, &good]));
         assert_eq!(names(&trace), ["good"; 3], "{bad}");
         assert_eq!(lost(&trace), [(Loss::BrokenEvent, 1)], "{bad}");
         assert_eq!(trace.header.rest["traceName"], "t", "{bad}");
@@ -401,15 +402,16 @@ fn begins_and_ends_are_paired_per_track() {
         edge("E", "", 2, 30),
         slice("x", ""),
     ];
-    let trace = read(&of(&events.iter().map(String::as_str).collect::<Vec<_>>()));
+    let trace = read(&document(&events.iter().map(String::as_str).collect::<Vec<_>>()));
     assert_eq!(names(&trace), ["outer", "other", "inner", "x"]);
     assert_eq!(trace.slices.duration, [10_000, 19_000, 3000, 5000]);
     assert_eq!(lost(&trace), [(Loss::Unpaired, 2)]);
 }
 
 #[test]
-fn unknown_phases_are_counted_each() {
-    let trace = read(&of(&[r#"{"ph": "b", "ts": 1}"#, r#"{"ph": "long"}"#, r#"{"name": "none"}"#]));
+fn unknown_phases_are_counted_separately() {
+    let trace =
+        read(&document(&[r#"{"ph": "b", "ts": 1}"#, r#"{"ph": "long"}"#, r#"{"name": "none"}"#]));
     assert_eq!(lost(&trace), [(Loss::UnknownPhase, 3)]);
     assert_eq!(trace.phases.values().sum::<u64>(), 3);
 }
@@ -421,7 +423,7 @@ fn names_of_processes_reach_tracks_that_appear_later() {
             r#"{{"ph": "M", "name": "{what}", "pid": 1, "tid": 0, "args": {{"{key}": "{text}"}}}}"#
         )
     };
-    let trace = read(&of(&[
+    let trace = read(&document(&[
         &name("process_name", "name", "python"),
         &name("process_labels", "labels", "CPU"),
         &slice("a", ""),
@@ -433,7 +435,7 @@ fn names_of_processes_reach_tracks_that_appear_later() {
 }
 
 #[test]
-fn what_is_no_trace_is_refused_with_what_was_found() {
+fn other_content_is_rejected_with_a_description() {
     assert!(refusal("").contains("empty"));
     assert!(refusal("\u{89}PNG\r\n").contains("PNG"));
     assert!(refusal(r#"{"schema": "1.0.1", "nodes": []}"#).contains("nodes"));
@@ -443,7 +445,7 @@ fn what_is_no_trace_is_refused_with_what_was_found() {
 }
 
 #[test]
-fn a_broken_header_does_not_hide_the_events() {
+fn events_are_found_after_a_broken_header() {
     let event = slice("a", "");
     let trace = read(&format!("{{\"x\": @, \"y\": 1, \"traceEvents\": [{event}], \"z\": 2}}"));
     assert_eq!(names(&trace), ["a"]);
@@ -467,7 +469,7 @@ fn ranks_of_groups_may_be_a_text() {
 }
 
 #[test]
-fn issue_24_copies_and_waits_of_mtia_are_no_kernels() {
+fn issue_24_mtia_copies_and_waits_are_not_kernels() {
     let event = |name: &str, at: u32| {
         format!(
             r#"{{"ph":"X","cat":"mtia_ccp_events","name":"{name}","pid":17,"tid":3,"ts":{at},"dur":1}}"#
@@ -475,32 +477,32 @@ fn issue_24_copies_and_waits_of_mtia_are_no_kernels() {
     };
     let names = ["event_wait", "pe_exe", "dma_request", "event_wait", "event_record"];
     let events: Vec<String> = names.iter().zip(0..).map(|(name, at)| event(name, at)).collect();
-    let trace = read(&of(&events.iter().map(String::as_str).collect::<Vec<_>>()));
+    let trace = read(&document(&events.iter().map(String::as_str).collect::<Vec<_>>()));
     let kinds: Vec<EventKind> = trace.rows().map(|row| trace.kind(row)).collect();
     assert_eq!(
         kinds,
         [EventKind::Sync, EventKind::Kernel, EventKind::Memcpy, EventKind::Sync, EventKind::Kernel]
     );
-    // The file's category stays what it was.
+    // The file's category stays unchanged.
     assert!(trace.categories.iter().all(|category| category.name == "mtia_ccp_events"));
 }
 
 #[test]
-fn more_categories_than_fit_are_one() {
+fn categories_beyond_255_share_one() {
     let events: Vec<String> = (0..300)
         .map(|i| {
             format!(r#"{{"ph":"X","cat":"c{i}","name":"n","pid":1,"tid":1,"ts":{i},"dur":1}}"#)
         })
         .collect();
-    let trace = read(&of(&events.iter().map(String::as_str).collect::<Vec<_>>()));
+    let trace = read(&document(&events.iter().map(String::as_str).collect::<Vec<_>>()));
     assert_eq!(trace.categories.len(), 256);
     assert_eq!(trace.categories[usize::from(trace.slices.category[299])].name, "other");
     assert_eq!(trace.losses.count_of(Loss::ManyCategories), 45);
 }
 
 #[test]
-fn events_stand_where_their_offset_says() {
-    let text = of(&[&slice("a", ""), &slice("b", "")]);
+fn offsets_point_to_the_text_of_events() {
+    let text = document(&[&slice("a", ""), &slice("b", "")]);
     let trace = read(&text);
     for row in trace.rows() {
         let at = trace.slices.offset[row as usize] as usize;
@@ -509,19 +511,19 @@ fn events_stand_where_their_offset_says() {
 }
 
 #[test]
-fn nested_objects_that_look_like_events_fool_no_one() {
+fn nested_objects_that_look_like_events_are_ignored() {
     let inner = r#", "args": {"list": [{"ph": "X", "name": "no"},
 {"ph": "X", "name": "no", "ts": 1},
 {"ph": "X", "name": "no", "pid": 1, "tid": 2, "ts": 10, "dur": 5}
 ]}"#;
     let events: Vec<String> = (0..20).map(|i| slice(&format!("n{i}"), inner)).collect();
-    let trace = read(&of(&events.iter().map(String::as_str).collect::<Vec<_>>()));
+    let trace = read(&document(&events.iter().map(String::as_str).collect::<Vec<_>>()));
     assert_eq!(trace.slices.len(), 20);
     assert_eq!(lost(&trace), []);
 }
 
 #[test]
-fn cuts_between_events_are_guessed_right() {
+fn chunk_boundaries_are_guessed_correctly() {
     let device = |id: u32| format!("{{\n      \"id\": {id}\n    }}");
     let event =
         "{\n    \"ph\": \"i\", \"name\": \"n\", \"ts\": 1, \"args\": {\n      \"x\": 1\n    }\n  }";
@@ -547,18 +549,18 @@ fn cuts_between_events_are_guessed_right() {
 }
 
 #[test]
-fn arguments_that_are_no_object_do_not_hide_later_ones() {
+fn arguments_of_another_type_do_not_affect_later_events() {
     let with = slice("b", r#", "args": {"stream": 7}"#);
-    let trace = read(&of(&[&slice("a", r#", "args": 1"#), &with, &with]));
+    let trace = read(&document(&[&slice("a", r#", "args": 1"#), &with, &with]));
     assert_eq!((trace.slices.stream(0), trace.slices.stream(1)), (None, Some(7)));
     assert_eq!(lost(&trace), []);
 }
 
 #[test]
-fn damaged_texts_are_read_alike_in_any_chunks() {
+fn damaged_texts_give_the_same_result_in_any_chunks() {
     let nested = slice("n", r#", "args": {"x": [[1], ["a"]], "stream": 7, "y": {"name": "z"}}"#);
     let flow = r#"{"ph": "s", "id": 5, "pid": 1, "tid": 1, "ts": 1.5, "cat": "ac2g"}"#;
-    let good = of(&[&nested, flow, &slice("a", r#", "args": {"Ev Idx": 3}"#), &nested, flow]);
+    let good = document(&[&nested, flow, &slice("a", r#", "args": {"Ev Idx": 3}"#), &nested, flow]);
     let mut state = 1u64;
     let mut random = |below: usize| {
         state =
@@ -582,7 +584,7 @@ fn damaged_texts_are_read_alike_in_any_chunks() {
 }
 
 #[test]
-fn a_bracket_too_many_does_not_end_the_events() {
+fn superfluous_bracket_does_not_end_the_events() {
     let a = slice("a", "");
     let trace = read(&format!("{{\"traceEvents\": [{a}, {a}], {a}, {a}], \"traceName\": \"t\"}}"));
     assert_eq!(trace.slices.len(), 4);

@@ -1,16 +1,16 @@
-//! The content of JSON strings as texts: escapes, and what is wrong with them in the wild.
+//! Decodes the content of JSON strings: escapes, and the faults that occur in real traces.
 
-/// A decoded text, and how many of its faults were repaired.
+/// A decoded text, and the number of repaired faults.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decoded {
     pub text: String,
-    /// Control characters, unescaped quotes and escapes that are none; kept as they stand.
+    /// Control characters, unescaped quotes and invalid escapes. They are kept unchanged.
     pub faults: u32,
-    /// Whether bytes were no UTF-8, or escapes half a character; replaced.
+    /// Whether invalid UTF-8 or half of a surrogate pair was replaced.
     pub invalid: bool,
 }
 
-/// Decodes a string's content.
+/// Decodes the content of a string.
 pub fn decode(content: &[u8]) -> Decoded {
     let mut out = Decoded { text: String::with_capacity(content.len()), ..Decoded::default() };
     let mut rest = content;
@@ -37,7 +37,7 @@ impl Decoded {
     }
 }
 
-/// Decodes the escape at the start of `rest`; gives its length.
+/// Decodes the escape at the start of `rest`. Returns its length.
 fn escape(rest: &[u8], out: &mut Decoded) -> usize {
     let plain = match rest.get(1) {
         Some(b'"') => '"',
@@ -49,7 +49,7 @@ fn escape(rest: &[u8], out: &mut Decoded) -> usize {
         Some(b'r') => '\r',
         Some(b't') => '\t',
         Some(b'u') => return unicode(rest, out),
-        // A path of Windows, say: the backslash stands for itself.
+        // For example in a Windows path, where the backslash is meant literally.
         _ => {
             out.faults += 1;
             out.text.push('\\');
@@ -81,7 +81,7 @@ fn unicode(rest: &[u8], out: &mut Decoded) -> usize {
     6
 }
 
-/// The four digits of `\uXXXX`.
+/// Parses the four digits of `\uXXXX`.
 fn unit(rest: &[u8]) -> Option<u32> {
     let digits = rest.strip_prefix(b"\\u")?.get(..4)?;
     digits.iter().try_fold(0, |value, digit| Some(value * 16 + char::from(*digit).to_digit(16)?))

@@ -1,4 +1,4 @@
-//! Debug annotations: the arguments of an event under their keys.
+//! Decodes debug annotations: the arguments of an event under their keys.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Number, Value as Json};
 use super::wire::{self, Broken, Field};
 use crate::format::perfetto::field::{annotation, event, interned};
 
-/// A value of an argument.
+/// The value of an annotation, in the types we write.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum AnnotationValue<'a> {
     Nothing,
@@ -16,12 +16,11 @@ pub enum AnnotationValue<'a> {
     Double(f64),
     Bool(bool),
     Text(&'a str),
-    /// JSON of any kind.
     Json(&'a str),
     Three([u32; 3]),
 }
 
-/// The key and the value of an annotation.
+/// Decodes the key id and the value of an annotation.
 pub fn pair<'a>(content: &'a [u8]) -> Result<(u64, AnnotationValue<'a>), Broken> {
     let (mut key, mut value) = (0, AnnotationValue::Nothing);
     let (mut items, mut count) = ([0; 3], 0);
@@ -67,12 +66,12 @@ fn scalar<'a>(field: u32, found: Field<'a>) -> Result<Option<AnnotationValue<'a>
     }))
 }
 
-/// A text, which we write as UTF-8.
+/// Decodes a text. We write only UTF-8.
 pub fn text(bytes: &[u8]) -> Result<&str, Broken> {
-    std::str::from_utf8(bytes).map_err(|_| Broken::new("a text that is no UTF-8"))
+    std::str::from_utf8(bytes).map_err(|_| Broken::new("a text that is not UTF-8"))
 }
 
-/// Hands out the entries of interned data: their field, number and text.
+/// Visits the entries of interned data with their field, id and text.
 pub fn each_interned<'a>(
     content: &'a [u8],
     mut seen: impl FnMut(u32, u64, &'a str),
@@ -93,12 +92,12 @@ pub fn each_interned<'a>(
     })
 }
 
-/// The keys of arguments, by packet sequence and number.
+/// The interned keys of arguments, by packet sequence and id.
 #[derive(Debug, Default)]
 pub struct Keys<'a>(HashMap<(u64, u64), &'a str>);
 
 impl<'a> Keys<'a> {
-    /// Takes in what a packet brings.
+    /// Stores the keys that a packet interns.
     pub fn learn(&mut self, sequence: u64, content: &'a [u8]) -> Result<(), Broken> {
         each_interned(content, |kind, iid, name| {
             if kind == interned::ANNOTATION_NAME {
@@ -107,7 +106,7 @@ impl<'a> Keys<'a> {
         })
     }
 
-    /// The arguments of an event.
+    /// Returns the arguments of an event as JSON.
     pub fn arguments(&self, sequence: u64, content: &[u8]) -> Result<Map<String, Json>, Broken> {
         let mut arguments = Map::new();
         wire::each(content, |field, value| {

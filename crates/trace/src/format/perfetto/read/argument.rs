@@ -1,28 +1,28 @@
-//! Arguments into the columns of a trace, under the keys that Kineto has.
+//! Stores arguments in the columns of a trace. The keys are those of Kineto.
 
 use super::annotation::AnnotationValue;
-use crate::format::kineto::read::key::{ARGUMENTS, Argument, KeyStep, of_arguments};
+use crate::format::kineto::read::key::{ARGUMENTS, Argument, KeyStep, argument_step};
 use crate::store::{Collective, LaunchShape, PythonFrame, Slices, StringId, Strings, SyncWait};
 
-/// The argument that a key stands for, if a column holds it.
-pub fn of_key(key: &str) -> Option<Argument> {
-    match of_arguments(key.as_bytes()) {
+/// Returns the argument for a key, if there is a column for it.
+pub fn find_argument(key: &str) -> Option<Argument> {
+    match argument_step(key.as_bytes()) {
         KeyStep::Keep(argument) => Some(argument),
         _ => None,
     }
 }
 
-/// The arguments of one event.
+/// The arguments of one event, indexed by [`Argument`].
 #[derive(Clone, Debug)]
 pub struct PacketArguments<'a>([AnnotationValue<'a>; ARGUMENTS]);
 
 impl<'a> PacketArguments<'a> {
-    /// Nothing yet.
+    /// Starts without any arguments.
     pub fn new() -> Self {
         Self([AnnotationValue::Nothing; ARGUMENTS])
     }
 
-    /// Takes in a value.
+    /// Sets the value of an argument.
     pub fn set(&mut self, argument: Argument, value: AnnotationValue<'a>) {
         self.0[argument as usize] = value;
     }
@@ -35,7 +35,7 @@ impl<'a> PacketArguments<'a> {
         self.get(argument) != AnnotationValue::Nothing
     }
 
-    /// An integer of 0 or more, or a text of one.
+    /// Returns a non-negative integer, which may be written as a text.
     pub fn unsigned(&self, argument: Argument) -> Option<u64> {
         match self.get(argument) {
             AnnotationValue::Unsigned(value) => Some(value),
@@ -45,7 +45,7 @@ impl<'a> PacketArguments<'a> {
         }
     }
 
-    /// An integer, or a text of one.
+    /// Returns an integer, which may be written as a text.
     pub fn signed(&self, argument: Argument) -> Option<i64> {
         match self.get(argument) {
             AnnotationValue::Unsigned(value) => i64::try_from(value).ok(),
@@ -55,7 +55,7 @@ impl<'a> PacketArguments<'a> {
         }
     }
 
-    /// An integer of 32 bits.
+    /// Returns an integer that fits 32 bits.
     pub fn small(&self, argument: Argument) -> Option<i32> {
         i32::try_from(self.signed(argument)?).ok()
     }
@@ -88,7 +88,7 @@ impl<'a> PacketArguments<'a> {
     }
 }
 
-/// Adds what only some rows have to the last one.
+/// Appends the values of sparse columns for the last row.
 pub fn push(slices: &mut Slices, strings: &mut Strings, found: &PacketArguments<'_>) {
     let row = slices.len() as u32 - 1;
     if let Some(sequence) = found.signed(Argument::Sequence) {

@@ -1,15 +1,15 @@
-//! The rows of a file written track by track, and their texts, back in the order of the trace.
+//! Restores the row order and the text ids of the source trace. The file is written track by track.
 
 use super::wire::{self, Broken};
-use crate::format::perfetto::wire::unfolded;
+use crate::format::perfetto::wire::unzigzag;
 use crate::store::{StringId, Strings, Trace};
 
-/// The rows in the order in which they were written, unpacked.
+/// Unpacks the row numbers, which are in writing order.
 pub fn unpacked(packed: &[u8]) -> Result<Vec<u32>, Broken> {
     let (mut rows, mut row, mut at) = (Vec::with_capacity(packed.len() / 2), 0_i64, 0);
     while at < packed.len() {
         let (step, end) = wire::varint(packed, at)?;
-        row = row.wrapping_add(unfolded(step));
+        row = row.wrapping_add(unzigzag(step));
         let known = u32::try_from(row).map_err(|_| Broken::new(format!("row {row}")))?;
         rows.push(known);
         at = end;
@@ -17,7 +17,8 @@ pub fn unpacked(packed: &[u8]) -> Result<Vec<u32>, Broken> {
     Ok(rows)
 }
 
-/// Where each row was written, if the rows are all of `0..count`, each once.
+/// Inverts a permutation: returns for each row the index at which it was written. `None` if `rows`
+/// is not a permutation of `0..count`.
 pub fn places(rows: &[u32], count: usize) -> Option<Vec<u32>> {
     if rows.len() != count {
         return None;
@@ -33,8 +34,8 @@ pub fn places(rows: &[u32], count: usize) -> Option<Vec<u32>> {
     Some(places)
 }
 
-/// Numbers the texts by their first use, row by row, as if the trace had been read from its own
-/// file: analyses that cannot tell two names apart take the one that came first.
+/// Numbers the texts by their first use, row by row, as if the trace had been read from its source
+/// file. Analyses that cannot distinguish two names choose the first one.
 pub fn renumber_texts(trace: &mut Trace) {
     let old = std::mem::take(&mut trace.strings);
     let mut strings = Strings::new();
@@ -73,7 +74,7 @@ mod tests {
     use super::places;
 
     #[test]
-    fn only_a_permutation_is_an_order() {
+    fn row_order_must_be_a_permutation() {
         assert_eq!(places(&[2, 0, 1], 3), Some(vec![1, 2, 0]));
         for wrong in [&[0, 1][..], &[0, 0, 1], &[0, 1, 3]] {
             assert_eq!(places(wrong, 3), None, "{wrong:?}");

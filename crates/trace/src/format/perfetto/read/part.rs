@@ -1,4 +1,4 @@
-//! One rank's packets into its trace.
+//! Reads one rank's packets into its trace.
 
 use std::collections::HashMap;
 
@@ -10,39 +10,40 @@ use crate::format::kineto::mark;
 use crate::format::kineto::read::header;
 use crate::format::kineto::read::key::Argument;
 use crate::format::perfetto::field::{arrows, event, interned, line, own, part as fields, sampled};
-use crate::format::perfetto::wire::unfolded;
+use crate::format::perfetto::wire::unzigzag;
 use crate::store::{
     Allocation, Counter, Covered, Flow, FlowPhase, Instant, NewSlice, StringId, Trace, Track,
     TrackId, TrackKey,
 };
 
-/// Times from here on fit no difference; as the reader of Kineto's files has it.
+/// Times of this size or more are rejected, as their differences could overflow. Kineto's reader
+/// has the same limit.
 const TIME_MAX: i64 = 1 << 61;
-/// Places of tracks and categories beyond this are damage.
+/// Larger indices of tracks and categories are treated as damage.
 const PLACES_MAX: u64 = 1 << 20;
 
-/// One rank being read.
+/// Reads the packets of one rank.
 pub struct PartReader<'a> {
     trace: Trace,
-    /// To be added to all times.
+    /// Nanoseconds that the writer added to all times.
     moved: i64,
-    /// What was added to the numbers of devices.
+    /// Number that the writer added to device ordinals.
     first_device: i64,
     stated: Counts,
-    /// Rows in the order in which they are written.
+    /// Row numbers in writing order.
     order: Vec<u32>,
-    /// Categories of arrows, and the first of each.
+    /// Number of the first arrow of each category.
     arrows: Vec<(u64, u8)>,
     names: HashMap<u64, StringId>,
     categories: HashMap<u64, u8>,
     keys: HashMap<u64, Argument>,
-    /// Tracks and the slices that are open on them.
+    /// For each Perfetto track id, the track and its open slices.
     lines: HashMap<u64, (TrackId, Vec<u32>)>,
     sampled: HashMap<u64, (TrackId, StringId, StringId)>,
     event: TrackEvent<'a>,
 }
 
-/// How much there is to be.
+/// The event counts that the writer stated.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Counts {
     slices: u64,
@@ -52,7 +53,7 @@ struct Counts {
     allocations: u64,
 }
 
-/// What an event says.
+/// The decoded fields of an event.
 #[derive(Debug, Default)]
 struct TrackEvent<'a> {
     kind: u64,
@@ -66,7 +67,7 @@ struct TrackEvent<'a> {
 }
 
 impl<'a> PartReader<'a> {
-    /// From the mark that begins a part.
+    /// Starts a part from our field that precedes it.
     pub fn new(content: &'a [u8], moved: i64) -> Result<Self, Broken> {
         let mut part = Self {
             trace: Trace::default(),
@@ -89,8 +90,8 @@ impl<'a> PartReader<'a> {
                     let rank = u32::try_from(rank);
                     part.trace.rank = rank.map_err(|_| Broken::new("a rank above 2^32"))?;
                 }
-                (fields::AHEAD, Field::Number(value)) => ahead = unfolded(value),
-                (fields::FIRST_DEVICE, Field::Number(value)) => part.first_device = unfolded(value),
+                (fields::AHEAD, Field::Number(value)) => ahead = unzigzag(value),
+                (fields::FIRST_DEVICE, Field::Number(value)) => part.first_device = unzigzag(value),
                 (fields::HEADER, Field::Bytes(json)) => part.header(json)?,
                 (fields::PHASES, Field::Bytes(json)) => part.trace.phases = parsed(json)?,
                 (fields::ARROWS, Field::Bytes(content)) => part.arrow_category(content)?,
@@ -135,7 +136,7 @@ impl<'a> PartReader<'a> {
         Ok(())
     }
 
-    /// Takes in a mark of the part.
+    /// Reads one of our fields that belongs to the part.
     pub fn own(&mut self, content: &[u8]) -> Result<(), Broken> {
         wire::each(content, |field, value| match (field, value) {
             (own::TRACK, Field::Bytes(content)) => self.line(content),
@@ -153,7 +154,7 @@ impl<'a> PartReader<'a> {
         let mut known = Track::new(TrackKey::Text(String::new()), TrackKey::Text(String::new()));
         let mut is_first = false;
         wire::each(content, |field, value| {
-            let number = |value| TrackKey::Number(unfolded(value));
+            let number = |value| TrackKey::Number(unzigzag(value));
             let owned = |bytes| text(bytes).map(str::to_owned);
             match (field, value) {
                 (line::UUID, Field::Number(number)) => uuid = number,
@@ -208,7 +209,7 @@ impl<'a> PartReader<'a> {
         Ok(())
     }
 
-    /// Takes in the texts that a packet brings.
+    /// Stores the texts that a packet interns.
     pub fn learn(&mut self, content: &[u8]) -> Result<(), Broken> {
         let Self { trace, names, categories, keys, .. } = self;
         each_interned(content, |kind, iid, name| match kind {
@@ -219,13 +220,13 @@ impl<'a> PartReader<'a> {
                 categories.insert(iid, trace.category(name));
             }
             interned::ANNOTATION_NAME => {
-                keys.extend(argument::of_key(name).map(|key| (iid, key)));
+                keys.extend(argument::find_argument(name).map(|key| (iid, key)));
             }
             _ => {}
         })
     }
 
-    /// Takes in an event of the packet at `at`.
+    /// Reads an event in the packet at offset `at`.
     pub fn event(&mut self, time: u64, content: &'a [u8], at: u64) -> Result<(), Broken> {
         self.event.fill(content)?;
         let time = i64::try_from(time).ok().and_then(|time| time.checked_add(self.moved));
@@ -236,7 +237,8 @@ impl<'a> PartReader<'a> {
             event::END => self.end(time),
             event::INSTANT => self.instant(time),
             event::COUNTER => {
-                // Counters that were computed have no mark: they are computed again.
+                // Counters computed by an analysis have no field of ours. They are dropped and can
+                // be computed again.
                 if let Some(&(track, name, series)) = self.sampled.get(&self.event.track) {
                     let value = self.event.value;
                     self.trace.counters.push(Counter { name, series, track, time, value });
@@ -284,7 +286,7 @@ impl<'a> PartReader<'a> {
     }
 
     fn instant(&mut self, time: i64) -> Result<(), Broken> {
-        // The sign for viewers that a recording was cut stands on a line without a mark.
+        // The sign for viewers that a recording was truncated is on a line without our field.
         let Some(&(track, _)) = self.lines.get(&self.event.track) else { return Ok(()) };
         if !self.event.text.is_empty() {
             let found = self.found()?;
@@ -315,7 +317,7 @@ impl<'a> PartReader<'a> {
         }
     }
 
-    /// Adds the ends of arrows that an event carries.
+    /// Appends the ends of arrows that an event carries.
     fn bound(&mut self, time: i64, track: TrackId) {
         for (id, phase) in self.event.arrows.drain(..) {
             let behind = self.arrows.partition_point(|(first, _)| *first <= id);
@@ -325,7 +327,7 @@ impl<'a> PartReader<'a> {
         }
     }
 
-    /// A device as its rank numbers it.
+    /// Converts a device ordinal back to the rank's own.
     fn unshifted(&self, device: i32) -> i32 {
         let own = i64::from(device).saturating_sub(self.first_device);
         if device < 0 { device } else { i32::try_from(own).unwrap_or(device) }
@@ -353,7 +355,7 @@ impl<'a> PartReader<'a> {
         Ok(found)
     }
 
-    /// The trace, once all of it is there; else what is missing.
+    /// Returns the trace if it is complete, or else a description of the missing part.
     pub fn finish(self, is_one_of_several: bool) -> Result<Trace, String> {
         let mut trace = self.trace;
         let rank = trace.rank;
@@ -373,9 +375,9 @@ impl<'a> PartReader<'a> {
             places.ok_or_else(|| format!("rank {rank}: expected the order of its rows"))?;
         trace.slices.reorder(&places);
         order::renumber_texts(&mut trace);
-        trace.tell_mtia_events_apart(0);
+        trace.separate_mtia_events(0);
         trace.split_stacks();
-        // What the file's name or place said of the rank is gone.
+        // The rank derived from the source file's name or position cannot be restored.
         if is_one_of_several || rank > 0 || trace.header.distributed.is_some() {
             trace.header.distributed.get_or_insert_default().rank = Some(rank);
         }

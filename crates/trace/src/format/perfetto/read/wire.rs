@@ -1,19 +1,18 @@
-//! Protobuf decoding: fields of messages, checked. Knows no schema.
+//! Decodes protobuf messages into fields, with bounds checks. Independent of the schema.
 
 use std::fmt;
 
 use crate::format::perfetto::field::trace;
 
-/// A field's value.
+/// The value of a field by wire type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field<'a> {
-    /// A varint, or the bits of a fixed64 or fixed32.
     Number(u64),
     /// A text or a message.
     Bytes(&'a [u8]),
 }
 
-/// What is no message, or not the one that was expected.
+/// An invalid message, described by the value that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Broken(pub String);
 
@@ -24,13 +23,13 @@ impl fmt::Display for Broken {
 }
 
 impl Broken {
-    /// By what was got.
+    /// Creates the error from a description of the value that was found.
     pub fn new(what: impl Into<String>) -> Self {
         Self(what.into())
     }
 }
 
-/// The number that begins at `at`, and the place behind it.
+/// Decodes the varint at `at`. Returns its value and the position after it.
 pub fn varint(bytes: &[u8], mut at: usize) -> Result<(u64, usize), Broken> {
     let mut value = 0;
     for shift in (0..64).step_by(7) {
@@ -44,7 +43,7 @@ pub fn varint(bytes: &[u8], mut at: usize) -> Result<(u64, usize), Broken> {
     Err(Broken::new("a number of more than ten bytes"))
 }
 
-/// The content of the packet that begins at `at`, and the place behind it.
+/// Returns the content of the packet at `at`, and the position after it.
 pub fn packet(bytes: &[u8], at: usize) -> Result<(&[u8], usize), Broken> {
     match field(bytes, at)? {
         (trace::PACKET, Field::Bytes(content), end) => Ok((content, end)),
@@ -52,7 +51,7 @@ pub fn packet(bytes: &[u8], at: usize) -> Result<(&[u8], usize), Broken> {
     }
 }
 
-/// Hands out the fields of a message.
+/// Visits the fields of a message in order.
 pub fn each<'a>(
     bytes: &'a [u8],
     mut seen: impl FnMut(u32, Field<'a>) -> Result<(), Broken>,

@@ -1,0 +1,108 @@
+//! The error of opening untrusted files and folders. It describes what was found.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use schema::Bytes;
+
+/// A file or folder did not pass the checks.
+#[derive(Debug, thiserror::Error)]
+pub enum UntrustedError {
+    /// The name does not exist.
+    #[error("{}: no such folder", path.display())]
+    Missing { path: PathBuf },
+    /// The name belongs to another kind of entry.
+    #[error("{}: expected a {expected}, got {got}", path.display())]
+    Kind { path: PathBuf, expected: &'static str, got: &'static str },
+    /// The file belongs to another user.
+    #[error("{}: expected a file of user {expected}, got one of user {got}", path.display())]
+    Owner {
+        path: PathBuf,
+        /// User of the process.
+        expected: u32,
+        got: u32,
+    },
+    /// The file has another name elsewhere.
+    #[error("{}: expected a file with one name, got one with {got} names (hard links)", path.display())]
+    Names {
+        path: PathBuf,
+        /// Number of names.
+        got: u128,
+    },
+    #[error("{}: expected at most {size_max}, got {got}", path.display())]
+    Size { path: PathBuf, size_max: Bytes, got: Bytes },
+    /// Another file system is mounted there, whose owner could make it hang.
+    #[error("{}: expected a file on the disk of its folder, got a mount point", path.display())]
+    Mounted { path: PathBuf },
+    /// Another process holds a lease on the file, so opening it would wait for that process.
+    #[error("{}: expected a file that nobody holds, got one with a lease of another process", path.display())]
+    Leased { path: PathBuf },
+    /// Another process is still writing the file.
+    #[error("{}: the file changed while it was copied", path.display())]
+    Changed { path: PathBuf },
+    /// The user may not search the folder.
+    #[error("{}: user {uid} may not enter it", path.display())]
+    Closed { path: PathBuf, uid: u32 },
+    /// The user may not create entries in the folder.
+    #[error("{}: user {uid} may not write there", path.display())]
+    Unwritable { path: PathBuf, uid: u32 },
+    /// A folder that must be ours or root's belongs to a user who could replace its entries.
+    #[error(
+        "{}: expected a folder of user {expected}{}, got one of user {got}",
+        path.display(),
+        // A folder of root is an error only if the agent's user has to write to it.
+        if matches!((expected, got), (0, _) | (_, 0)) { "" } else { " or of root" }
+    )]
+    Foreign { path: PathBuf, expected: u32, got: u32 },
+    /// Other users have more permissions on a file than allowed.
+    #[error("{}: expected mode {most:04o} at most, got {mode:04o}", path.display())]
+    Open {
+        path: PathBuf,
+        /// Allowed permissions.
+        most: u32,
+        /// Actual permissions.
+        mode: u32,
+    },
+    /// Other users may replace entries of a folder.
+    #[error("{}: expected a folder that only its owner may write, got mode {mode:04o}", path.display())]
+    Shared {
+        path: PathBuf,
+        /// Actual permissions.
+        mode: u32,
+    },
+    /// A folder was replaced right after its creation.
+    #[error("{}: no longer the folder that was made there", path.display())]
+    Replaced { path: PathBuf },
+    #[error("{}: cannot {doing}: {source}", path.display())]
+    Io { path: PathBuf, doing: &'static str, source: io::Error },
+}
+
+impl UntrustedError {
+    /// Wraps a system error as [`UntrustedError::Io`], for `map_err`.
+    pub(super) fn io<E: Into<io::Error>>(
+        path: &Path,
+        doing: &'static str,
+    ) -> impl FnOnce(E) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Io { path, doing, source: source.into() }
+    }
+
+    /// Whether the name does not exist.
+    pub fn is_missing(&self) -> bool {
+        match self {
+            Self::Missing { .. } => true,
+            Self::Io { source, .. } => source.kind() == io::ErrorKind::NotFound,
+            _ => false,
+        }
+    }
+}
+
+impl From<UntrustedError> for io::Error {
+    fn from(error: UntrustedError) -> Self {
+        let kind = match &error {
+            UntrustedError::Io { source, .. } => source.kind(),
+            _ => io::ErrorKind::Other,
+        };
+        Self::new(kind, error)
+    }
+}

@@ -1,0 +1,11 @@
+//! An event on its way from a trace to the timeline.
+
+/// An event that the timeline draws. Times are on the page's clock.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DrawnEvent {
+    pub row: u32,
+    pub start: i64,
+    pub end: i64,
+    pub label: u32,
+    pub note: u32,
+}
