@@ -342,10 +342,10 @@ pub enum Error {
     ExecutionTrace { origin: String, source: predict::Error },
     /// A table of measurements that cannot be learnt from, or a file that is no kernel model.
     #[error("{}: {source}", path.display())]
-    Kernels { path: PathBuf, source: predict::kernel::Error },
+    Kernels { path: PathBuf, source: kernel_model::Error },
     /// A kernel that cannot be priced.
     #[error(transparent)]
-    Kernel(#[from] predict::kernel::Error),
+    Kernel(#[from] kernel_model::Error),
     /// Sizes of a kernel that are no numbers.
     #[error("{text:?}: expected an operation and its sizes, such as \"linear 512 1024 1024\"")]
     WorkSizes { text: String },

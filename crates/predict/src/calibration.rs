@@ -1,16 +1,19 @@
-//! Costs on a host and its devices: every recorded sample, none trimmed.
+//! Time samples of a host and its devices, from which programs are priced. No sample is dropped.
 //!
-//! Overheads have long tails, so a trimmed mean is too small, and so is the sum over a step's
-//! thousand overheads. Knows no program's structure beyond what [`collect`] reads.
+//! Overheads have long tails, so a trimmed mean would be too small, and so would the sum over a
+//! step's thousand overheads.
 
 pub mod collect;
 pub mod constants;
 pub mod file;
+pub mod key;
 pub mod launches;
 pub mod nearest;
 pub mod opaque;
+pub mod operator_calls;
 pub mod price;
 pub mod recording_cost;
+pub mod roofline_scaling;
 pub mod runs;
 pub mod samples;
 #[cfg(test)]
@@ -18,34 +21,36 @@ mod tests;
 
 use std::collections::BTreeMap;
 
-pub use samples::WorkSamples;
+pub use key::{Key, Waiting};
+pub use samples::{WorkSamples, mean};
 
 use crate::program::{Overhead, WorkKind};
 
-/// Samples of everything, with where they were taken.
+/// Time samples of one or more recordings of a machine, by what they measure. Prices of programs
+/// come from it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Calibration {
     pub machine: Machine,
-    /// Per recording: steps that were read, times ranks.
+    /// For each recording: steps that were read, times ranks.
     pub recordings: Vec<u32>,
     /// Overheads of the host.
     pub overheads: BTreeMap<Key<Overhead>, Vec<i64>>,
     /// Work of the devices.
     pub works: BTreeMap<Key<WorkKind>, WorkSamples>,
     pub waits: BTreeMap<Waiting, Vec<i64>>,
-    /// Collectives: operation and bytes, and what the transfer took once all had come.
+    /// Operation and bytes of collectives, with the transfer time after the last rank arrived.
     pub transfers: BTreeMap<(String, u64), Vec<i64>>,
-    /// How much slower a rank's host was in a run than the mean of all: 1 is as fast.
+    /// Host time of each rank and run relative to the mean of all; 1 is the mean.
     pub factors: Vec<f64>,
-    /// The same of a rank's devices in a step, beside what is usual in its recording: on a pool of
-    /// cores, what other programs took.
+    /// Device time of each rank and step relative to the usual one of its recording. On a shared
+    /// CPU it shows what other programs took.
     pub work_factors: Vec<f64>,
     pub launches: launches::Launches,
-    /// Cost of recording an event, already subtracted from host samples; 0 if unknown.
+    /// Profiler overhead per event, already subtracted from host samples; 0 if unknown.
     pub event_ns: f64,
 }
 
-/// Where samples were taken.
+/// The host and devices that the samples were taken on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Machine {
     /// Name of the host; empty if unknown.
@@ -54,37 +59,8 @@ pub struct Machine {
     pub devices: Vec<String>,
 }
 
-/// What a sample is of: a class, an operator or a name, and sizes.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Key<C> {
-    pub class: C,
-    /// The operator, the call, the kernel.
-    pub name: String,
-    /// Tensor sizes, launch shape, bytes; between operators, what came before.
-    pub detail: String,
-}
-
-/// The start or wait that a sample measures.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Waiting {
-    /// From the start of a launch to its kernel's, with nothing else to wait for.
-    Launch,
-    /// The same of copies and sets.
-    CopyLaunch,
-    /// Between two works of a stream.
-    QueueGap,
-    /// From awaited work of another stream.
-    EventWait,
-    /// From awaited work to the return of the call.
-    SyncReturn,
-    /// From a copy to the return of its call.
-    CopyReturn,
-    /// From one thread to another that goes on with what is named.
-    HandOver(String),
-}
-
 impl Calibration {
-    /// Adds the samples of another one: overheads shared between workloads.
+    /// Adds the samples of another calibration.
     pub fn merge(&mut self, other: Self) {
         fn add<K: Ord>(to: &mut BTreeMap<K, Vec<i64>>, from: BTreeMap<K, Vec<i64>>) {
             for (key, samples) in from {
@@ -110,12 +86,12 @@ impl Calibration {
         self.launches.merge(other.launches);
     }
 
-    /// Steps that were read, times ranks.
+    /// Returns the number of steps that were read, times ranks.
     pub fn step_count(&self) -> u32 {
         self.recordings.iter().sum()
     }
 
-    /// How many samples there are.
+    /// Returns the total number of samples.
     pub fn sample_count(&self) -> u64 {
         let count = |samples: &Vec<i64>| samples.len() as u64;
         self.overheads.values().map(count).sum::<u64>()
@@ -123,10 +99,4 @@ impl Calibration {
             + self.waits.values().map(count).sum::<u64>()
             + self.transfers.values().map(count).sum::<u64>()
     }
-}
-
-/// The mean of samples; `None` of none.
-pub fn mean(samples: &[i64]) -> Option<f64> {
-    let sum: i64 = samples.iter().sum();
-    (!samples.is_empty()).then(|| sum as f64 / samples.len() as f64)
 }

@@ -1,4 +1,4 @@
-//! The time of every part of a [`Program`], with the source of each figure.
+//! The time of every part of a [`Program`], with the evidence for each.
 
 use std::collections::BTreeMap;
 
@@ -6,35 +6,33 @@ use analyze::collectives::CollectiveOperation;
 use serde::{Deserialize, Serialize};
 
 use crate::program::{Action, Program, Returns, WorkKind};
-use crate::recording::Recorded;
+use crate::recording::RecordedTimes;
 
-/// Where a figure comes from.
+/// Evidence behind a cost, from most to least certain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
     /// Samples of the same operator or kernel with the same sizes.
     Measured,
-    /// Samples of other sizes, or of the kind of thing it is.
+    /// Samples of other sizes or of the class.
     Modelled,
-    /// Nothing was known of it.
     Unknown,
 }
 
-/// A duration.
+/// The time of an action or work, with its evidence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// Nanoseconds.
     pub ns: i64,
-    /// Whence; `None` for what costs nothing of its own, such as a wait.
+    /// Evidence; `None` for parts without a time of their own, such as waits.
     pub source: Option<Source>,
 }
 
 impl Cost {
-    /// Unknown: 0, and reported.
+    /// A cost without any samples: 0 ns, reported as unknown.
     pub const UNKNOWN: Self = Self { ns: 0, source: Some(Source::Unknown) };
 }
 
-/// What waiting and starting costs, the same everywhere on a host: nanoseconds.
+/// Latencies and waits that are the same everywhere on a host, in nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Constants {
     /// From the start of a launch to the start of its kernel.
@@ -49,50 +47,49 @@ pub struct Constants {
     pub sync_return_ns: i64,
     /// From the end of a copy to the return of the call that blocks for it.
     pub copy_return_ns: i64,
-    /// From a thread's last work to the next of one that waits for it, by what that does next.
+    /// From a thread's last work to the next work of the thread that waits for it, by the name of
+    /// that work.
     pub hand_over_ns: BTreeMap<String, i64>,
-    /// Of collectives, by operation.
+    /// Transfer times of collectives, by operation.
     pub transfer: BTreeMap<String, Transfer>,
 }
 
-/// The time to move data between ranks: `fixed + bytes · per byte`.
+/// Linear model of the time to move data between ranks: `fixed + bytes · per byte`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Transfer {
     /// Nanoseconds of an empty message.
     pub fixed_ns: f64,
-    /// Nanoseconds per byte.
     pub per_byte_ns: f64,
 }
 
-/// The times of a program.
+/// The time of every part of a program, beside the constants for waits.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Costs {
-    /// By place of the rank.
     pub ranks: Vec<RankCosts>,
     pub constants: Constants,
 }
 
-/// The times of a rank.
+/// The time of every action and work of one rank.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RankCosts {
-    /// When its step starts, on the clock of all ranks.
+    /// Start of its step on the common clock.
     pub start_ns: i64,
-    /// Per thread, per action; 0 for what only waits.
+    /// By thread and action; 0 for actions that only wait.
     pub actions: Vec<Vec<Cost>>,
-    /// Per work; of a collective that ranks meet in, not used.
+    /// By work; unused for collectives that ranks meet in.
     pub works: Vec<Cost>,
-    /// Per work that the step does not launch: when it starts, since the step does.
+    /// Start, relative to the step's start, of each work that an earlier step launched.
     pub left_running_ns: BTreeMap<u32, i64>,
 }
 
 impl Constants {
-    /// How many there are.
+    /// Returns the number of constants.
     pub fn count(&self) -> usize {
         let per_byte = self.transfer.values().filter(|transfer| transfer.per_byte_ns != 0.0);
         6 + self.hand_over_ns.len() + self.transfer.len() + per_byte.count()
     }
 
-    /// From the start of a call to the start of its work.
+    /// Returns the time from the start of a call to the start of its work.
     pub fn latency_ns(&self, kind: WorkKind) -> i64 {
         match kind {
             WorkKind::Kernel => self.launch_ns,
@@ -100,7 +97,8 @@ impl Constants {
         }
     }
 
-    /// The time of a collective once all ranks have arrived; `None` for unknown operations.
+    /// Returns the time of a collective after all ranks have arrived; `None` for unknown
+    /// operations.
     pub fn transfer_ns(&self, operation: CollectiveOperation, bytes: u64) -> Option<i64> {
         let transfer = self.transfer.get(&operation_name(operation))?;
         let ns = transfer.fixed_ns + transfer.per_byte_ns * bytes as f64;
@@ -108,19 +106,19 @@ impl Constants {
     }
 }
 
-/// An operation as files spell it.
+/// Returns the name of an operation in files.
 pub fn operation_name(operation: CollectiveOperation) -> String {
     let text = serde_json::to_string(&operation).unwrap_or_default();
     text.trim_matches('"').to_owned()
 }
 
-/// The operation that files spell so.
-pub fn operation_of(name: &str) -> Option<CollectiveOperation> {
+/// Parses the name of an operation in files.
+pub fn parse_operation(name: &str) -> Option<CollectiveOperation> {
     serde_json::from_value(serde_json::Value::String(name.to_owned())).ok()
 }
 
-/// The host segments and kernels of a recording, with constants for everything that waits.
-pub fn replay(program: &Program, recorded: &Recorded, constants: &Constants) -> Costs {
+/// Takes host segments and kernels from a recording, and constants for all waits.
+pub fn replay(program: &Program, recorded: &RecordedTimes, constants: &Constants) -> Costs {
     let measured = |(from, to): (i64, i64)| Cost { ns: to - from, source: Some(Source::Measured) };
     let ranks = program.ranks.iter().zip(&recorded.ranks).map(|(rank, recorded)| {
         let threads = rank.threads.iter().zip(&recorded.actions).map(|(thread, times)| {

@@ -10,6 +10,7 @@ mod insert;
 mod move_table;
 mod parallelise;
 mod pin_copies;
+mod position;
 mod remove;
 mod reorder;
 mod replace;
@@ -22,10 +23,11 @@ mod works;
 
 use serde::{Deserialize, Serialize};
 
+use self::position::EditPosition;
 use crate::Error;
 use crate::program::Program;
 
-/// What a file of edits holds: `[[edit]]` tables, made in their order.
+/// The content of a file of edits: `[[edit]]` tables, applied in order.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Edits {
@@ -33,83 +35,83 @@ pub struct Edits {
     pub edit: Vec<Edit>,
 }
 
-/// A change of a program. Names are those of outermost operators, or of kernels; `*` matches any
-/// text, and `name[2]` the third operator of a name on each rank.
+/// A change of a program. Names select outermost operators, or kernels. `*` matches any text, and
+/// `name[2]` the third operator of that name on each rank.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Edit {
-    /// Operators that are no longer called, with all they launch.
+    /// Removes operators with everything they launch.
     Remove { operators: String },
-    /// Time between operators that goes: what Python, NumPy or a read took there.
+    /// Removes the time before operators, which Python, NumPy or a read took.
     CloseGap { before: String },
-    /// An operator that is called once more after others.
+    /// Calls an operator once more after each of other operators.
     Insert {
-        /// Which: the first of the name on each rank is copied.
+        /// Operator to copy: the first of the name on each rank.
         operator: String,
         after: String,
     },
-    /// Runs of operators that become one: bags of many tables, one batched lookup.
+    /// Fuses runs of consecutive operators into one, such as lookups of many tables into a batched
+    /// one.
     Fuse {
         operators: String,
-        /// Factor of the sum of their kernels.
+        /// Factor on the sum of their kernel times.
         #[serde(default = "one")]
         factor: f64,
     },
-    /// Operators whose kernels run on a stream of their own.
+    /// Moves the kernels of operators to a stream of their own.
     Parallelise {
         operators: String,
-        /// The operator whose kernels wait for them again.
+        /// The operator whose kernels wait for them.
         join: String,
     },
-    /// A region of operators whose launches become one of a graph.
+    /// Replaces the launches of a region of operators by one graph launch.
     Graph { from: String, to: String },
-    /// Copies to devices from pinned memory: the host no longer waits for them.
+    /// Pins the host memory of copies to devices, so that the host no longer waits for them.
     PinCopies {},
-    /// Kernels that take longer or shorter.
+    /// Scales the time of kernels.
     Scale {
-        /// Which, by their own name.
+        /// Kernels to scale, by their own name.
         kernels: String,
-        /// Factor of their time.
         factor: f64,
     },
-    /// Operators that become another one.
+    /// Replaces operators by another operator.
     Replace {
         operators: String,
-        /// The replacement: the first of the name on each rank is copied.
+        /// Replacement: the first operator of the name on each rank is copied.
         with: String,
     },
-    /// Operators that are called elsewhere on their thread.
+    /// Moves operators to another place on their thread.
     Reorder {
         operators: String,
-        /// After which: the nearest before, else the next.
+        /// New predecessor: the nearest one before, or else the next one.
         after: String,
     },
-    /// Operators that a thread of their own calls.
+    /// Moves operators to a thread of their own.
     Thread {
         operators: String,
-        /// The operator that waits for them; none does in this step where it is left out.
+        /// The operator that waits for them; without it, nothing in this step does.
         #[serde(skip_serializing_if = "Option::is_none")]
         join: Option<String>,
     },
-    /// A collective that no rank calls any more.
+    /// Removes one collective from all ranks.
     DropExchange {
         operators: String,
-        /// The how-manieth of them on each rank, from 0 on.
+        /// Which of the collectives on each rank, counted from 0.
         #[serde(default)]
         occurrence: usize,
     },
-    /// Embedding tables that another rank looks up.
+    /// Moves embedding tables to another rank.
     MoveTable {
-        /// The kernels that look up and update, by their own names.
+        /// Kernels that look up and update rows, by their own names.
         kernels: String,
-        /// The rank that has them.
+        /// Rank that has the tables.
         from: u32,
-        /// The rank that gets them.
+        /// Rank that gets the tables.
         to: u32,
-        /// Their share of the first rank's kernels.
+        /// Share of the first rank's kernel time.
         share: f64,
     },
-    /// More ranks, or fewer, of the same work each.
+    /// Changes the number of ranks at constant work per rank.
     ScaleRanks { to: usize },
 }
 
@@ -117,14 +119,7 @@ fn one() -> f64 {
     1.0
 }
 
-/// Where an edit stands among others, for messages.
-#[derive(Clone, Copy, Debug)]
-struct Place {
-    number: usize,
-    kind: &'static str,
-}
-
-/// A program with edits made, in order. No edits give the same program.
+/// Applies edits to a program in order. Without edits the result equals the program.
 ///
 /// # Errors
 /// [`Error::NothingSelected`] names what is like a pattern that fits nothing; [`Error::Edit`] says
@@ -132,59 +127,51 @@ struct Place {
 pub fn apply(program: &Program, edits: &[Edit]) -> Result<Program, Error> {
     let mut edited = program.clone();
     for (at, edit) in edits.iter().enumerate() {
-        let place = Place { number: at + 1, kind: edit.kind() };
-        let program = &mut edited;
-        match edit {
-            Edit::Remove { operators } => remove::apply(program, place, operators)?,
-            Edit::CloseGap { before } => close_gap::apply(program, place, before)?,
-            Edit::Insert { operator, after } => insert::apply(program, place, (operator, after))?,
-            Edit::Fuse { operators, factor } => {
-                fuse::apply(program, place, (operators, positive(place, *factor)?))?;
-            }
-            Edit::Parallelise { operators, join } => {
-                parallelise::apply(program, place, (operators, join))?;
-            }
-            Edit::Graph { from, to } => graph::apply(program, place, (from, to))?,
-            Edit::PinCopies {} => pin_copies::apply(program, place)?,
-            Edit::Scale { kernels, factor } => {
-                scale::apply(program, place, (kernels, positive(place, *factor)?))?;
-            }
-            Edit::Replace { operators, with } => {
-                replace::apply(program, place, (operators, with))?;
-            }
-            Edit::Reorder { operators, after } => {
-                reorder::apply(program, place, (operators, after))?;
-            }
-            Edit::Thread { operators, join } => {
-                thread::apply(program, place, (operators, join.as_deref()))?;
-            }
-            Edit::DropExchange { operators, occurrence } => {
-                drop_exchange::apply(program, place, (operators, *occurrence))?;
-            }
-            Edit::MoveTable { kernels, from, to, share } => {
-                let of = move_table::Move { kernels, from: *from, to: *to, share: *share };
-                move_table::apply(program, place, &of)?;
-            }
-            Edit::ScaleRanks { to } => scale_ranks::apply(program, place, *to)?,
-        }
+        let position = EditPosition { number: at + 1, kind: edit.kind() };
+        apply_one(&mut edited, position, edit)?;
     }
     Ok(edited)
 }
 
-fn positive(place: Place, factor: f64) -> Result<f64, Error> {
-    let is_usable = factor.is_finite() && (0.0..=1e6).contains(&factor);
-    if is_usable { Ok(factor) } else { Err(place.wrong("a factor from 0 to 1e6", factor)) }
-}
-
-impl Place {
-    fn wrong(self, expected: &str, got: impl ToString) -> Error {
-        let Self { number, kind } = self;
-        Error::Edit { number, kind, expected: expected.to_owned(), got: got.to_string() }
+fn apply_one(program: &mut Program, position: EditPosition, edit: &Edit) -> Result<(), Error> {
+    match edit {
+        Edit::Remove { operators } => remove::apply(program, position, operators),
+        Edit::CloseGap { before } => close_gap::apply(program, position, before),
+        Edit::Insert { operator, after } => insert::apply(program, position, operator, after),
+        Edit::Fuse { operators, factor } => {
+            fuse::apply(program, position, operators, check_factor(position, *factor)?)
+        }
+        Edit::Parallelise { operators, join } => {
+            parallelise::apply(program, position, operators, join)
+        }
+        Edit::Graph { from, to } => graph::apply(program, position, from, to),
+        Edit::PinCopies {} => pin_copies::apply(program, position),
+        Edit::Scale { kernels, factor } => {
+            scale::apply(program, position, kernels, check_factor(position, *factor)?)
+        }
+        Edit::Replace { operators, with } => replace::apply(program, position, operators, with),
+        Edit::Reorder { operators, after } => reorder::apply(program, position, operators, after),
+        Edit::Thread { operators, join } => {
+            thread::apply(program, position, operators, join.as_deref())
+        }
+        Edit::DropExchange { operators, occurrence } => {
+            drop_exchange::apply(program, position, operators, *occurrence)
+        }
+        Edit::MoveTable { kernels, from, to, share } => {
+            let moved = move_table::Move { kernels, from: *from, to: *to, share: *share };
+            move_table::apply(program, position, &moved)
+        }
+        Edit::ScaleRanks { to } => scale_ranks::apply(program, position, *to),
     }
 }
 
+fn check_factor(position: EditPosition, factor: f64) -> Result<f64, Error> {
+    let is_usable = factor.is_finite() && (0.0..=1e6).contains(&factor);
+    if is_usable { Ok(factor) } else { Err(position.error("a factor from 0 to 1e6", factor)) }
+}
+
 impl Edit {
-    /// As it is written.
+    /// Returns the name of the edit in files.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Remove { .. } => "remove",

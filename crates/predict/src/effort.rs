@@ -1,11 +1,9 @@
-//! The least FLOPs and bytes of a work, as operators of our own runs report them. An unrecorded
-//! shape is scaled from recorded ones by these. Knows no kernel.
+//! FLOPs and bytes of a work, as operators of our own runs report them. Unrecorded shapes are
+//! scaled from recorded ones by these.
 
 use schema::OpWork;
 
-use crate::calibration::nearest;
-
-/// Sizes with what is done on them; rounded, so that what differs by chance is one kind of sample.
+/// Appends FLOPs and bytes to sizes, rounded so that random differences share a sample key.
 pub(crate) fn detail(sizes: &str, work: OpWork) -> String {
     format!("{sizes}; {} FLOP, {} B", rounded(work.flops), rounded(work.bytes))
 }
@@ -15,151 +13,23 @@ fn rounded(value: u64) -> u64 {
     value.saturating_add(unit / 2) / unit * unit
 }
 
-/// FLOPs and bytes.
+/// FLOPs and bytes of a work, as our own runs report them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Effort {
-    flops: f64,
-    bytes: f64,
+    pub flops: f64,
+    pub bytes: f64,
 }
 
 impl Effort {
-    /// Bytes read and written.
+    /// Reads the FLOPs and bytes at the end of a detail; `None` if it has none.
+    pub fn parse(detail: &str) -> Option<Self> {
+        let (_, effort) = detail.rsplit_once("; ").unwrap_or(("", detail));
+        let (flops, bytes) = effort.strip_suffix(" B")?.split_once(" FLOP, ")?;
+        Some(Self { flops: flops.parse().ok()?, bytes: bytes.parse().ok()? })
+    }
+
+    /// Returns the bytes read and written.
     pub fn bytes(self) -> u64 {
         self.bytes as u64
     }
-}
-
-/// What a detail says of the work; `None` where it says nothing.
-pub fn of(detail: &str) -> Option<Effort> {
-    let (_, said) = detail.rsplit_once("; ").unwrap_or(("", detail));
-    let (flops, bytes) = said.strip_suffix(" B")?.split_once(" FLOP, ")?;
-    Some(Effort { flops: flops.parse().ok()?, bytes: bytes.parse().ok()? })
-}
-
-/// The limits of a machine: the most that any work reached of each.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Roof {
-    /// FLOPs per nanosecond.
-    flops_per_ns: f64,
-    /// Bytes per nanosecond.
-    bytes_per_ns: f64,
-}
-
-impl Roof {
-    /// Of the works of a calibration: detail and mean.
-    pub fn of<'a>(works: impl Iterator<Item = (&'a str, f64)>) -> Self {
-        let mut roof = Self::default();
-        for (detail, ns) in works.filter(|work| work.1 > 0.0) {
-            let Some(effort) = of(detail) else { continue };
-            roof.flops_per_ns = roof.flops_per_ns.max(effort.flops / ns);
-            roof.bytes_per_ns = roof.bytes_per_ns.max(effort.bytes / ns);
-        }
-        roof
-    }
-
-    /// The least time a work takes; `None` where no limit is known.
-    fn ns(self, effort: Effort) -> Option<f64> {
-        let time = |amount: f64, rate: f64| if rate > 0.0 { amount / rate } else { 0.0 };
-        let ns = time(effort.flops, self.flops_per_ns).max(time(effort.bytes, self.bytes_per_ns));
-        (ns > 0.0).then_some(ns)
-    }
-}
-
-/// How many of the nearest shapes decide.
-const NEAREST: usize = 3;
-
-/// A known shape beside the wanted one.
-#[derive(Clone, Copy, Debug)]
-struct Neighbour {
-    /// How unlike the wanted one it is.
-    apart: f64,
-    /// Whether it has its form, so that both are of one kind.
-    is_alike: bool,
-    /// Whether what differs differs by one factor, as another batch does.
-    is_lined: bool,
-    least_ns: f64,
-    ns: f64,
-}
-
-/// What a work takes by others of its name, or of any: `known` are details and means.
-///
-/// A start that does not depend on its size ([`start_ns`]), and its roofline time, times how far
-/// the nearest shapes stay behind theirs: the mean of three, the nearer the more, in logarithms.
-/// Where two or more differ from it by one factor alone, such as its batch, those decide. `None`
-/// where nothing says what it does.
-pub fn scaled(known: &[(&str, f64)], detail: &str, roof: Roof) -> Option<f64> {
-    let wanted = roof.ns(of(detail)?)?;
-    let neighbour = |(other, ns): &(&str, f64)| {
-        let least_ns = of(other).and_then(|effort| roof.ns(effort))?;
-        let near = nearest::apart(other, detail);
-        Some(Neighbour {
-            apart: near.unwrap_or_else(|| between(other, detail)),
-            is_alike: near.is_some(),
-            is_lined: nearest::is_lined(other, detail),
-            least_ns,
-            ns: *ns,
-        })
-    };
-    let mut near: Vec<Neighbour> =
-        known.iter().filter(|one| one.1 > 0.0).filter_map(neighbour).collect();
-    let start = start_ns(&near);
-    if near.iter().filter(|one| one.is_lined).count() > 1 {
-        near.retain(|one| one.is_lined);
-    }
-    near.sort_by(|a, b| a.apart.total_cmp(&b.apart).then(a.ns.total_cmp(&b.ns)));
-    near.truncate(NEAREST);
-    let weight = |one: &Neighbour| 1.0 / (0.1 + one.apart).powi(2);
-    // How far the rest stays behind; that of the smallest may be nothing but noise.
-    let behind = |one: &Neighbour| ((one.ns - start).max(0.05 * one.ns) / one.least_ns).ln();
-    let total: f64 = near.iter().map(weight).sum();
-    let sum: f64 = near.iter().map(|one| weight(one) * behind(one)).sum();
-    (total > 0.0).then(|| (start + wanted * (sum / total).exp()).max(wanted))
-}
-
-/// What a kind of work takes before it does anything: where the line through the smallest shape and
-/// another that does at least 3.5 times as much meets no work, the median of all others. Without
-/// it, an update of a few rows would take as long as its part of a large one.
-fn start_ns(known: &[Neighbour]) -> f64 {
-    const APART: f64 = 3.5;
-    let alike = || known.iter().filter(|one| one.is_alike);
-    let Some(least) = alike().min_by(|a, b| a.least_ns.total_cmp(&b.least_ns)) else { return 0.0 };
-    let larger = alike().filter(|one| one.least_ns >= APART * least.least_ns);
-    let mut starts: Vec<f64> = larger
-        .map(|one| {
-            let slope = (one.ns - least.ns) / (one.least_ns - least.least_ns);
-            least.ns - slope * least.least_ns
-        })
-        .collect();
-    let middle = schema::median::float_median(&mut starts);
-    middle.unwrap_or(0.0).clamp(0.0, least.ns)
-}
-
-/// The time of a pass over memory: a work that computes little, of an unrecorded kind.
-///
-/// By the fastest pass of `known` over about as many bytes, so that it meets the same caches; else
-/// by the nearest. `None` for what computes, or where no pass is known.
-pub fn pass(known: &[(&str, f64)], detail: &str) -> Option<f64> {
-    // A multiply-add for each value read or written; sums of rows do less.
-    const FLOPS_PER_BYTE_MAX: f64 = 0.5;
-    const ABOUT: f64 = 2.0;
-    let passes = |effort: &Effort| effort.flops <= FLOPS_PER_BYTE_MAX * effort.bytes;
-    let bytes = of(detail).filter(passes)?.bytes.max(1.0);
-    let rates = known.iter().filter(|one| one.1 > 0.0).filter_map(|(other, ns)| {
-        let other = of(other).filter(passes)?.bytes;
-        (other > 0.0).then(|| ((other / bytes).ln().abs(), other / ns))
-    });
-    let rates: Vec<(f64, f64)> = rates.collect();
-    let about = rates.iter().filter(|one| one.0 <= ABOUT.ln()).map(|one| one.1);
-    let nearest = || rates.iter().min_by(|a, b| a.0.total_cmp(&b.0)).map(|one| one.1);
-    about.max_by(f64::total_cmp).or_else(nearest).map(|rate| bytes / rate)
-}
-
-/// How unlike two works of other forms are: by what they do for each byte, then by how much.
-fn between(a: &str, b: &str) -> f64 {
-    let (Some(a), Some(b)) = (of(a), of(b)) else { return f64::MAX };
-    let intensity = |of: Effort| ((of.flops + 1.0) / (of.bytes + 1.0)).ln();
-    let apart = (intensity(a) - intensity(b)).abs();
-    let size = ((a.bytes + 1.0) / (b.bytes + 1.0)).ln().abs();
-    // Farther than anything of the same form.
-    10.0 + apart + 0.1 * size
 }

@@ -1,8 +1,7 @@
-//! Errors of predictions against recordings. Prints nothing.
+//! Computes prediction errors against recordings.
 
 pub mod iterations;
 pub mod leave_out;
-pub mod published;
 pub mod replay;
 
 use analyze::interval;
@@ -12,29 +11,29 @@ use crate::program::Program;
 use crate::recording::Step;
 use crate::simulate::Simulation;
 
-/// One rank, predicted and recorded.
+/// One rank of a step, predicted and recorded.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RankRow {
     pub rank: u32,
-    /// Whether constants were derived from it.
+    /// Whether its samples were used to derive constants.
     pub is_calibrated: bool,
     pub measured_ns: i64,
     pub step_ns: i64,
     pub error_pct: f64,
-    /// Of the time from the first device work to the last, recorded: no device works.
+    /// Recorded share without device work, between the first and the last device work.
     pub measured_idle_pct: f64,
     pub idle_pct: f64,
-    /// Any device works, predicted.
+    /// Predicted time with any device work.
     pub busy_ns: i64,
     /// Device works that the step launches.
     pub works: usize,
-    /// Percent that begin within 50 µs of the recorded time.
+    /// Percentage of works that start within 50 µs of the recorded time.
     pub starts_near_pct: f64,
-    /// How far the end of a collective is off, at most.
+    /// Largest error of the end of a collective.
     pub collective_end_worst_ns: i64,
 }
 
-/// How near the start of a kernel must be.
+/// Largest difference of a start that counts as near.
 pub const NEAR_NS: i64 = 50_000;
 
 /// Compares a simulation to the recording of its program.
@@ -87,7 +86,7 @@ pub fn geomean_pct(errors: impl Iterator<Item = f64>) -> f64 {
     if count == 0 { 0.0 } else { (sum / f64::from(count)).exp() }
 }
 
-/// When each work of a rank runs in a simulation.
+/// Returns when each work of a rank runs in a simulation.
 pub(crate) fn works(program: &Program, simulation: &Simulation, rank: usize) -> Vec<(i64, i64)> {
     let places = 0..program.ranks[rank].works.len() as u32;
     places.map(|work| simulation.work_ns(rank, work)).collect()

@@ -1,7 +1,8 @@
-//! How a step is simulated: in full, or by the published methods, for comparison. Those predict
-//! when a step ends and nothing within it.
+//! How a step is simulated: in full, or by published methods for comparison. The published methods
+//! predict only the end of a step.
 
-mod published;
+pub mod algorithm1;
+mod published_code;
 
 use serde::Serialize;
 
@@ -9,39 +10,43 @@ use crate::Error;
 use crate::calibration::Calibration;
 use crate::calibration::price::{Method, Prices};
 use crate::cost::Constants;
-use crate::evaluate::published as seed;
 use crate::program::Program;
 use crate::recording::Setting;
 use crate::simulate;
 
-/// How a step is played.
+/// Method of simulating a step: our full simulation, or published methods for comparison.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// Threads, streams, waits, and costs by operator and sizes.
+    /// Simulates threads, streams and waits, with costs by operator and sizes.
     #[default]
     Full,
-    /// The code that was published with arXiv:2201.07821 and its successor: see [`published`].
+    /// The code published with arXiv:2201.07821 and its successor: see [`published_code`].
     Published,
-    /// Algorithm 1 of arXiv:2201.07821: see [`seed`].
-    Seed,
+    /// Algorithm 1 of arXiv:2201.07821: see [`algorithm1`].
+    #[serde(rename = "seed")]
+    Algorithm1,
 }
 
-/// How long the step of each rank takes. [`Mode::Full`] starts ranks as `setting` has it, the
-/// others together.
+/// Predicts the step time of each rank. [`Mode::Full`] starts ranks at the times of `setting`; the
+/// published methods start them together.
 ///
 /// # Errors
 /// [`Error::Cycle`].
-pub fn steps(
-    (program, setting): (&Program, &Setting),
-    (calibration, constants): (&Calibration, &Constants),
+pub fn predict_step_times(
+    program: &Program,
+    setting: &Setting,
+    calibration: &Calibration,
+    constants: &Constants,
     mode: Mode,
 ) -> Result<Vec<i64>, Error> {
     Ok(match mode {
-        Mode::Seed => seed::of((program, setting), calibration, constants),
+        Mode::Algorithm1 => {
+            algorithm1::predict_step_times(program, setting, calibration, constants)
+        }
         Mode::Published => {
             let costs = Prices::new(calibration, Method::Trimmed).price(program, setting);
-            published::of(program, &costs, constants)
+            published_code::predict_step_times(program, &costs, constants)
         }
         Mode::Full => {
             let mut costs = Prices::new(calibration, Method::Full).price(program, setting);

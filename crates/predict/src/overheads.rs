@@ -1,4 +1,4 @@
-//! Mean and deviation of the host's overheads, and whether they depend on operators and sizes.
+//! Statistics of the host's overheads, and whether they depend on operators and sizes.
 
 use std::collections::BTreeMap;
 
@@ -8,29 +8,32 @@ use serde::Serialize;
 use crate::calibration::{Calibration, mean};
 use crate::program::{OVERHEADS, Overhead};
 
-/// One kind of overhead of a calibration, or of one operator in it.
+/// Statistics of one kind of host overhead, over all operators or for one of them.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OverheadRow {
-    /// What the samples are of: a rank, a step, a file.
+    /// The rank, step or file that the samples come from.
     pub source: String,
-    /// T1 to T5; `host_only` is an operator without calls.
+    /// One of T1 to T5, or `host_only` for operators without calls.
     pub overhead: Overhead,
-    /// The operator; `None` of all together.
+    /// The operator; `None` for all operators together.
     pub operator: Option<String>,
     pub count: u64,
     pub total_ns: i64,
     pub mean_ns: f64,
     pub std_ns: f64,
-    /// Mean of the two in the middle where their number is even.
     pub median_ns: i64,
-    /// What is left of the mean within 1.5 interquartile ranges, as published: a measure of the
-    /// tail.
+    /// Mean within 1.5 interquartile ranges of the quartiles, as published; the difference to the
+    /// mean measures the tail.
     pub trimmed_mean_ns: f64,
     pub max_ns: i64,
 }
 
-/// Every kind of overhead of a calibration, each with its `top` operators by total time.
-pub fn of(source: &str, calibration: &Calibration, top: usize) -> Vec<OverheadRow> {
+/// Summarizes every kind of overhead of a calibration, with its `top` operators by total time.
+pub fn summarize_overheads(
+    source: &str,
+    calibration: &Calibration,
+    top: usize,
+) -> Vec<OverheadRow> {
     let mut rows = Vec::new();
     for overhead in OVERHEADS {
         let mut by_operator: BTreeMap<&str, Vec<i64>> = BTreeMap::new();
@@ -39,10 +42,10 @@ pub fn of(source: &str, calibration: &Calibration, top: usize) -> Vec<OverheadRo
             by_operator.entry(&key.name).or_default().extend(samples);
         }
         let all: Vec<i64> = by_operator.values().flatten().copied().collect();
-        rows.extend(row(source, overhead, (None, all)));
+        rows.extend(row(source, overhead, None, all));
         let operators = by_operator
             .into_iter()
-            .filter_map(|(name, samples)| row(source, overhead, (Some(name), samples)));
+            .filter_map(|(name, samples)| row(source, overhead, Some(name), samples));
         let mut operators: Vec<OverheadRow> = operators.collect();
         operators.sort_by_key(|row| std::cmp::Reverse(row.total_ns));
         operators.truncate(top);
@@ -51,10 +54,10 @@ pub fn of(source: &str, calibration: &Calibration, top: usize) -> Vec<OverheadRo
     rows
 }
 
-/// Host time of a recording by kernel, copy or set that it launched: calls and the code around
-/// them. `None` where nothing was launched.
+/// Computes the host time of a recording per launched kernel, copy or set; `None` if nothing was
+/// launched.
 ///
-/// A step whose host is busy throughout takes no less than this for each of its launches.
+/// A step whose host is busy throughout takes at least this long for each launch.
 #[must_use]
 pub fn host_ns_per_launch(calibration: &Calibration) -> Option<f64> {
     let host: f64 = calibration.overheads.values().flatten().map(|ns| *ns as f64).sum();
@@ -65,7 +68,8 @@ pub fn host_ns_per_launch(calibration: &Calibration) -> Option<f64> {
 fn row(
     source: &str,
     overhead: Overhead,
-    (operator, mut samples): (Option<&str>, Vec<i64>),
+    operator: Option<&str>,
+    mut samples: Vec<i64>,
 ) -> Option<OverheadRow> {
     let mean_ns = mean(&samples)?;
     let square: f64 = samples.iter().map(|ns| (*ns as f64 - mean_ns).powi(2)).sum();
@@ -89,29 +93,30 @@ fn tenths(value: f64) -> f64 {
     (value * 10.0).round() / 10.0
 }
 
-/// An overhead of an operator whose mean depends on its sizes more than samples scatter.
+/// An overhead of an operator that depends on sizes more than its samples scatter.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SizeRow {
     pub overhead: Overhead,
     pub operator: String,
-    /// The sizes with the smallest mean.
+    /// Sizes with the smallest mean.
     pub least: String,
     pub least_ns: f64,
-    /// The sizes with the greatest mean.
+    /// Sizes with the largest mean.
     pub most: String,
     pub most_ns: f64,
-    /// How many standard errors lie between them.
+    /// Difference of the means in standard errors.
     pub standard_errors: f64,
 }
 
-/// Sizes, the mean of their samples, and the square of its standard error.
+/// Sizes, mean of their samples, and squared standard error of the mean.
 type SizedMean<'a> = (&'a str, f64, f64);
 
-/// The overheads inside operators that depend on sizes, farthest apart first; as [`exceptions`],
-/// and only sizes with at least 5 samples.
+/// Finds overheads inside operators that depend on sizes, largest difference first. Only sizes with
+/// at least 5 samples count, and only differences above `limit` standard errors.
 pub fn by_size(calibration: &Calibration, limit: f64) -> Vec<SizeRow> {
     const SAMPLES_MIN: usize = 5;
-    let of_sizes = |overhead| !matches!(overhead, Overhead::BetweenOps | Overhead::RuntimeCall);
+    let depends_on_sizes =
+        |overhead| !matches!(overhead, Overhead::BetweenOps | Overhead::RuntimeCall);
     let mut by_operator: BTreeMap<(Overhead, &str), Vec<SizedMean<'_>>> = BTreeMap::new();
     for (key, samples) in &calibration.overheads {
         let Some(mean_ns) = mean(samples).filter(|_| samples.len() >= SAMPLES_MIN) else {
@@ -119,7 +124,7 @@ pub fn by_size(calibration: &Calibration, limit: f64) -> Vec<SizeRow> {
         };
         let count = samples.len() as f64;
         let square: f64 = samples.iter().map(|ns| (*ns as f64 - mean_ns).powi(2)).sum();
-        if of_sizes(key.class) {
+        if depends_on_sizes(key.class) {
             let of_operator = by_operator.entry((key.class, key.name.as_str())).or_default();
             of_operator.push((key.detail.as_str(), mean_ns, square / count / count));
         }
@@ -146,24 +151,24 @@ pub fn by_size(calibration: &Calibration, limit: f64) -> Vec<SizeRow> {
     found
 }
 
-/// A kind of overhead whose mean differs between sources more than samples scatter.
+/// A kind of overhead whose mean differs between sources more than its samples scatter.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ExceptionRow {
     pub overhead: Overhead,
-    /// The source with the smallest mean.
+    /// Source with the smallest mean.
     pub least: String,
     pub least_ns: f64,
-    /// The source with the greatest mean.
+    /// Source with the largest mean.
     pub most: String,
     pub most_ns: f64,
-    /// How many standard errors lie between them.
+    /// Difference of the means in standard errors.
     pub standard_errors: f64,
 }
 
-/// The kinds of overhead that depend on where they were taken: of the means of all sources, the
-/// smallest and the greatest are more than `limit` standard errors apart.
+/// Finds kinds of overhead that depend on their source: smallest and largest mean differ by more
+/// than `limit` standard errors.
 ///
-/// The published model assumes there are none: overheads neither depend on the model nor on sizes.
+/// The published model assumes that overheads depend neither on the model nor on sizes.
 pub fn exceptions(rows: &[OverheadRow], limit: f64) -> Vec<ExceptionRow> {
     let mut found = Vec::new();
     for overhead in OVERHEADS {

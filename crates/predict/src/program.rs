@@ -1,38 +1,40 @@
-//! A step without times: what its threads do in which order, what they launch, and who waits for
-//! whom. Knows no durations ([`Costs`](crate::cost::Costs) do) and no trace.
+//! A step without times: the actions of its threads in order, the device work they launch, and who
+//! waits for whom. Times are in [`Costs`](crate::cost::Costs).
+
+pub mod from_execution_trace;
+pub mod from_trainer;
 
 use analyze::collectives::CollectiveOperation;
 use serde::{Deserialize, Serialize};
 use trace::store::{LaunchShape, StringId, Strings};
 
-/// A step of all ranks.
+/// A step of all ranks without times. It is built from a recording, from the trainer's operations
+/// or from execution traces.
 #[derive(Clone, Debug, Default)]
 pub struct Program {
     pub names: Strings,
     pub ranks: Vec<Rank>,
-    /// What all participants begin together.
+    /// Collectives that their participants enter together.
     pub collectives: Vec<Collective>,
 }
 
-/// A rank's part of the step.
+/// One rank's part of a step: threads, streams and device work.
 #[derive(Clone, Debug, Default)]
 pub struct Rank {
     pub rank: u32,
-    /// The place of the recorded rank that it repeats; `None` of a recorded one.
+    /// Position of the recorded rank that this one repeats.
     pub copy_of: Option<usize>,
-    /// Place of the thread that runs the step; the step ends when it does.
+    /// Position of the thread that runs the step; the step ends with it.
     pub main: usize,
-    /// What the step is called in a trace.
+    /// Name of the step in a trace.
     pub step: StringId,
-    /// Threads of the host.
     pub threads: Vec<Thread>,
-    /// Streams of the devices.
     pub streams: Vec<Stream>,
-    /// Work of the devices. Their order within a stream is that of [`Work::behind`].
+    /// Work of the devices, ordered within a stream by [`Work::behind`].
     pub works: Vec<Work>,
 }
 
-/// A thread and what it does, in order.
+/// A host thread with its actions in order.
 #[derive(Clone, Debug, Default)]
 pub struct Thread {
     pub pid: i64,
@@ -40,47 +42,47 @@ pub struct Thread {
     pub actions: Vec<Action>,
 }
 
-/// Something a thread does.
+/// One thing that a thread does. Costs belong to `Host` and `Call`; the others only order events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// An operator or an annotation begins.
+    /// Begins an operator or an annotation.
     Begin(Mark),
-    /// The innermost open one ends.
+    /// Ends the innermost open mark.
     End,
-    /// The host works, or does what nobody recorded.
+    /// Host time, whatever the host did.
     Host(Segment),
-    /// A call of the device's runtime.
+    /// A call of the device's runtime API.
     Call(Call),
-    /// The thread waits for device work although no call says so.
+    /// A wait for device work without a call that shows it.
     Wait(Vec<WorkId>),
-    /// Another thread may go on: see [`Action::Await`].
+    /// Releases the thread that awaits this signal.
     Signal(u32),
-    /// The thread waits for a signal.
+    /// Waits for a signal of another thread.
     Await {
         signal: u32,
-        /// What it goes on with, by which waking up is priced; `None` where it begins with what
-        /// the other thread prepared.
+        /// Next work of the thread, by which waking up is priced; `None` if it starts with data
+        /// that the other thread prepared.
         wakes: Option<StringId>,
     },
 }
 
-/// What begins.
+/// The begin of an operator or annotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
     pub name: StringId,
     pub kind: MarkKind,
 }
 
-/// What kind of row a [`Mark`] becomes.
+/// The kind of row that a [`Mark`] becomes in a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MarkKind {
     Operator,
-    /// A range that only names what is inside.
+    /// A range that only labels its content.
     Annotation,
 }
 
-/// Why the host takes time: the overheads T1 to T5 of arXiv:2201.07821, told apart where it mixes
-/// two under one name.
+/// Why the host takes time: the overheads T1 to T5 of arXiv:2201.07821, split where the paper uses
+/// one name for two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Overhead {
@@ -88,15 +90,15 @@ pub enum Overhead {
     BetweenOps,
     /// T2: from the start of an operator to its first call.
     BeforeFirstLaunch,
-    /// T3: from the end of an operator's last call to its own.
+    /// T3: from the end of an operator's last call to the operator's end.
     AfterLastLaunch,
-    /// T4: in a call.
+    /// T4: inside a call.
     RuntimeCall,
     /// T5: between two calls of an operator.
     BetweenLaunches,
-    /// All of an operator without calls.
+    /// The whole time of an operator without calls.
     HostOnly,
-    /// The part that is work on its data, without its start: for an operator fused into another
+    /// The part of an operator's time that is work on its data, for operators fused into another
     /// one. Never sampled.
     HostWork,
 }
@@ -111,27 +113,25 @@ pub const OVERHEADS: [Overhead; 6] = [
     Overhead::HostOnly,
 ];
 
-/// A stretch of a thread, by what it is a sample of.
+/// A stretch of host time, identified by what its samples are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Segment {
-    /// Why it takes time.
     pub overhead: Overhead,
-    /// The operator; between operators, what comes next; of a call, its name.
+    /// The operator; between operators, the next one; for calls, the call's name.
     pub op: StringId,
-    /// The sizes of the operator's tensors; between operators, what came before.
+    /// Tensor sizes of the operator; between operators, the preceding one.
     pub detail: StringId,
 }
 
-/// A call of the device's runtime.
+/// A call of the device's runtime API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// What it costs; its name is the segment's operator.
+    /// Segment that prices the call; its operator is the call's name.
     pub cost: Segment,
-    /// What it puts on streams.
     pub launches: Vec<WorkId>,
-    /// What must have ended before it returns.
+    /// Work that must end before the call returns.
     pub awaits: Vec<WorkId>,
-    /// What must have ended before the device's queue takes what it launches.
+    /// Work that must end before the device's queue accepts the launches.
     pub room: Option<WorkId>,
     pub returns: Returns,
 }
@@ -142,86 +142,82 @@ pub struct Call {
 pub enum Returns {
     /// After its own time.
     AtOnce,
-    /// After the copy it launched.
+    /// After the copy that it launched.
     AfterCopy,
-    /// After what it awaits.
+    /// After the work that it awaits.
     AfterAwaited,
 }
 
-/// Work of a rank's devices: its place in [`Rank::works`].
+/// Index into [`Rank::works`].
 pub type WorkId = u32;
 
-/// A stream of a device.
+/// A stream of a device, by device and stream number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Stream {
     pub device: i32,
     pub number: i32,
 }
 
-/// A piece of device work.
+/// A kernel, copy or memory set on a device.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Work {
     pub name: StringId,
-    /// Kernel, copy or set.
     pub kind: WorkKind,
-    /// Place among the streams.
+    /// Index into [`Rank::streams`].
     pub stream: u32,
-    /// The operator that launched it; empty if none did.
+    /// Operator that launched it; empty if none did.
     pub op: StringId,
-    /// What decides how long it takes: the operator's sizes, grid and block of a kernel, bytes of a
-    /// copy.
+    /// What its time depends on: tensor sizes, grid and block of a kernel, bytes of a copy.
     pub detail: StringId,
     pub shape: Option<LaunchShape>,
     /// Bytes of a copy or a set.
     pub bytes: Option<u64>,
-    /// The work of its stream that must have ended before.
+    /// Work that precedes it on its stream.
     pub behind: Option<WorkId>,
-    /// Work of other streams that must have ended before.
+    /// Work of other streams that must end before.
     pub after: Vec<WorkId>,
-    /// The collective it takes part in.
+    /// Index of the collective that it takes part in.
     pub collective: Option<u32>,
-    /// What it costs: the sum of these; nothing in it: as itself.
+    /// Parts whose costs add up to its cost; empty if it is priced as itself.
     pub parts: Vec<Part>,
-    /// By how much that is multiplied.
+    /// Factor on its cost.
     pub scale: f64,
-    /// Whether the step launches it. What an earlier step launched runs when it was recorded to.
+    /// Whether this step launches it. Work that an earlier step launched runs at its recorded time.
     pub is_launched: bool,
 }
 
-/// A work of another program, by what its samples are found.
+/// A share of another program's work, identified by its samples.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Part {
-    /// Kernel, copy or set.
     pub kind: WorkKind,
     pub name: StringId,
     /// See [`Work::detail`].
     pub detail: StringId,
-    /// What share of it.
     pub weight: f64,
 }
 
-/// What kind of row a [`Work`] becomes.
+/// The kind of device work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WorkKind {
     Kernel,
     Copy,
-    /// Memory that is set.
+    /// Memory that is set to a value.
     Set,
 }
 
-/// A collective in which ranks meet: nobody's transfer begins before the last one has come.
+/// A collective of several ranks. The transfer starts when the last rank has arrived.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Collective {
     pub operation: CollectiveOperation,
-    /// Bytes of the larger side of the message, of the rank with the most.
+    /// Bytes of the larger side of the message, on the rank with the most.
     pub bytes: u64,
-    /// Places of ranks, and their work.
+    /// Positions of ranks with their work.
     pub parts: Vec<(usize, WorkId)>,
 }
 
 impl Overhead {
-    /// As it is written.
+    /// Returns the name in files and tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::BetweenOps => "between_ops",
@@ -236,26 +232,26 @@ impl Overhead {
 }
 
 impl Action {
-    /// Whether it is time of the host between operators.
+    /// Returns whether the action is host time between operators.
     pub fn is_gap(&self) -> bool {
         matches!(self, Self::Host(segment) if segment.overhead == Overhead::BetweenOps)
     }
 }
 
 impl Work {
-    /// As a part of what another one costs.
+    /// Returns the work as one part of a cost.
     pub fn as_part(&self) -> Part {
         Part { kind: self.kind, name: self.name, detail: self.detail, weight: 1.0 }
     }
 
-    /// What it costs the sum of.
+    /// Returns the parts whose costs add up to the work's cost.
     pub fn cost_parts(&self) -> Vec<Part> {
         if self.parts.is_empty() { vec![self.as_part()] } else { self.parts.clone() }
     }
 }
 
 impl Program {
-    /// The text of a name.
+    /// Returns the text of an interned name.
     pub fn text(&self, name: StringId) -> &str {
         self.names.get(name)
     }

@@ -1,7 +1,8 @@
-//! A program and its costs as a [`DependencyGraph`], relaxed: when everything happens.
+//! Simulates a program: program and costs become a [`DependencyGraph`], whose solution gives the
+//! start and end of everything.
 //!
-//! The graph is `analyze::graph`'s and so is the engine. Contention is not modelled, unless the
-//! costs already include it.
+//! Graph and solver are those of `analyze::graph`. Contention is not modelled, unless the costs
+//! already include it.
 
 mod write;
 
@@ -16,44 +17,43 @@ use crate::program::{Action, Call, Program, Rank, Returns, Work, WorkId};
 
 pub use write::traces;
 
-/// When everything of a program happens.
+/// The solved dependency graph of a program: when every part starts and ends.
 #[derive(Clone, Debug)]
 pub struct Simulation {
-    /// The program with its costs.
     pub graph: DependencyGraph,
-    /// Its solution, nanoseconds on the clock of all ranks.
+    /// Solution, in nanoseconds on the common clock.
     pub times: NodeTimes,
     ranks: Vec<RankNodes>,
 }
 
-/// The first node of a work and its last.
+/// First and last node of a work.
 type Ends = (NodeId, NodeId);
 
-/// The nodes of a rank.
+/// The graph nodes of one rank.
 #[derive(Clone, Debug)]
 struct RankNodes {
     start: NodeId,
     main: usize,
-    /// Per thread, per action: the node at whose end it is done.
+    /// By thread and action: the node at whose end the action is done.
     actions: Vec<Vec<NodeId>>,
-    /// Per work: its first node and its last.
+    /// By work: first and last node.
     works: Vec<Ends>,
 }
 
 impl Simulation {
-    /// When the step of a rank starts.
+    /// Returns when the step of a rank starts.
     pub fn start_ns(&self, rank: usize) -> i64 {
         self.end(self.ranks[rank].start)
     }
 
-    /// How long the step of a rank takes on the host.
+    /// Returns the step time of a rank on the host.
     pub fn step_ns(&self, rank: usize) -> i64 {
         let nodes = &self.ranks[rank];
         let last = nodes.actions[nodes.main].last().copied().unwrap_or(nodes.start);
         self.end(last) - self.end(nodes.start)
     }
 
-    /// From when to when a thread does something.
+    /// Returns begin and end of an action.
     pub fn action_ns(&self, rank: usize, thread: usize, action: usize) -> (i64, i64) {
         let nodes = &self.ranks[rank];
         let actions = &nodes.actions[thread];
@@ -61,19 +61,19 @@ impl Simulation {
         (self.end(before), self.end(actions[action]))
     }
 
-    /// From when to when a piece of device work runs.
+    /// Returns begin and end of a work.
     pub fn work_ns(&self, rank: usize, work: WorkId) -> (i64, i64) {
         let (first, last) = self.ranks[rank].works[work as usize];
         (self.times.start[first.index()], self.end(last))
     }
 
-    /// The node whose weight is what a thread's own time for an action costs; of actions that only
-    /// wait, the one that does.
+    /// Returns the node whose weight is the own time of an action; for actions that only wait, the
+    /// waiting node.
     pub fn action_node(&self, rank: usize, thread: usize, action: usize) -> NodeId {
         self.ranks[rank].actions[thread][action]
     }
 
-    /// The node whose weight is what a work costs; of collectives, the transfer.
+    /// Returns the node whose weight is the time of a work; for collectives, the transfer.
     pub fn work_node(&self, rank: usize, work: WorkId) -> NodeId {
         self.ranks[rank].works[work as usize].1
     }
@@ -83,7 +83,7 @@ impl Simulation {
     }
 }
 
-/// Says when everything of a program happens.
+/// Simulates a program: builds its dependency graph and relaxes it.
 ///
 /// # Cost
 /// `O(n)` in actions and works.
@@ -96,7 +96,7 @@ pub fn run(program: &Program, costs: &Costs) -> Result<Simulation, Error> {
         .ranks
         .iter()
         .zip(&costs.ranks)
-        .map(|(rank, costs)| draft.rank(program, rank, (costs, origin)))
+        .map(|(rank, costs)| draft.rank(program, rank, costs, origin))
         .collect();
     for collective in &program.collectives {
         let hub = draft.node(NodeKind::Collective, 0);
@@ -115,7 +115,7 @@ pub fn run(program: &Program, costs: &Costs) -> Result<Simulation, Error> {
     Ok(Simulation { graph, times, ranks })
 }
 
-/// What a node stands for, for messages.
+/// Describes a node for error messages.
 fn named(program: &Program, ranks: &[RankNodes], node: NodeId) -> String {
     for (rank, nodes) in program.ranks.iter().zip(ranks) {
         let works = rank.works.iter().zip(&nodes.works);
@@ -133,7 +133,7 @@ fn named(program: &Program, ranks: &[RankNodes], node: NodeId) -> String {
     "a collective".to_owned()
 }
 
-/// A graph being built.
+/// A graph while it is built.
 struct Draft<'a> {
     constants: &'a Constants,
     nodes: Vec<GraphNode>,
@@ -154,7 +154,8 @@ impl Draft<'_> {
         &mut self,
         program: &Program,
         rank: &Rank,
-        (costs, origin): (&RankCosts, i64),
+        costs: &RankCosts,
+        origin: i64,
     ) -> RankNodes {
         let start = self.node(NodeKind::StepMarker, costs.start_ns - origin);
         let works: Vec<Ends> = rank
@@ -168,7 +169,7 @@ impl Draft<'_> {
             Action::Signal(signal) => Some(*signal as usize + 1),
             _ => None,
         });
-        let mut open = Open {
+        let mut open = PendingLinks {
             works: &works,
             launched: vec![None; works.len()],
             signalled: vec![None; count.max().unwrap_or(0)],
@@ -178,7 +179,7 @@ impl Draft<'_> {
         let actions = actions.map(|(thread, costs)| {
             let mut at = start;
             let one = |(action, cost): (&Action, &Cost)| {
-                at = self.action(&mut open, (action, cost.ns, at));
+                at = self.action(&mut open, action, cost.ns, at);
                 at
             };
             thread.actions.iter().zip(costs).map(one).collect()
@@ -191,11 +192,11 @@ impl Draft<'_> {
             self.edge(EdgeKind::Data, *source, node, weight);
         }
         let launched = open.launched;
-        self.work_edges(rank, costs, (start, &works, &launched));
+        self.work_edges(rank, costs, start, &works, &launched);
         RankNodes { start, main: rank.main, actions, works }
     }
 
-    /// One node, or arrival and transfer where ranks meet.
+    /// Adds one node for a work, or arrival and transfer for a collective.
     fn work_nodes(&mut self, program: &Program, work: &Work, cost: Cost) -> Ends {
         let collective = work.collective.map(|at| &program.collectives[at as usize]);
         let Some(collective) = collective else {
@@ -207,11 +208,13 @@ impl Draft<'_> {
         (arrival, self.node(NodeKind::Collective, transfer.unwrap_or(cost.ns)))
     }
 
-    /// Adds an action; the node at whose end it is done.
+    /// Adds an action and returns the node at whose end it is done.
     fn action(
         &mut self,
-        open: &mut Open<'_>,
-        (action, ns, before): (&Action, i64, NodeId),
+        open: &mut PendingLinks<'_>,
+        action: &Action,
+        ns: i64,
+        before: NodeId,
     ) -> NodeId {
         let order = EdgeKind::ProgramOrder;
         match action {
@@ -228,7 +231,7 @@ impl Draft<'_> {
             Action::Wait(works) => {
                 let node = self.node(NodeKind::HostWork, 0);
                 self.edge(order, before, node, 0);
-                self.awaits(open, (works, node, 0));
+                self.awaits(open, works, node, 0);
                 node
             }
             Action::Await { signal, wakes } => {
@@ -237,18 +240,24 @@ impl Draft<'_> {
                 open.awaiting.push((*signal, node, *wakes));
                 node
             }
-            Action::Call(call) => self.call(open, (call, ns, before)),
+            Action::Call(call) => self.call(open, call, ns, before),
         }
     }
 
-    fn call(&mut self, open: &mut Open<'_>, (call, ns, before): (&Call, i64, NodeId)) -> NodeId {
+    fn call(
+        &mut self,
+        open: &mut PendingLinks<'_>,
+        call: &Call,
+        ns: i64,
+        before: NodeId,
+    ) -> NodeId {
         let order = EdgeKind::ProgramOrder;
         let mut at = before;
         if !call.launches.is_empty() {
             at = self.node(NodeKind::Launch, 0);
             self.edge(order, before, at, 0);
             if let Some(room) = call.room {
-                self.awaits(open, (&[room], at, 0));
+                self.awaits(open, &[room], at, 0);
             }
             call.launches.iter().for_each(|work| open.launched[*work as usize] = Some(at));
         }
@@ -261,18 +270,18 @@ impl Draft<'_> {
             Returns::AtOnce => self.edge(order, at, node, 0),
             Returns::AfterCopy => {
                 self.edge(order, at, node, 0);
-                self.awaits(open, (&call.awaits, node, self.constants.copy_return_ns));
+                self.awaits(open, &call.awaits, node, self.constants.copy_return_ns);
             }
             Returns::AfterAwaited => {
                 let returns = self.constants.sync_return_ns;
                 self.edge(order, at, node, returns);
-                self.awaits(open, (&call.awaits, node, returns));
+                self.awaits(open, &call.awaits, node, returns);
             }
         }
         node
     }
 
-    fn awaits(&mut self, open: &Open<'_>, (works, node, weight): (&[WorkId], NodeId, i64)) {
+    fn awaits(&mut self, open: &PendingLinks<'_>, works: &[WorkId], node: NodeId, weight: i64) {
         for work in works {
             let source = open.works[*work as usize].1;
             self.edge(EdgeKind::Synchronization, source, node, weight);
@@ -283,7 +292,9 @@ impl Draft<'_> {
         &mut self,
         rank: &Rank,
         costs: &RankCosts,
-        (start, nodes, launched): (NodeId, &[Ends], &[Option<NodeId>]),
+        start: NodeId,
+        nodes: &[Ends],
+        launched: &[Option<NodeId>],
     ) {
         for (at, work) in rank.works.iter().enumerate() {
             let node = nodes[at].0;
@@ -306,13 +317,13 @@ impl Draft<'_> {
     }
 }
 
-/// A rank while its actions are added.
-struct Open<'a> {
+/// Links of a rank that are resolved while its actions are added.
+struct PendingLinks<'a> {
     works: &'a [Ends],
-    /// Per work: the node at whose end its launch begins.
+    /// By work: the node at whose end its launch begins.
     launched: Vec<Option<NodeId>>,
-    /// Per signal: the node at whose end it is given.
+    /// By signal: the node at whose end it is given.
     signalled: Vec<Option<NodeId>>,
-    /// What waits for signals.
+    /// Nodes that wait for a signal, with the name that prices waking up.
     awaiting: Vec<(u32, NodeId, Option<StringId>)>,
 }

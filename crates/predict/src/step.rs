@@ -1,65 +1,63 @@
-//! Predicts a step on hardware that is not at hand: time by stage and rank, an interval, and
-//! memory, from a configuration, a plan and a topology. Uses no trace.
+//! Predicts a step on hardware that was not recorded: time by stage and rank, an interval, and
+//! memory, from a configuration, a plan and a topology.
 //!
-//! A step runs in the trainer's order: ids to their owners, lookups, pooled vectors back, the dense
-//! layers with sums of gradients beside the backward pass, gradients to the owners of the rows, and
-//! row updates. Ranks meet at every exchange, so a stage takes as long as on its slowest rank.
+//! A step runs in the trainer's order: ids move to the ranks of their rows, lookups, pooled vectors
+//! move back, dense layers with gradient reductions beside the backward pass, gradients move to the
+//! ranks of their rows, and row updates. Ranks meet at every exchange, so a stage takes as long as
+//! on its slowest rank.
 
 pub mod cpu;
 mod dense;
 mod domain;
-mod estimate;
 mod exchange;
-pub mod launched;
-mod load;
+pub mod execution_trace_time;
 mod memory;
 mod pricer;
-pub mod single;
+mod rank_exchange;
 mod sweep;
 
+use kernel_model::Estimate;
 use schema::Topology;
 use serde::Serialize;
 
 use crate::Error;
-use crate::lower::own::Workload;
+use crate::workload::Workload;
 
 pub use dense::{Basis, Models, OpPrice};
 pub use domain::StepDomain;
-pub use estimate::Estimate;
-pub use load::RankLoad;
 pub use memory::{Memory, largest_batch};
 pub use pricer::{StepCost, StepPricer};
+pub use rank_exchange::RankExchange;
 pub use sweep::{SweepRow, mark_best};
 
-/// Where a step runs.
+/// The hardware and kernel models that a step is priced with.
 #[derive(Clone, Copy, Debug)]
 pub struct Conditions<'a> {
     pub topology: &'a Topology,
-    /// What prices kernels.
     pub models: &'a Models,
-    /// Host time per launch, 0 to ignore it: a step takes no less than all of its launches.
+    /// Host time per launch; a step takes at least the sum over its launches. Use 0 to ignore it.
     pub launch_ns: f64,
 }
 
-/// The stages of a step, in their order.
+/// The stages of a step, in order. Ranks meet at each exchange between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
-    /// Ids to the ranks that hold their rows.
+    /// Ids move to the ranks that hold their rows.
     InputDist,
     EmbeddingForward,
-    /// Pooled vectors to the ranks of their samples.
+    /// Pooled vectors move to the ranks of their samples.
     OutputDist,
-    /// Dense layers forward and backward, sums of their gradients, and their updates.
+    /// Dense layers forward and backward, gradient reductions, and updates.
     Dense,
-    /// Gradients to the ranks that hold the rows.
+    /// Gradients move to the ranks that hold the rows.
     GradientDist,
-    /// Sorting of ids, sums by row, and row updates.
+    /// Ids are sorted, gradients summed by row, and rows updated.
     EmbeddingBackward,
 }
 
 impl Stage {
-    /// All of them.
+    /// Every stage, in order.
     pub const ALL: [Self; 6] = [
         Self::InputDist,
         Self::EmbeddingForward,
@@ -69,7 +67,7 @@ impl Stage {
         Self::EmbeddingBackward,
     ];
 
-    /// As tables call it.
+    /// Returns the name of the stage in tables.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -83,36 +81,33 @@ impl Stage {
     }
 }
 
-/// A rank's part of a step.
+/// One rank's part of a priced step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RankPrice {
     pub rank: u32,
-    /// Its own time of each stage, in the order of [`Stage::ALL`].
+    /// Time of each stage on this rank, in the order of [`Stage::ALL`].
     pub stages: [Estimate; 6],
-    /// For how long it waits for slower ranks, of the mean.
+    /// Mean time that it waits for slower ranks.
     pub wait_ns: f64,
     pub memory: Memory,
 }
 
-/// A priced step.
+/// The predicted time and memory of a step, by stage and by rank.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StepPrice {
-    /// Step, memory, and whether it fits.
     pub cost: StepCost,
-    /// Time of each stage, that of its slowest rank.
+    /// Time of each stage on its slowest rank.
     pub stages: [Estimate; 6],
     pub ranks: Vec<RankPrice>,
-    /// Dense operations of the largest share of the batch.
+    /// Dense operations of the rank with most samples.
     pub ops: Vec<OpPrice>,
     /// Launches of a rank, at most.
     pub launches: u32,
-    /// Samples of a step ÷ its time.
     pub samples_per_s: f64,
-    /// What the step's mean rests on.
     pub domain: StepDomain,
 }
 
-/// Prices a step.
+/// Predicts time and memory of a step.
 ///
 /// # Errors
 /// [`Error::Workload`] for what no step can be made of, and more ranks than the topology has.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use predict::prediction::what_if::{WhatIf, WhatIfRow};
 use predict::program::{Action, MarkKind, Program, Rank, WorkKind};
-use predict::recording::{RecordedRank, Step};
+use predict::recording::{RankTimes, Step};
 use predict::simulate::Simulation;
 use serde::Serialize;
 use trace::store::StringId;
@@ -146,7 +146,7 @@ trait ActionTimes {
     fn work_ns(&self, work: u32) -> (i64, i64);
 }
 
-impl ActionTimes for RecordedRank {
+impl ActionTimes for RankTimes {
     fn action_ns(&self, thread: usize, action: usize) -> i64 {
         self.actions[thread][action].1
     }

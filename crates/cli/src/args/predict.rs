@@ -205,7 +205,7 @@ impl From<PlayedBy> for Mode {
         match mode {
             PlayedBy::Full => Self::Full,
             PlayedBy::Published => Self::Published,
-            PlayedBy::Seed => Self::Seed,
+            PlayedBy::Seed => Self::Algorithm1,
         }
     }
 }

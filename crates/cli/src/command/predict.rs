@@ -26,7 +26,7 @@ use analyze::classify::ClassRule;
 use analyze::{Classifier, Scope, StepMark, WindowRule, coverage};
 use predict::calibration::{Calibration, Machine, collect};
 use predict::program::Program;
-use predict::recording::{Job, Sizes, Span, Step, spans};
+use predict::recording::{Job, Span, Step, TensorSizes, spans};
 use predict::simulate::{self, Simulation};
 use schema::OpWork;
 use serde_json::Value;
@@ -132,8 +132,8 @@ pub fn job<'a>(scopes: &'a [Scope<'a>], session: &Session) -> Job<'a> {
 }
 
 /// Sizes of tensors as far as the files have them; each file is read once.
-fn sizes(scopes: &[Scope<'_>], rows: &[Vec<u32>]) -> Sizes {
-    let mut sizes = Sizes::default();
+fn sizes(scopes: &[Scope<'_>], rows: &[Vec<u32>]) -> TensorSizes {
+    let mut sizes = TensorSizes::default();
     each_with_shapes(scopes.iter().map(|scope| scope.trace), rows, |place, arguments| {
         let tensors = tensors(arguments.get("Input Dims"), arguments.get("Input type"));
         sizes.tensors.extend(tensors.map(|tensors| (place, tensors)));

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use predict::calibration::Calibration;
-use predict::lower::{self, own};
 use predict::prediction::{Draws, never_run};
+use predict::program::from_trainer::{self, ops};
 use schema::{FeatureStats, JobConfig, Op, ShardingPlan};
 use serde::Serialize;
 
@@ -150,9 +150,11 @@ fn predicted(
     let mut changed = job.clone();
     changed.training.batch_size = setting.batch_size;
     let of_rank = (threads / setting.ranks).max(1);
-    let program =
-        lower::program(&operations(&changed, setting.ranks)?, threads as f64 / of_rank as f64);
-    let found = never_run::of(&program, known, DRAWS)?;
+    let program = from_trainer::build_program(
+        &operations(&changed, setting.ranks)?,
+        threads as f64 / of_rank as f64,
+    );
+    let found = never_run::predict_program(&program, known, DRAWS)?;
     let slowest = found.rows.iter().max_by_key(|row| row.step_ns);
     let of = |value: fn(&never_run::NeverRunRow) -> i64| slowest.map_or(0, value);
     let predicted_ns = of(|row| row.step_ns);
@@ -175,7 +177,11 @@ fn predicted(
 fn operations(job: &JobConfig, ranks: usize) -> Result<Vec<Vec<Op>>, Error> {
     let plan = ShardingPlan::table_wise(&job.model.tables, ranks as u32);
     let features = FeatureStats::uniform(&job.model, 1);
-    Ok(own::ops(own::Workload { config: job, plan: &plan, features: &features })?)
+    Ok(ops::list_ops(predict::workload::Workload {
+        config: job,
+        plan: &plan,
+        features: &features,
+    })?)
 }
 
 fn samples_per_s(setting: Setting, step_ns: f64) -> f64 {

@@ -9,7 +9,7 @@ use schema::{ConfigError, Share};
 use super::Error;
 use crate::command::train::quoted;
 use crate::resolve::device;
-use predict::kernel::Error as KernelError;
+use kernel_model::Error as KernelError;
 use schema::proposal::ProposalError;
 
 impl Error {

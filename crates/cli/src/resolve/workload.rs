@@ -1,6 +1,5 @@
 //! A step that was never run: its configuration, sharding and ids.
 
-use predict::lower::own;
 use schema::{FeatureStats, IdLaw, ShardingPlan};
 
 use super::config::{self, ResolvedJob};
@@ -47,8 +46,12 @@ impl Workload {
     }
 
     /// The same for `predict`.
-    pub fn borrowed(&self) -> own::Workload<'_> {
-        own::Workload { config: &self.job.config, plan: &self.plan, features: &self.features }
+    pub fn borrowed(&self) -> predict::workload::Workload<'_> {
+        predict::workload::Workload {
+            config: &self.job.config,
+            plan: &self.plan,
+            features: &self.features,
+        }
     }
 }
 

@@ -203,6 +203,6 @@ fn the_models_that_come_with_rowmill_are_what_training_makes() {
     place.done(&format!("predict train-kernels {tables} --output models"));
     let made = fs::read(place.path("models/softmax.kernels")).unwrap();
     assert!(made.len() <= 300_000);
-    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../predict/models/softmax.kernels");
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kernel_model/models/softmax.kernels");
     assert!(made == fs::read(own).unwrap(), "train again: rowmill predict train-kernels");
 }

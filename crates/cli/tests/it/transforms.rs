@@ -193,7 +193,7 @@ fn a_server_answers_edits_of_who_knows_its_address() {
     assert!(row(&removed)["saving_ns"].as_i64().unwrap() > 20_000, "{removed}");
     assert!(removed["edits"].as_str().unwrap().contains("kind = \"remove\""), "{removed}");
     let wrong = ask(r#"[{"kind":"remove","operators":"aten::m"}]"#);
-    assert!(wrong["error"].as_str().unwrap().contains("like it: aten::mm"), "{wrong}");
+    assert!(wrong["error"].as_str().unwrap().contains("similar: aten::mm"), "{wrong}");
     assert!(ask("remove all")["error"].as_str().unwrap().contains("expected a list of edits"));
     assert!(get(host, "/edit?%5B%5D", host).starts_with("HTTP/1.1 404"));
     assert!(get(host, &format!("/{path}"), "evil.example").starts_with("HTTP/1.1 403"));

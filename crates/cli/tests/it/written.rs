@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use device::buffer::Counting;
-use predict::lower::own;
+use predict::program::from_trainer::ops;
 use predict::step::{Conditions, Models, StepPricer};
 use schema::{FeatureStats, JobConfig, Op, Rank, ShardingPlan, Topology};
 use serde_json::Value;
@@ -106,8 +106,9 @@ fn written_down(name: &str, (ranks, sharding): (u32, &str), set: &[(&str, &str)]
         _ => ShardingPlan::table_wise(tables, ranks),
     };
     let features = FeatureStats::uniform(&config.model, 1);
-    let workload = own::Workload { config: &config, plan: &plan, features: &features };
-    for (rank, written) in own::ops(workload).unwrap().iter().enumerate() {
+    let workload =
+        predict::workload::Workload { config: &config, plan: &plan, features: &features };
+    for (rank, written) in ops::list_ops(workload).unwrap().iter().enumerate() {
         let recorded = recorded(&place.path(&format!("traces/kineto_rank{rank}.json")));
         let place = format!("{name}, {sharding}, rank {rank} of {ranks}");
         let names = |ops: Vec<String>| ops.join("\n");
@@ -165,7 +166,8 @@ fn a_table_that_moves_is_priced_without_allocating() {
     let models = Models::shipped().unwrap();
     let plan = ShardingPlan::table_wise(&config.model.tables, 128);
     let features = FeatureStats::uniform(&config.model, 1);
-    let workload = own::Workload { config: &config, plan: &plan, features: &features };
+    let workload =
+        predict::workload::Workload { config: &config, plan: &plan, features: &features };
     let conditions = Conditions { topology: &topology, models: &models, launch_ns: 0.0 };
     let mut pricer = StepPricer::new(workload, conditions).unwrap();
     let begin = Counting::allocations();

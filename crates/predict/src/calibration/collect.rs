@@ -1,17 +1,16 @@
-//! Collects samples from recorded steps. Classifies each duration, and derives nothing from it.
+//! Collects samples from recorded steps by classifying each duration.
 
 use std::collections::BTreeMap;
 
 use trace::store::StringId;
 
-use super::price::part_key;
-use super::{Calibration, Key, Waiting, launches, mean};
+use super::{Calibration, Key, Waiting, mean, operator_calls};
 use crate::cost::operation_name;
 use crate::program::{Action, Overhead, Program, Rank, Returns, Segment, WorkKind};
-use crate::recording::{RecordedRank, Step};
+use crate::recording::{RankTimes, Step};
 
-/// Adds the samples of some ranks of a step. With all ranks, what collectives take is the shortest
-/// kernel of each: the last rank to arrive does not wait.
+/// Adds the samples of some ranks of a step. If all ranks of a collective are given, its transfer
+/// time is that of its shortest kernel: the last rank to arrive does not wait.
 pub fn add(calibration: &mut Calibration, step: &Step, ranks: &[usize]) {
     let program = &step.program;
     for at in ranks {
@@ -21,11 +20,11 @@ pub fn add(calibration: &mut Calibration, step: &Step, ranks: &[usize]) {
             Some(steps) => *steps += 1,
             None => calibration.recordings.push(1),
         }
-        host(calibration, program, (rank, recorded));
-        works(calibration, number, (program, rank, recorded));
-        waits(calibration, program, (rank, recorded));
+        host(calibration, program, rank, recorded);
+        works(calibration, number, program, rank, recorded);
+        waits(calibration, program, rank, recorded);
     }
-    launches::collect(calibration, step, ranks);
+    operator_calls::collect(&mut calibration.launches, step, ranks);
     for collective in &program.collectives {
         if !collective.parts.iter().all(|(rank, _)| ranks.contains(rank)) {
             continue;
@@ -41,8 +40,7 @@ pub fn add(calibration: &mut Calibration, step: &Step, ranks: &[usize]) {
     }
 }
 
-/// How much slower each rank's host was in some steps than the means of a calibration, and its
-/// devices than the centres of their works; adds them to it.
+/// Adds how much slower hosts and devices were in some steps than the means of a calibration.
 pub fn add_factors(calibration: &mut Calibration, steps: &[Step], ranks: &[usize]) {
     let usual = Usual {
         event_ns: calibration.event_ns,
@@ -66,7 +64,7 @@ pub fn add_factors(calibration: &mut Calibration, steps: &[Step], ranks: &[usize
     calibration.work_factors.extend(works);
 }
 
-/// What is usual of everything.
+/// Usual times of a calibration that steps are compared with.
 struct Usual<'a> {
     event_ns: f64,
     overheads: BTreeMap<&'a Key<Overhead>, f64>,
@@ -77,7 +75,7 @@ fn host_factor(usual: &Usual<'_>, step: &Step, rank: usize) -> Option<f64> {
     let (of, recorded) = (&step.program.ranks[rank], &step.recorded.ranks[rank]);
     let mut means: BTreeMap<Segment, Option<f64>> = BTreeMap::new();
     let mut mean = |segment| {
-        let find = || usual.overheads.get(&key(&step.program, segment)).copied();
+        let find = || usual.overheads.get(&Key::from_segment(&step.program, segment)).copied();
         *means.entry(segment).or_insert_with(find)
     };
     ratio(
@@ -89,22 +87,22 @@ fn host_factor(usual: &Usual<'_>, step: &Step, rank: usize) -> Option<f64> {
 fn work_factor(usual: &Usual<'_>, step: &Step, rank: usize) -> Option<f64> {
     let works = step.program.ranks[rank].works.iter().zip(&step.recorded.ranks[rank].works);
     ratio(works.filter(|(work, _)| work.collective.is_none()).filter_map(|(work, (from, to))| {
-        Some((to - from, *usual.works.get(&part_key(&step.program, work.as_part()))?))
+        Some((to - from, *usual.works.get(&Key::from_part(&step.program, work.as_part()))?))
     }))
 }
 
-/// What was taken, of what is usual.
+/// Returns measured over usual time, summed over pairs.
 fn ratio(pairs: impl Iterator<Item = (i64, f64)>) -> Option<f64> {
     let (own, usual) =
         pairs.fold((0.0, 0.0), |(own, usual), (ns, mean)| (own + ns as f64, usual + mean));
     (usual > 0.0).then_some(own / usual)
 }
 
-/// The stretches of a rank's threads that are host time of its own, with how long they took apart
-/// from what recording them did: `event_ns` for each event.
+/// Iterates over the host time of a rank, with `event_ns` of profiler overhead subtracted for each
+/// event.
 fn segments<'a>(
     rank: &'a Rank,
-    recorded: &'a RecordedRank,
+    recorded: &'a RankTimes,
     event_ns: f64,
 ) -> impl Iterator<Item = (Segment, i64)> + 'a {
     let threads = rank.threads.iter().zip(&recorded.actions).enumerate();
@@ -124,39 +122,28 @@ fn segments<'a>(
     })
 }
 
-/// What a stretch of host time is a sample of.
-pub(crate) fn key(program: &Program, segment: Segment) -> Key<Overhead> {
-    Key {
-        class: segment.overhead,
-        name: program.text(segment.op).to_owned(),
-        detail: program.text(segment.detail).to_owned(),
-    }
-}
-
-fn host(
-    calibration: &mut Calibration,
-    program: &Program,
-    (rank, recorded): (&Rank, &RecordedRank),
-) {
+fn host(calibration: &mut Calibration, program: &Program, rank: &Rank, recorded: &RankTimes) {
     let mut samples: BTreeMap<Segment, Vec<i64>> = BTreeMap::new();
     for (segment, ns) in segments(rank, recorded, calibration.event_ns) {
         samples.entry(segment).or_default().push(ns);
     }
     for (segment, ns) in samples {
-        calibration.overheads.entry(key(program, segment)).or_default().extend(ns);
+        calibration.overheads.entry(Key::from_segment(program, segment)).or_default().extend(ns);
     }
 }
 
 fn works(
     calibration: &mut Calibration,
     number: u32,
-    (program, rank, recorded): (&Program, &Rank, &RecordedRank),
+    program: &Program,
+    rank: &Rank,
+    recorded: &RankTimes,
 ) {
     let mut samples: BTreeMap<(WorkKind, StringId, StringId), Vec<i64>> = BTreeMap::new();
     for (work, (from, to)) in rank.works.iter().zip(&recorded.works) {
         if work.collective.is_none() {
-            let of = (work.kind, work.name, work.detail);
-            samples.entry(of).or_default().push(to - from);
+            let kind_of_work = (work.kind, work.name, work.detail);
+            samples.entry(kind_of_work).or_default().push(to - from);
         }
     }
     for ((class, name, detail), all) in samples {
@@ -167,11 +154,7 @@ fn works(
     }
 }
 
-fn waits(
-    calibration: &mut Calibration,
-    program: &Program,
-    (rank, recorded): (&Rank, &RecordedRank),
-) {
+fn waits(calibration: &mut Calibration, program: &Program, rank: &Rank, recorded: &RankTimes) {
     let mut found: BTreeMap<Waiting, Vec<i64>> = BTreeMap::new();
     let mut add = |waiting, ns: i64| found.entry(waiting).or_default().push(ns);
     let end = |work: &u32| recorded.works[*work as usize].1;
@@ -202,7 +185,7 @@ fn waits(
     }
     for (at, called) in called.iter().enumerate() {
         let Some(called) = called else { continue };
-        if let Some((waiting, ns)) = start(rank, recorded, (at, *called)) {
+        if let Some((waiting, ns)) = start(rank, recorded, at, *called) {
             add(waiting, ns);
         }
     }
@@ -211,13 +194,9 @@ fn waits(
     }
 }
 
-/// Classifies the start of a work: a launch if nothing was pending at its call, else a wait for
-/// what ended last before it.
-fn start(
-    rank: &Rank,
-    recorded: &RecordedRank,
-    (at, called): (usize, i64),
-) -> Option<(Waiting, i64)> {
+/// Classifies the start of a work: a launch if nothing was pending at its call, otherwise a wait
+/// for the work that ended last before it.
+fn start(rank: &Rank, recorded: &RankTimes, at: usize, called: i64) -> Option<(Waiting, i64)> {
     let work = &rank.works[at];
     let started = recorded.works[at].0;
     let end = |work: u32| recorded.works[work as usize].1;

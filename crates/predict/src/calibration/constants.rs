@@ -1,4 +1,4 @@
-//! Derives the constants of starts and waits from samples.
+//! Derives the constants of launches and waits from samples.
 
 use std::collections::BTreeMap;
 
@@ -7,11 +7,11 @@ use analyze::distribution;
 use super::{Calibration, Waiting, mean};
 use crate::cost::{Constants, Transfer};
 
-/// The constants of a calibration.
+/// Derives start and wait constants from the samples of a calibration.
 ///
-/// Returns and hand-overs are means. Latencies and gaps are medians: some of those works waited for
-/// what no row shows, and the mean would charge all others for it.
-pub fn of(calibration: &Calibration) -> Constants {
+/// Returns and hand-overs are means. Latencies and gaps are medians, because some works waited for
+/// something that no row shows, and a mean would charge all others for it.
+pub fn derive_constants(calibration: &Calibration) -> Constants {
     let samples = |waiting: &Waiting| calibration.waits.get(waiting).map_or(&[][..], Vec::as_slice);
     let usual = |waiting: Waiting| median(samples(&waiting)).unwrap_or_default();
     let average = |waiting: &Waiting| rounded(mean(samples(waiting)).unwrap_or_default());
@@ -41,8 +41,8 @@ fn transfers(calibration: &Calibration) -> BTreeMap<String, Transfer> {
     points.into_iter().map(|(operation, points)| (operation, transfer(&points))).collect()
 }
 
-/// A line through what messages of some sizes took, by least squares; a mean where they are all of
-/// one size, or larger ones took no longer.
+/// Fits a line through message sizes and times by least squares. Returns a mean if all messages
+/// have one size or larger ones took no longer.
 pub fn transfer(points: &[(u64, f64)]) -> Transfer {
     let count = points.len().max(1) as f64;
     let bytes = points.iter().map(|point| point.0 as f64).sum::<f64>() / count;
@@ -54,7 +54,7 @@ pub fn transfer(points: &[(u64, f64)]) -> Transfer {
     Transfer { fixed_ns: ns - per_byte_ns * bytes, per_byte_ns }
 }
 
-/// The median; `None` of nothing.
+/// Returns the median of the samples; `None` if there are none.
 pub fn median(samples: &[i64]) -> Option<i64> {
     distribution::integer_median(&mut samples.to_vec())
 }

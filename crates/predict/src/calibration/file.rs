@@ -1,4 +1,4 @@
-//! A calibration as text: JSON of one version, with where it was taken and every sample.
+//! Stores a calibration as JSON of one version, with its machine and every sample.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use crate::Error;
 use crate::cost::Constants;
 use crate::program::{Overhead, WorkKind};
 
-/// The version that is written, and the only one that is read.
+/// File format version that is written, and the only one that can be read.
 pub const VERSION: u64 = 4;
 
-/// What a file holds.
+/// The JSON content of a calibration file.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Content {
@@ -22,16 +22,16 @@ struct Content {
     devices: Vec<String>,
     /// Steps times ranks of each recording.
     recordings: Vec<u32>,
-    /// What the samples of waiting amount to; for people, not read again.
+    /// Derived from the waits, for people; not read again.
     constants: Constants,
-    overheads: Vec<Row<Overhead>>,
+    overheads: Vec<SampleRow<Overhead>>,
     works: Vec<WorkRow>,
     waits: Vec<WaitRow>,
     transfers: Vec<TransferRow>,
     factors: Vec<f64>,
     work_factors: Vec<f64>,
     launches: Launches,
-    /// Nanoseconds of recording an event, which samples of the host are without.
+    /// Profiler overhead per event, which host samples do not contain.
     #[serde(default, skip_serializing_if = "is_zero")]
     event_ns: f64,
 }
@@ -40,9 +40,10 @@ fn is_zero(value: &f64) -> bool {
     *value == 0.0
 }
 
+/// Samples of one key of host overheads, as stored.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Row<C> {
+struct SampleRow<C> {
     class: C,
     name: String,
     detail: String,
@@ -50,6 +51,7 @@ struct Row<C> {
     samples: Vec<i64>,
 }
 
+/// Samples of one key of device work with their steps, as stored.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WorkRow {
@@ -62,6 +64,7 @@ struct WorkRow {
     steps: Vec<u32>,
 }
 
+/// Samples of one kind of latency or wait, as stored.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WaitRow {
@@ -71,6 +74,7 @@ struct WaitRow {
     samples: Vec<i64>,
 }
 
+/// Transfer times of collectives of one size, as stored.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct TransferRow {
@@ -79,14 +83,14 @@ struct TransferRow {
     samples: Vec<i64>,
 }
 
-/// Only the version, to say what is wrong with files of another one.
+/// Reads only the version, to report files of another version.
 #[derive(Deserialize)]
 struct Versioned {
     rowmill_calibration: Option<u64>,
 }
 
 impl Calibration {
-    /// As JSON.
+    /// Serializes the calibration as JSON.
     ///
     /// # Errors
     /// [`Error::Calibration`] if a figure has no JSON.
@@ -105,7 +109,7 @@ impl Calibration {
             host: self.machine.host.clone(),
             devices: self.machine.devices.clone(),
             recordings: self.recordings.clone(),
-            constants: constants::of(self),
+            constants: constants::derive_constants(self),
             overheads: rows(&self.overheads),
             works: work_rows(self),
             waits: waits.collect(),
@@ -115,13 +119,13 @@ impl Calibration {
             launches: self.launches.clone(),
             event_ns: self.event_ns,
         };
-        serde_json::to_string(&content).map_err(|error| wrong("figures with JSON", &error))
+        serde_json::to_string(&content).map_err(|error| wrong("numbers that JSON can hold", &error))
     }
 
-    /// From JSON.
+    /// Parses the JSON that [`Calibration::to_json`] writes.
     ///
     /// # Errors
-    /// [`Error::Calibration`] for another version, or text that is no calibration.
+    /// [`Error::Calibration`] for another version, or text that is not a calibration.
     pub fn from_json(text: &str) -> Result<Self, Error> {
         let version: Versioned =
             serde_json::from_str(text).map_err(|error| wrong("a calibration in JSON", &error))?;
@@ -144,7 +148,7 @@ impl Calibration {
         }
         if !(0.0..=1e9).contains(&content.event_ns) {
             let got = format!("{} ns", content.event_ns);
-            return Err(wrong("an event that is recorded in 0 to 1e9 ns", &got));
+            return Err(wrong("a profiler overhead of 0 to 1e9 ns per event", &got));
         }
         let transfers = content.transfers.into_iter();
         Ok(Self {
@@ -166,8 +170,8 @@ fn wrong(expected: &str, got: &impl ToString) -> Error {
     Error::Calibration { expected: expected.to_owned(), got: got.to_string() }
 }
 
-fn rows<C: Copy + Ord>(of: &BTreeMap<Key<C>, Vec<i64>>) -> Vec<Row<C>> {
-    let row = |(key, samples): (&Key<C>, &Vec<i64>)| Row {
+fn rows<C: Copy + Ord>(of: &BTreeMap<Key<C>, Vec<i64>>) -> Vec<SampleRow<C>> {
+    let row = |(key, samples): (&Key<C>, &Vec<i64>)| SampleRow {
         class: key.class,
         name: key.name.clone(),
         detail: key.detail.clone(),
@@ -195,7 +199,7 @@ fn works(
     recordings: &[u32],
 ) -> Result<BTreeMap<Key<WorkKind>, WorkSamples>, Error> {
     let sum = recordings.iter().try_fold(0u32, |sum, steps| sum.checked_add(*steps));
-    let count = sum.ok_or_else(|| wrong("steps that can be counted", &"more"))?;
+    let count = sum.ok_or_else(|| wrong("fewer than 2^32 steps", &"more"))?;
     let mut all = BTreeMap::new();
     for row in rows {
         check(&row.name, &row.samples)?;
@@ -213,7 +217,7 @@ fn works(
     Ok(all)
 }
 
-fn samples<C: Ord>(rows: Vec<Row<C>>) -> Result<BTreeMap<Key<C>, Vec<i64>>, Error> {
+fn samples<C: Ord>(rows: Vec<SampleRow<C>>) -> Result<BTreeMap<Key<C>, Vec<i64>>, Error> {
     let mut all = BTreeMap::new();
     for row in rows {
         check(&row.name, &row.samples)?;

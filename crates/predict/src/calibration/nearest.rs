@@ -1,21 +1,22 @@
 //! Estimates the time at unrecorded sizes from recorded sizes of the same work.
 //!
-//! Sizes are the numbers in a text such as `512x128 float, 128x128 float`; what an operator says of
-//! its FLOPs and bytes follows them. Knows no kernel: it only assumes that time grows as a power of
-//! what grows.
+//! Sizes are the numbers in a text such as `512x128 float, 128x128 float`, followed by FLOPs and
+//! bytes if the operator reports them. The only assumption is that time follows a power law in the
+//! sizes.
 
-use crate::effort;
+use crate::effort::Effort;
 
-/// Sizes, and the text around them: only what is alike in that can be compared.
+/// A detail split into its numbers and the text around them. Only details with equal text can be
+/// compared.
 #[derive(Clone, Debug, PartialEq)]
-struct Sizes {
+struct SizeText {
     around: String,
     numbers: Vec<f64>,
-    /// How many of the numbers are dimensions; FLOPs and bytes follow.
+    /// Number of dimensions among the numbers; FLOPs and bytes follow them.
     dims: usize,
 }
 
-fn sizes(detail: &str) -> Sizes {
+fn sizes(detail: &str) -> SizeText {
     let (mut around, mut numbers, mut digits) = (String::new(), Vec::new(), String::new());
     for letter in detail.chars().chain(['\n']) {
         if letter.is_ascii_digit() {
@@ -29,22 +30,22 @@ fn sizes(detail: &str) -> Sizes {
         }
         around.push(letter);
     }
-    let said = if effort::of(detail).is_some() { 2 } else { 0 };
-    Sizes { around, dims: numbers.len() - said, numbers }
+    let said = if Effort::parse(detail).is_some() { 2 } else { 0 };
+    SizeText { around, dims: numbers.len() - said, numbers }
 }
 
-/// The logarithms of the ratios of all numbers, `b` by `a`.
-fn ratios<'a>(a: &'a Sizes, b: &'a Sizes) -> impl Iterator<Item = f64> + 'a {
+/// Returns the logarithms of the ratios of all numbers, `b` over `a`.
+fn ratios<'a>(a: &'a SizeText, b: &'a SizeText) -> impl Iterator<Item = f64> + 'a {
     a.numbers.iter().zip(&b.numbers).map(|(a, b)| (b.max(0.5) / a.max(0.5)).ln())
 }
 
-/// How unlike two sizes are: the Euclidean distance of the logarithms of their numbers.
-fn distance(a: &Sizes, b: &Sizes) -> f64 {
+/// Computes the Euclidean distance between the logarithms of two sizes.
+fn distance(a: &SizeText, b: &SizeText) -> f64 {
     ratios(a, b).map(|ratio| ratio * ratio).sum::<f64>().sqrt()
 }
 
-/// How much larger `b` is than `a`: the logarithm of the ratio that differs most.
-fn growth(a: &Sizes, b: &Sizes) -> f64 {
+/// Returns the logarithm of the ratio that differs most, `b` over `a`.
+fn growth(a: &SizeText, b: &SizeText) -> f64 {
     let dims = a.dims;
     let most = |all: &mut dyn Iterator<Item = f64>| {
         all.max_by(|a, b| a.abs().total_cmp(&b.abs())).unwrap_or(0.0)
@@ -55,33 +56,33 @@ fn growth(a: &Sizes, b: &Sizes) -> f64 {
     }
 }
 
-/// Logarithms of ratios that are less apart than this are alike: offsets have one entry more than
-/// there are bags.
+/// Logarithms of ratios closer than this are equal: offsets have one entry more than there are
+/// bags.
 const ALIKE: f64 = 0.01;
 
-/// The one factor, as a logarithm, by which the dimensions that differ do, such as the batch of
-/// both matrices of a product; `None` where they differ by several.
-fn factor(a: &Sizes, b: &Sizes) -> Option<f64> {
+/// Returns the one factor, as a logarithm, by which the differing dimensions differ, such as the
+/// batch size; `None` if they differ by several factors.
+fn factor(a: &SizeText, b: &SizeText) -> Option<f64> {
     let grown = growth(a, b);
     let is_alike = |ratio: f64| ratio.abs() < ALIKE || (ratio - grown).abs() < ALIKE;
     ratios(a, b).take(a.dims).all(is_alike).then_some(grown)
 }
 
-/// How many times as large as the smaller one the larger of two sizes may be for what lies between
-/// them to follow the power that joins them. A product with one column reads memory, one with a
-/// thousand computes: no power joins these.
+/// Largest ratio of two sizes between which times are interpolated. A product with one column is
+/// memory-bound and one with a thousand columns is compute-bound, so no single power law joins
+/// them.
 const SPAN_MAX: f64 = 16.0;
 
-/// Where sizes lie on the line through two others.
+/// Position of sizes on the line through two others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OnLine {
     Between,
     Beyond,
 }
 
-/// Where `wanted` lies on the line through `a` and `b`: the same dimensions differ by one factor.
-/// Between them also FLOPs and bytes lie between theirs; other rules do more at the same sizes.
-fn on_line(a: &Sizes, b: &Sizes, wanted: &Sizes) -> Option<OnLine> {
+/// Locates `wanted` on the line through `a` and `b`: the same dimensions must differ by one factor.
+/// To be between them, its FLOPs and bytes must also lie between theirs.
+fn on_line(a: &SizeText, b: &SizeText, wanted: &SizeText) -> Option<OnLine> {
     let (whole, part) = (factor(a, b)?, factor(a, wanted)?);
     if whole.abs() < ALIKE {
         return None;
@@ -103,43 +104,43 @@ fn on_line(a: &Sizes, b: &Sizes, wanted: &Sizes) -> Option<OnLine> {
     done.all(within).then_some(OnLine::Between)
 }
 
-/// What was found near a size.
+/// A time estimated from the nearest known sizes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Near {
-    /// Place of the nearest among those that were given.
+    /// Position of the nearest known sizes.
     pub place: usize,
     /// The time at the requested sizes.
     pub ns: f64,
-    /// Whether the requested sizes lie between two that are known, of which the larger is at most
-    /// 16 times the smaller.
+    /// Whether the sizes lie between two known ones, the larger at most 16 times the smaller.
     pub is_between: bool,
 }
 
-/// How unlike two details are; `None` where they have other forms.
+/// Returns the distance between two details; `None` if their texts differ in form.
 pub fn apart(a: &str, b: &str) -> Option<f64> {
     let (a, b) = (sizes(a), sizes(b));
     (a.around == b.around).then(|| distance(&a, &b))
 }
 
-/// Whether all dimensions in which two details differ do so by one factor, as those of another
-/// batch do; also where none differs, such as of lookups of other rows.
+/// Returns whether all differing dimensions of two details differ by one factor, as with another
+/// batch size.
 pub fn is_lined(a: &str, b: &str) -> bool {
     let (a, b) = (sizes(a), sizes(b));
     a.around == b.around && factor(&a, &b).is_some()
 }
 
-/// The time at the sizes of `detail`, estimated from known times (`ns`) at other sizes.
+/// Estimates the time at the sizes of `detail` from `known` sizes and times.
 ///
 /// Two known sizes are used if all dimensions that differ, differ by one factor. Between them, time
-/// follows the power law through both; beyond them too, with the exponent clamped to 0 to 1. From
-/// the nearest size alone, the exponent is `alone`: 1 for work that moves or computes data, 0 for
-/// work independent of size. `None` if no known sizes have the same form.
+/// follows the power law through both. Beyond them it does too, with the exponent clamped to the
+/// range from 0 to 1. From the nearest size alone, the exponent is `alone`, which is one for work
+/// that moves or computes data and zero for work independent of size. Returns `None` if no known
+/// sizes have the same form.
 pub fn find(known: &[(&str, f64)], detail: &str, alone: f64) -> Option<Near> {
     let wanted = sizes(detail);
     if wanted.numbers.is_empty() {
         return None;
     }
-    let mut all: Vec<(usize, Sizes, f64)> = (0..known.len())
+    let mut all: Vec<(usize, SizeText, f64)> = (0..known.len())
         .map(|at| (at, sizes(known[at].0), known[at].1))
         .filter(|(_, sizes, _)| sizes.around == wanted.around)
         .collect();

@@ -1,22 +1,29 @@
-//! Prices unrecorded operators by the bytes they move, at the rate of everything recorded.
+//! Prices operators that were never recorded by the bytes they move, at the rate of everything
+//! recorded.
 
 use super::constants::transfer;
 use super::{Calibration, mean};
 use crate::cost::{Cost, Source, Transfer};
-use crate::effort;
+use crate::effort::Effort;
 use crate::program::Overhead;
 use crate::recording::text_bytes;
 
-/// Lines through what operators took by the bytes of their tensors.
+/// The name of a kernel, or of host time, of an operator that the calibration does not contain. Its
+/// detail has the bytes that the operator moves.
+pub const OPAQUE: &str = "opaque";
+
+/// Prices operators that were never recorded, by lines through time and bytes of all recorded
+/// operators.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Opaque {
+pub struct OpaqueCosts {
     work: Transfer,
     host: Transfer,
 }
 
-impl Opaque {
-    /// Of a calibration. Collectives are left out: most of them wait.
-    pub fn of(calibration: &Calibration) -> Self {
+impl OpaqueCosts {
+    /// Fits the lines to a calibration. Collectives are left out because most of their time is
+    /// waiting.
+    pub fn from_calibration(calibration: &Calibration) -> Self {
         let works = calibration.works.iter().filter(|(key, _)| !key.name.contains("nccl"));
         let recordings = &calibration.recordings;
         let works =
@@ -29,16 +36,16 @@ impl Opaque {
         Self { work: line(works), host: transfer(&hosts) }
     }
 
-    /// Device work of a detail such as `512 B`.
+    /// Prices device work by the bytes in a detail such as `512 B`.
     pub fn work(&self, detail: &str) -> Cost {
         cost(self.work, detail)
     }
 
-    /// How many times as long a work takes with tensors of the sizes `wanted` as with those of the
-    /// sizes `known`, with which it took `ns`.
+    /// Estimates the ratio of a work's time at `wanted` sizes to its time `ns` at `known` sizes.
     ///
-    /// A tensor that alone would have taken twice that is not read as a whole: it does not count.
-    pub fn growth(&self, (known, ns): (&str, f64), wanted: &str) -> f64 {
+    /// A tensor that alone would take twice as long as `ns` is not read as a whole, such as a
+    /// lookup's table. It does not count.
+    pub fn growth(&self, known: &str, ns: f64, wanted: &str) -> f64 {
         const MOST: f64 = 2.0;
         let Transfer { fixed_ns, per_byte_ns } = self.work;
         let (mut from, mut to) = (fixed_ns, fixed_ns);
@@ -52,24 +59,23 @@ impl Opaque {
         if from > 0.0 { to / from } else { 1.0 }
     }
 
-    /// Host time of a detail such as `512 B`.
+    /// Prices host time by the bytes in a detail such as `512 B`.
     pub fn host(&self, detail: &str) -> Cost {
         cost(self.host, detail)
     }
 }
 
-impl Opaque {
-    /// What of an operator without calls is work on its data, at most `whole_ns`: by the bytes of
-    /// its tensors and what a byte takes in the mean of all operators.
+impl OpaqueCosts {
+    /// Estimates which part of an operator without calls is work on its data, at most `whole_ns`.
     pub fn host_work_ns(&self, sizes: &str, whole_ns: i64) -> i64 {
         let ns = self.host.per_byte_ns * text_bytes(sizes) as f64;
         (ns.min(9e15).round() as i64).min(whole_ns)
     }
 }
 
-/// What little data takes: the median of the smaller half; what more data adds: the median of the
-/// largest quarter. Lookups have tables among their tensors of which they read little, so neither
-/// a mean nor least squares will do. Of one size alone, time grows with it.
+/// Fits a robust line: the median of the smaller half as the fixed time, the median slope of the
+/// largest quarter as the time per byte. Lookups read little of their tables, so means and least
+/// squares would be misled.
 fn line(points: impl Iterator<Item = (u64, f64)>) -> Transfer {
     let mut points: Vec<(u64, f64)> = points.filter(|(bytes, _)| *bytes > 0).collect();
     points.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
@@ -85,7 +91,7 @@ fn line(points: impl Iterator<Item = (u64, f64)>) -> Transfer {
     Transfer { fixed_ns, per_byte_ns: middle(large.iter().map(slope)) }
 }
 
-/// The median; 0 of nothing.
+/// Returns the median; 0 of no values.
 fn middle(values: impl Iterator<Item = f64>) -> f64 {
     schema::median::float_median(&mut values.collect::<Vec<f64>>()).unwrap_or_default()
 }
@@ -95,9 +101,9 @@ fn cost(line: Transfer, detail: &str) -> Cost {
     Cost { ns: ns.clamp(0.0, 9e15).round() as i64, source: Some(Source::Unknown) }
 }
 
-/// The bytes that a detail says: of the work, of a copy, else of its operator's tensors.
+/// Reads the bytes of a detail: of the work, of a copy, or else of the operator's tensors.
 fn bytes(detail: &str) -> u64 {
-    if let Some(effort) = effort::of(detail) {
+    if let Some(effort) = Effort::parse(detail) {
         return effort.bytes();
     }
     let last = detail.rsplit("; ").next().unwrap_or(detail);

@@ -4,33 +4,32 @@ use std::collections::BTreeMap;
 
 use trace::store::StringId;
 
-use super::collect::key;
-use super::opaque::Opaque;
+use super::opaque::{OPAQUE, OpaqueCosts};
+use super::roofline_scaling::{self, Roof};
 use super::{Calibration, Key, constants, mean, nearest, samples};
 use crate::cost::{Cost, Costs, RankCosts, Source};
-use crate::effort::{self, Roof};
-use crate::lower::execution::OPAQUE;
+use crate::effort::Effort;
 use crate::program::{Action, Overhead, Part, Program, Returns, Segment, Work, WorkKind};
 use crate::recording::Setting;
 
-/// How samples become prices of overheads: means. Kernels are always priced by the most similar
-/// ones, by what they take in an undisturbed step.
+/// How samples of overheads become prices. Kernels are always priced by the most similar samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Method {
-    /// By operator and sizes, else by operator, else by class; between operators by what came
-    /// before and what follows.
+    /// By operator and sizes, or else by operator, or else by class. Between operators, by the
+    /// preceding and the following one.
     #[default]
     Full,
-    /// One mean for all time between operators, one per operator and class for the rest.
+    /// One mean for all time between operators, and one per operator and class for the rest.
     OneMean,
-    /// The same of samples within 1.5 interquartile ranges of the quartiles, but for calls.
+    /// Like [`Method::OneMean`], but of samples within 1.5 interquartile ranges of the quartiles,
+    /// except for calls.
     ///
     /// # Source
     /// arXiv:2201.07821, IV-B.
     Trimmed,
 }
 
-/// Centres by key, by name and by class, nanoseconds.
+/// Central times by key, by name and by class, in nanoseconds.
 #[derive(Clone, Debug)]
 struct Centres<C: Ord> {
     by_key: BTreeMap<Key<C>, f64>,
@@ -38,20 +37,20 @@ struct Centres<C: Ord> {
     by_class: BTreeMap<C, f64>,
 }
 
-/// The centres of a calibration, found once for all programs it prices.
+/// Prices of a calibration, computed once for all programs that it prices.
 #[derive(Clone, Debug)]
 pub struct Prices {
     method: Method,
     overheads: Centres<Overhead>,
     works: Centres<WorkKind>,
     roof: Roof,
-    opaque: Opaque,
+    opaque: OpaqueCosts,
     constants: crate::cost::Constants,
 }
 
 impl<C: Ord + Copy> Centres<C> {
-    /// Of samples, of which `centre` makes one figure; of several together too.
-    fn of<S>(samples: &BTreeMap<Key<C>, S>, centre: impl Fn(C, &[&S]) -> f64) -> Self {
+    /// Computes central times with `centre`, which combines the samples of one or more keys.
+    fn from_samples<S>(samples: &BTreeMap<Key<C>, S>, centre: impl Fn(C, &[&S]) -> f64) -> Self {
         let mut by_name: BTreeMap<(C, String), Vec<&S>> = BTreeMap::new();
         let mut by_class: BTreeMap<C, Vec<&S>> = BTreeMap::new();
         for (key, samples) in samples {
@@ -67,13 +66,20 @@ impl<C: Ord + Copy> Centres<C> {
         Self { by_key: by_key.collect(), by_name: by_name.collect(), by_class: by_class.collect() }
     }
 
-    /// That of the same; else by the nearest sizes of the same name, from which it grows with
-    /// the power `alone` where there is only one; else of the name, else of the class.
+    /// Prices a key by the first of these that is known:
+    ///
+    /// - its own samples,
+    ///
+    /// - the nearest sizes of the same name, growing with the power `alone` if there is only one,
+    ///
+    /// - its name,
+    ///
+    /// - its class.
     fn cost(&self, key: Key<C>, alone: f64) -> Cost {
         if let Some(found) = self.by_key.get(&key) {
             return Cost { ns: rounded(*found), source: Some(Source::Measured) };
         }
-        let named = of_name(&self.by_key, &key);
+        let named = find_by_name(&self.by_key, &key);
         let known: Vec<(&str, f64)> =
             named.iter().map(|(detail, found)| (*detail, **found)).collect();
         match nearest::find(&known, &key.detail, alone) {
@@ -99,8 +105,8 @@ impl<C: Ord + Copy> Centres<C> {
     }
 }
 
-/// What there is of a key's name, by its details.
-fn of_name<'a, C: Ord + Copy, V>(
+/// Returns the entries of a key's class and name, by detail.
+fn find_by_name<'a, C: Ord + Copy, V>(
     all: &'a BTreeMap<Key<C>, V>,
     key: &Key<C>,
 ) -> Vec<(&'a str, &'a V)> {
@@ -111,17 +117,16 @@ fn of_name<'a, C: Ord + Copy, V>(
     same.map(|(other, value)| (other.detail.as_str(), value)).collect()
 }
 
-/// The power with which overheads grow with sizes, where only one is known: they are not of the
-/// data.
+/// Exponent of growth with size for overheads with one known size: they do not depend on data.
 const OVERHEAD_POWER: f64 = 0.0;
-/// The same of device work.
+/// Exponent of growth with size for device work with one known size.
 const WORK_POWER: f64 = 1.0;
 
 fn rounded(ns: f64) -> i64 {
     ns.clamp(-9e15, 9e15).round() as i64
 }
 
-/// The samples within 1.5 interquartile ranges of the quartiles.
+/// Keeps the samples within 1.5 interquartile ranges of the quartiles.
 pub(crate) fn trimmed(mut samples: Vec<i64>) -> Vec<i64> {
     samples.sort_unstable();
     let at = |share: f64| samples.get((samples.len() as f64 * share) as usize).copied();
@@ -132,26 +137,34 @@ pub(crate) fn trimmed(mut samples: Vec<i64>) -> Vec<i64> {
 }
 
 impl Prices {
-    /// Of a calibration.
+    /// Computes the prices of a calibration by a method.
     pub fn new(calibration: &Calibration, method: Method) -> Self {
-        let overheads = Centres::of(&calibration.overheads, |class, all: &[&Vec<i64>]| {
-            let all: Vec<i64> = all.iter().flat_map(|one| one.iter().copied()).collect();
-            let kept = match method {
-                Method::Trimmed if class != Overhead::RuntimeCall => trimmed(all),
-                _ => all,
-            };
-            mean(&kept).unwrap_or_default()
-        });
-        let works = Centres::of(&calibration.works, |_, all| {
+        let overheads =
+            Centres::from_samples(&calibration.overheads, |class, all: &[&Vec<i64>]| {
+                let all: Vec<i64> = all.iter().flat_map(|one| one.iter().copied()).collect();
+                let kept = match method {
+                    Method::Trimmed if class != Overhead::RuntimeCall => trimmed(all),
+                    _ => all,
+                };
+                mean(&kept).unwrap_or_default()
+            });
+        let works = Centres::from_samples(&calibration.works, |_, all| {
             samples::centre(all, &calibration.recordings).unwrap_or_default()
         });
         let known = works.by_key.iter();
-        let roof = Roof::of(known.map(|(key, found)| (key.detail.as_str(), *found)));
-        let opaque = Opaque::of(calibration);
-        Self { method, overheads, works, roof, opaque, constants: constants::of(calibration) }
+        let roof = Roof::from_works(known.map(|(key, found)| (key.detail.as_str(), *found)));
+        let opaque = OpaqueCosts::from_calibration(calibration);
+        Self {
+            method,
+            overheads,
+            works,
+            roof,
+            opaque,
+            constants: constants::derive_constants(calibration),
+        }
     }
 
-    /// The samples that a price of [`Method::Full`] rests on; none where nothing is known.
+    /// Returns the samples that a price of [`Method::Full`] rests on; empty if nothing is known.
     pub fn samples<'a, C: Ord + Copy, S: AsRef<[i64]>>(
         all: &'a BTreeMap<Key<C>, S>,
         key: &Key<C>,
@@ -159,7 +172,7 @@ impl Prices {
         if let Some(own) = all.get(key) {
             return vec![own.as_ref()];
         }
-        let named = of_name(all, key);
+        let named = find_by_name(all, key);
         let details: Vec<(&str, f64)> = named.iter().map(|(detail, _)| (*detail, 1.0)).collect();
         if let Some(near) = nearest::find(&details, &key.detail, 0.0) {
             return vec![named[near.place].1.as_ref()];
@@ -188,20 +201,25 @@ impl Prices {
         }
     }
 
-    /// The costs of a program. When ranks start, and what an earlier step left running, is given.
+    /// Prices all actions and works of a program. Start times and work left running come from
+    /// `setting`.
     pub fn price(&self, program: &Program, setting: &Setting) -> Costs {
-        // The same is asked for a thousand times.
+        // The same segment is priced a thousand times per step.
         let mut known: BTreeMap<Segment, Cost> = BTreeMap::new();
         let mut kernels = BTreeMap::new();
         let ranks = program.ranks.iter().enumerate().map(|(at, rank)| {
-            let setting = setting.of(rank.copy_of.unwrap_or(at));
+            let setting = setting.rank(rank.copy_of.unwrap_or(at));
             let actions = rank.threads.iter().map(|thread| {
-                let mut of = |segment: Segment| {
-                    *known.entry(segment).or_insert_with(|| self.overhead(key(program, segment)))
+                let mut price_segment = |segment: Segment| {
+                    *known
+                        .entry(segment)
+                        .or_insert_with(|| self.overhead(Key::from_segment(program, segment)))
                 };
                 let cost = |action: &Action| match action {
-                    Action::Host(segment) => of(*segment),
-                    Action::Call(call) if call.returns == Returns::AtOnce => of(call.cost),
+                    Action::Host(segment) => price_segment(*segment),
+                    Action::Call(call) if call.returns == Returns::AtOnce => {
+                        price_segment(call.cost)
+                    }
                     _ => Cost::default(),
                 };
                 thread.actions.iter().map(cost).collect()
@@ -223,7 +241,7 @@ impl Prices {
         Costs { ranks: ranks.collect(), constants: self.constants.clone() }
     }
 
-    /// The sum of a work's parts; as sure as the least sure of them.
+    /// Sums the prices of a work's parts, with the least certain source among them.
     fn work(
         &self,
         program: &Program,
@@ -231,15 +249,15 @@ impl Prices {
         known: &mut BTreeMap<(WorkKind, StringId, StringId), Cost>,
     ) -> Cost {
         let mut one = |part: Part| {
-            let of = || self.kernel(part_key(program, part));
-            *known.entry((part.kind, part.name, part.detail)).or_insert_with(of)
+            let price_kernel = || self.kernel(Key::from_part(program, part));
+            *known.entry((part.kind, part.name, part.detail)).or_insert_with(price_kernel)
         };
         let parts = work.cost_parts();
         let costs: Vec<Cost> = parts.iter().map(|part| one(*part)).collect();
         let weighted = costs.iter().zip(&parts).map(|(cost, part)| cost.ns as f64 * part.weight);
         let sum = weighted.sum::<f64>() * work.scale;
         let source = costs.iter().filter_map(|cost| cost.source).max();
-        // What nobody has measured is a model.
+        // A scaled or composed work was not measured as such.
         let source = match source {
             Some(Source::Measured) if work.scale != 1.0 || costs.len() > 1 => {
                 Some(Source::Modelled)
@@ -251,17 +269,17 @@ impl Prices {
 }
 
 impl Prices {
-    /// Of a kernel: the centre of the same; of one that says what it does, by those between whose
-    /// sizes it lies, else by the nearest ones and the roofline; else as everything.
+    /// Prices device work by its own samples, by interpolation between known sizes, or by scaling
+    /// with the roofline.
     fn kernel(&self, key: Key<WorkKind>) -> Cost {
         if key.name == OPAQUE {
             return self.opaque.work(&key.detail);
         }
         let is_known = self.works.by_key.contains_key(&key);
-        if is_known || effort::of(&key.detail).is_none() {
+        if is_known || Effort::parse(&key.detail).is_none() {
             return self.works.cost(key, WORK_POWER);
         }
-        let named = of_name(&self.works.by_key, &key);
+        let named = find_by_name(&self.works.by_key, &key);
         let known: Vec<(&str, f64)> =
             named.iter().map(|(detail, found)| (*detail, **found)).collect();
         let near = nearest::find(&known, &key.detail, WORK_POWER).filter(|near| near.is_between);
@@ -272,30 +290,33 @@ impl Prices {
         }
     }
 
-    /// Whether a kernel is scaled by the roofline: neither it nor sizes on both sides are known.
+    /// Returns whether a kernel is scaled by the roofline because neither it nor sizes on both
+    /// sides are known.
     pub(crate) fn is_scaled(&self, key: &Key<WorkKind>) -> bool {
-        if self.works.by_key.contains_key(key) || effort::of(&key.detail).is_none() {
+        if self.works.by_key.contains_key(key) || Effort::parse(&key.detail).is_none() {
             return false;
         }
-        let named = of_name(&self.works.by_key, key);
+        let named = find_by_name(&self.works.by_key, key);
         let known: Vec<(&str, f64)> =
             named.iter().map(|(detail, found)| (*detail, **found)).collect();
         let near = nearest::find(&known, &key.detail, WORK_POWER);
         !near.is_some_and(|near| near.is_between)
     }
 
-    /// How far off scaling is, by name: each recorded shape scaled from the others, such as those
-    /// of other batches; the logarithm of measured by scaled, and what it would take by that. A
-    /// shape that was disturbed once weighs no more for it.
+    /// Computes scaling errors by name: each recorded shape is scaled from the others. Returns
+    /// pairs of `ln(measured ÷ scaled)` and scaled time. Each shape counts once, however often it
+    /// was disturbed.
     pub(crate) fn residuals(&self) -> BTreeMap<&str, Vec<(f64, f64)>> {
         let mut found: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
         for (key, own) in &self.works.by_key {
-            let others: Vec<(&str, f64)> = of_name(&self.works.by_key, key)
+            let others: Vec<(&str, f64)> = find_by_name(&self.works.by_key, key)
                 .into_iter()
                 .filter(|(detail, _)| *detail != key.detail)
                 .map(|(detail, found)| (detail, *found))
                 .collect();
-            let Some(scaled) = effort::scaled(&others, &key.detail, self.roof) else { continue };
+            let Some(scaled) = roofline_scaling::scaled(&others, &key.detail, self.roof) else {
+                continue;
+            };
             let own = own.max(1.0);
             let scaled = scaled.max(1.0);
             found.entry(&key.name).or_default().push(((own / scaled).ln(), scaled));
@@ -304,21 +325,12 @@ impl Prices {
     }
 
     fn scaled(&self, named: &[(&str, f64)], key: &Key<WorkKind>) -> Option<f64> {
-        effort::scaled(named, &key.detail, self.roof).or_else(|| {
+        roofline_scaling::scaled(named, &key.detail, self.roof).or_else(|| {
             let all = self.works.by_key.iter();
             let known: Vec<(&str, f64)> =
                 all.map(|(key, found)| (key.detail.as_str(), *found)).collect();
-            effort::pass(&known, &key.detail)
-                .or_else(|| effort::scaled(&known, &key.detail, self.roof))
+            roofline_scaling::pass(&known, &key.detail)
+                .or_else(|| roofline_scaling::scaled(&known, &key.detail, self.roof))
         })
-    }
-}
-
-/// The key of a part's samples.
-pub(crate) fn part_key(program: &Program, part: Part) -> Key<WorkKind> {
-    Key {
-        class: part.kind,
-        name: program.text(part.name).to_owned(),
-        detail: program.text(part.detail).to_owned(),
     }
 }

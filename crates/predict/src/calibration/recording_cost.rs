@@ -1,5 +1,5 @@
-//! The profiler's own cost per recorded event, found from the time of steps without it. It is
-//! subtracted from host samples, and so from predictions.
+//! Finds the profiler's overhead per recorded event from the time of steps without the profiler. It
+//! is subtracted from host samples, and so from predictions.
 
 use super::Calibration;
 use super::price::{Method, Prices};
@@ -7,13 +7,13 @@ use crate::Error;
 use crate::recording::Step;
 use crate::simulate;
 
-/// How often the cost of an event is halved in.
+/// Number of bisection steps.
 const HALVINGS: u32 = 24;
 
-/// What recording an event takes, in nanoseconds: so much that the recorded steps, predicted
-/// without it, take as much less as unrecorded ones do. 0 where these take no less.
+/// Finds the profiler overhead per event, in nanoseconds, at which recorded steps predicted without
+/// it are as much shorter as unrecorded steps. Returns 0 if unrecorded steps are not shorter.
 ///
-/// `calibrated` gives the calibration of the steps for a cost.
+/// `calibrated` calibrates the steps for a given overhead.
 ///
 /// # Errors
 /// [`Error::Unrecorded`] for steps that are shorter than what lies between events leaves them;
@@ -32,7 +32,7 @@ pub fn event_ns(
         return Ok(0.0);
     }
     let predicted = |event_ns: f64| predicted_ns(steps, &calibrated(event_ns));
-    // What a prediction of recorded steps is off by is not charged to the profiler.
+    // The error of predicted recorded steps is not charged to the profiler.
     let wanted = predicted(0.0)? * unrecorded_ns as f64 / recorded_ns.max(1.0);
     let (mut low, mut high) = (0.0, recorded_ns);
     let least = predicted(high)?;
@@ -54,7 +54,7 @@ pub fn event_ns(
     Ok(f64::midpoint(low, high))
 }
 
-/// The mean step of all ranks by a calibration.
+/// Predicts the mean step of all ranks from a calibration.
 fn predicted_ns(steps: &[Step], calibration: &Calibration) -> Result<f64, Error> {
     let prices = Prices::new(calibration, Method::Full);
     let (mut sum, mut count) = (0.0, 0u32);

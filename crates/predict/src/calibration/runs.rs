@@ -6,20 +6,19 @@ use std::collections::BTreeMap;
 use super::{Calibration, Key};
 use crate::program::WorkKind;
 
-/// Device time of a step of a recording, by what takes it.
+/// Device time per step of a recording, by key.
 type Times<'a> = BTreeMap<&'a Key<WorkKind>, f64>;
 
-/// Two recordings of which each shares this part of its time with the other are of one
-/// configuration: what they do has the same names and sizes. It is not all of it, since what
-/// depends on the rows of a batch differs from run to run.
+/// Two recordings that share this part of their time belong to one configuration. Not all time is
+/// shared, because work that depends on the rows of a batch differs from run to run.
 const SHARED_MIN: f64 = 0.8;
 
-/// How much longer the device work of a recording took than the mean of the recordings of its
-/// configuration; nothing for configurations recorded once.
+/// Computes the device time of each recording relative to the mean of its configuration; empty for
+/// configurations recorded once.
 ///
-/// The mean is 1. They are what the next run may be beside the mean of these `n`, so each is
-/// widened by `√((n + 1) / (n − 1))`: few recordings lie closer to their own mean than to that of
-/// all runs (`√(n / (n − 1))`), and their mean, the price, is off that too (`√(1 + 1 / n)`).
+/// The factors are widened by `√((n + 1) / (n − 1))`, because they predict the next run: few
+/// recordings lie closer to their own mean than to that of all runs (`√(n / (n − 1))`), and their
+/// mean, the price, is uncertain as well (`√(1 + 1 / n)`).
 pub fn factors(calibration: &Calibration) -> Vec<f64> {
     let times = times(calibration);
     let mut groups: Vec<Vec<&Times<'_>>> = Vec::new();
@@ -29,14 +28,14 @@ pub fn factors(calibration: &Calibration) -> Vec<f64> {
             None => groups.push(vec![one]),
         }
     }
-    groups.iter().filter(|group| group.len() > 1).flat_map(|group| of_group(group)).collect()
+    groups.iter().filter(|group| group.len() > 1).flat_map(|group| group_factors(group)).collect()
 }
 
 fn times(calibration: &Calibration) -> Vec<Times<'_>> {
     let recordings = &calibration.recordings;
     let mut times: Vec<Times<'_>> = recordings.iter().map(|_| Times::new()).collect();
     for (key, samples) in &calibration.works {
-        for one in samples.of_recordings(recordings) {
+        for one in samples.by_recording(recordings) {
             let Some(steps) = recordings.get(one.recording) else { continue };
             let per_step = one.count as f64 / f64::from((*steps).max(1));
             times[one.recording].insert(key, one.centre_ns * per_step);
@@ -55,7 +54,7 @@ fn is_same(a: &Times<'_>, b: &Times<'_>) -> bool {
     shared(a, b) && shared(b, a)
 }
 
-fn of_group(group: &[&Times<'_>]) -> Vec<f64> {
+fn group_factors(group: &[&Times<'_>]) -> Vec<f64> {
     let is_shared = |key: &Key<WorkKind>| group.iter().all(|one| one.contains_key(key));
     let total = |one: &&Times<'_>| -> f64 {
         one.iter().filter(|(key, _)| is_shared(key)).map(|(_, ns)| ns).sum()

@@ -1,29 +1,26 @@
-//! Samples of device work, each with the recorded step it was taken in, and their centre. Knows
-//! neither names nor sizes.
+//! Samples of device work, each with the recorded step it was taken in, and their central time.
 
 use analyze::distribution;
 
-/// Samples, by step.
+/// Time samples of device work with the step that each was taken in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WorkSamples {
     ns: Vec<i64>,
-    /// Per sample; never falls.
+    /// Step of each sample, never falling.
     steps: Vec<u32>,
 }
 
-/// Of one recording: the centre of its samples, and how many a step has.
+/// Central time of the samples of one recording.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct OfRecording {
-    /// Place of the recording.
+pub struct RecordingCentre {
     pub recording: usize,
-    /// The median over its steps of the mean within a step.
+    /// Median over steps of the mean within a step.
     pub centre_ns: f64,
-    /// Samples of all its steps.
     pub count: usize,
 }
 
 impl WorkSamples {
-    /// Samples with their steps; `None` unless each has one and these never fall.
+    /// Creates samples with their steps; `None` if the counts differ or steps fall.
     pub fn new(ns: Vec<i64>, steps: Vec<u32>) -> Option<Self> {
         (ns.len() == steps.len() && steps.is_sorted()).then_some(Self { ns, steps })
     }
@@ -34,30 +31,30 @@ impl WorkSamples {
         self.ns.push(ns);
     }
 
-    /// Adds the samples of later steps, which `offset` others precede.
+    /// Appends samples of a later recording, whose steps start at `offset`.
     pub fn append_later(&mut self, later: &Self, offset: u32) {
         later.steps.iter().zip(&later.ns).for_each(|(step, ns)| self.push(step + offset, *ns));
     }
 
-    /// All samples.
+    /// Returns all samples in nanoseconds.
     pub fn ns(&self) -> &[i64] {
         &self.ns
     }
 
-    /// The step of each.
+    /// Returns the step of each sample.
     pub fn steps(&self) -> &[u32] {
         &self.steps
     }
 
-    /// The time of the work in an undisturbed step: the mean over recordings of each one's median
-    /// over steps. `None` of no samples.
+    /// Returns the time of the work in an undisturbed step: the mean over recordings of the median
+    /// over steps; `None` if there are no samples.
     pub fn centre(&self, recordings: &[u32]) -> Option<f64> {
         centre(&[self], recordings)
     }
 
-    /// By recording: of `recordings` steps each.
-    pub fn of_recordings(&self, recordings: &[u32]) -> Vec<OfRecording> {
-        of_recordings(&[self], recordings)
+    /// Returns the central time of each recording; `recordings` gives their step counts.
+    pub fn by_recording(&self, recordings: &[u32]) -> Vec<RecordingCentre> {
+        by_recording(&[self], recordings)
     }
 }
 
@@ -67,7 +64,7 @@ impl AsRef<[i64]> for WorkSamples {
     }
 }
 
-/// Each a step of its own.
+/// Treats each sample as a step of its own.
 impl From<Vec<i64>> for WorkSamples {
     fn from(ns: Vec<i64>) -> Self {
         let steps = (0u32..).zip(&ns).map(|(step, _)| step).collect();
@@ -75,17 +72,17 @@ impl From<Vec<i64>> for WorkSamples {
     }
 }
 
-/// The centre of several together, as [`WorkSamples::centre`].
+/// Returns the central time of several sets of samples together, as [`WorkSamples::centre`].
 pub fn centre(all: &[&WorkSamples], recordings: &[u32]) -> Option<f64> {
-    let found = of_recordings(all, recordings);
+    let found = by_recording(all, recordings);
     let sum: f64 = found.iter().map(|one| one.centre_ns).sum();
     (!found.is_empty()).then(|| sum / found.len() as f64)
 }
 
-/// Another process slows a whole step down, or some of its kernels: a mean over steps would charge
-/// every prediction for it. Within a step works of one name and size may differ, as caches are warm
-/// or cold. So the mean within steps and the median over them.
-fn of_recordings(all: &[&WorkSamples], recordings: &[u32]) -> Vec<OfRecording> {
+/// Takes the mean within each step and the median over steps. Other processes slow down single
+/// steps, which a mean over steps would charge to every prediction. Within a step, works of one
+/// name and size may differ because caches are warm or cold.
+fn by_recording(all: &[&WorkSamples], recordings: &[u32]) -> Vec<RecordingCentre> {
     let mut every: Vec<(u32, i64)> = Vec::with_capacity(all.iter().map(|one| one.ns.len()).sum());
     for one in all {
         every.extend(one.steps.iter().copied().zip(one.ns.iter().copied()));
@@ -93,7 +90,7 @@ fn of_recordings(all: &[&WorkSamples], recordings: &[u32]) -> Vec<OfRecording> {
     if all.len() > 1 {
         every.sort_by_key(|(step, _)| *step);
     }
-    let mut found: Vec<OfRecording> = Vec::new();
+    let mut found: Vec<RecordingCentre> = Vec::new();
     let mut means: Vec<f64> = Vec::new();
     let (mut recording, mut end) = (0, recordings.first().map_or(u32::MAX, |steps| *steps));
     for samples in every.chunk_by(|a, b| a.0 == b.0) {
@@ -106,7 +103,7 @@ fn of_recordings(all: &[&WorkSamples], recordings: &[u32]) -> Vec<OfRecording> {
         }
         if found.last().is_none_or(|last| last.recording != recording) {
             close(&mut found, &mut means);
-            found.push(OfRecording { recording, centre_ns: 0.0, count: 0 });
+            found.push(RecordingCentre { recording, centre_ns: 0.0, count: 0 });
         }
         let sum: i64 = samples.iter().map(|(_, ns)| ns).sum();
         means.push(sum as f64 / samples.len() as f64);
@@ -119,9 +116,15 @@ fn of_recordings(all: &[&WorkSamples], recordings: &[u32]) -> Vec<OfRecording> {
 }
 
 /// Ends a recording with the means of its steps.
-fn close(found: &mut [OfRecording], means: &mut Vec<f64>) {
+fn close(found: &mut [RecordingCentre], means: &mut Vec<f64>) {
     if let Some(last) = found.last_mut() {
         last.centre_ns = distribution::median(means).unwrap_or_default();
         means.clear();
     }
+}
+
+/// Returns the mean of samples; `None` if there are none.
+pub fn mean(samples: &[i64]) -> Option<f64> {
+    let sum: i64 = samples.iter().sum();
+    (!samples.is_empty()).then(|| sum as f64 / samples.len() as f64)
 }

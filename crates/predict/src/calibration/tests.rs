@@ -5,7 +5,7 @@ fn ns(known: &[(&str, f64)], detail: &str, alone: f64) -> Option<i64> {
 }
 
 #[test]
-fn between_two_sizes_time_grows_as_the_power_that_joins_them() {
+fn interpolation_follows_the_power_law() {
     let known = [("16x8 float", 100.0), ("64x8 float", 400.0), ("32x32 float", 7.0)];
     assert_eq!(ns(&known, "32x8 float", 1.0), Some(200));
     // Twice as long for four times as much: a square root.
@@ -14,7 +14,7 @@ fn between_two_sizes_time_grows_as_the_power_that_joins_them() {
 }
 
 #[test]
-fn beyond_two_sizes_it_grows_at_most_with_them() {
+fn extrapolation_grows_at_most_linearly() {
     let known = [("16", 100.0), ("64", 200.0)];
     assert_eq!(ns(&known, "256", 1.0), Some(400));
     assert_eq!(ns(&[("16", 100.0), ("64", 1_600.0)], "256", 1.0), Some(6_400));
@@ -22,7 +22,7 @@ fn beyond_two_sizes_it_grows_at_most_with_them() {
 }
 
 #[test]
-fn of_one_size_alone_it_grows_as_told() {
+fn one_known_size_grows_with_the_given_exponent() {
     assert_eq!(ns(&[("16x4 f", 100.0)], "32x4 f", 1.0), Some(200));
     assert_eq!(ns(&[("16x4 f", 100.0)], "32x4 f", 0.0), Some(100));
 }
@@ -37,7 +37,7 @@ fn only_sizes_of_the_same_form_compare() {
 }
 
 #[test]
-fn a_line_through_the_sizes_comes_before_what_lies_around_them() {
+fn sizes_on_a_line_take_precedence_over_nearer_sizes() {
     // In each dimension 1024x64 lies between 1024x48 and 2048x96, which are nearer than the two
     // that differ from it by the batch alone.
     let known = [
@@ -51,24 +51,24 @@ fn a_line_through_the_sizes_comes_before_what_lies_around_them() {
     let known = [("64x512 float, 32x512 float", 100.0), ("64x2048 float, 32x2048 float", 400.0)];
     let near = find(&known, "64x1024 float, 32x1024 float", 1.0).expect("sizes");
     assert!(near.is_between && (near.ns - 200.0).abs() < 1e-9, "{near:?}");
-    // By two factors it is none.
+    // Sizes that differ by two factors are not on a line.
     let near = find(&known, "64x1024 float, 32x1536 float", 1.0).expect("sizes");
     assert!(!near.is_between, "{near:?}");
 }
 
 #[test]
-fn another_rule_at_sizes_between_two_others_is_not_between_them() {
+fn sizes_with_more_work_are_not_between_two_others() {
     let known = [("16; 160 FLOP, 1600 B", 100.0), ("64; 640 FLOP, 6400 B", 400.0)];
     let is_between = |detail: &str| find(&known, detail, 1.0).map(|near| near.is_between);
     assert_eq!(is_between("32; 320 FLOP, 3200 B"), Some(true));
     assert_eq!(is_between("32; 320 FLOP, 9600 B"), Some(false));
-    // Of the same sizes, what is done tells them apart.
+    // FLOPs and bytes distinguish works of equal sizes.
     let known = [("16; 160 FLOP, 1000 B", 100.0), ("16; 160 FLOP, 4000 B", 400.0)];
     assert_eq!(ns(&known, "16; 160 FLOP, 2000 B", 1.0), Some(200));
 }
 
 #[test]
-fn what_lies_far_from_both_ends_is_not_between_them() {
+fn distant_sizes_are_not_interpolated() {
     let known = [("512x1 float", 160.0), ("512x1024 float", 4_912.0)];
     let near = find(&known, "512x512 float", 1.0).expect("sizes");
     assert!(!near.is_between, "{near:?}");

@@ -1,13 +1,17 @@
 //! Removes a thread's time between operators, such as Python, NumPy or a read.
 
-use super::Place;
-use super::select::{fitting, operators};
+use super::position::EditPosition;
+use super::select::{find_operators, operators};
 use crate::Error;
 use crate::program::{Action, Program};
 
-/// Takes out the time between operators before each operator of a name. Calls made there stay.
-pub(super) fn apply(program: &mut Program, place: Place, before: &str) -> Result<(), Error> {
-    let found = fitting(program, place, ("before", before))?;
+/// Removes the host time before operators.
+pub(super) fn apply(
+    program: &mut Program,
+    position: EditPosition,
+    before: &str,
+) -> Result<(), Error> {
+    let found = find_operators(program, position, "before", before)?;
     let mut closed = 0;
     for (rank, found) in program.ranks.iter_mut().zip(found) {
         let all = operators(rank);
@@ -26,5 +30,5 @@ pub(super) fn apply(program: &mut Program, place: Place, before: &str) -> Result
         }
     }
     let expected = "time between operators before one of them";
-    if closed > 0 { Ok(()) } else { Err(place.wrong(expected, "none")) }
+    if closed > 0 { Ok(()) } else { Err(position.error(expected, "none")) }
 }

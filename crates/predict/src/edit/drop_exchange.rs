@@ -1,40 +1,43 @@
-//! A collective that ranks no longer need, such as the exchange of lengths before that of ids.
+//! Drops a collective that ranks no longer need, such as the exchange of lengths before that of
+//! ids.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::fuse::launched;
+use super::position::EditPosition;
 use super::remove::cut;
-use super::select::{Operator, fitting};
-use super::{Place, works};
+use super::select::{OperatorRange, find_operators};
+use super::works;
 use crate::Error;
 use crate::program::{Program, WorkId};
 
-/// Removes one collective operator of a name from every rank: the `occurrence`-th that each calls,
-/// from 0 on, with all it launches.
+/// Removes one occurrence of a collective operator from every rank.
 ///
 /// # Errors
 /// [`Error::Edit`] where some rank calls fewer, none of them meets others, or ranks that take part
 /// would miss it.
 pub(super) fn apply(
     program: &mut Program,
-    place: Place,
-    (operators, occurrence): (&str, usize),
+    position: EditPosition,
+    operators: &str,
+    occurrence: usize,
 ) -> Result<(), Error> {
-    let found = fitting(program, place, ("operators", operators))?;
+    let found = find_operators(program, position, "operators", operators)?;
     let mut doomed: Vec<BTreeSet<WorkId>> = Vec::new();
-    let mut gone: Vec<Operator> = Vec::new();
+    let mut gone: Vec<OperatorRange> = Vec::new();
     for (rank, operators) in found.into_iter().enumerate() {
         let works = &program.ranks[rank].works;
-        let meets = |operator: &Operator| {
+        let meets = |operator: &OperatorRange| {
             let mut own = launched(program, rank, *operator).into_iter();
             own.any(|work| works[work as usize].collective.is_some())
         };
-        let collective: Vec<Operator> = operators.into_iter().filter(meets).collect();
+        let collective: Vec<OperatorRange> = operators.into_iter().filter(meets).collect();
         let Some(operator) = collective.get(occurrence) else {
             let rank = program.ranks[rank].rank;
             let got = format!("{} on rank {rank}", collective.len());
-            let expected = format!("at least {} of them that other ranks join", occurrence + 1);
-            return Err(place.wrong(&expected, got));
+            let expected =
+                format!("at least {} of them that all ranks take part in", occurrence + 1);
+            return Err(position.error(&expected, got));
         };
         doomed.push(launched(program, rank, *operator).into_iter().collect());
         gone.push(*operator);
@@ -46,12 +49,12 @@ pub(super) fn apply(
         .find(|one| one.parts.iter().any(is_doomed) && !one.parts.iter().all(is_doomed));
     if torn.is_some() {
         let got = "ranks that call them in another order";
-        return Err(place.wrong("the same exchange on every rank", got));
+        return Err(position.error("the same exchange on every rank", got));
     }
     drop_collectives(program, is_doomed);
     for (rank, (operator, doomed)) in gone.into_iter().zip(&doomed).enumerate() {
         cut(&mut program.ranks[rank].threads[operator.thread], operator);
-        works::take_out(program, (rank, doomed, &BTreeMap::new()));
+        works::take_out(program, rank, doomed, &BTreeMap::new());
     }
     Ok(())
 }

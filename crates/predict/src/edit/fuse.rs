@@ -1,28 +1,26 @@
-//! Runs of operators that become one: one set of overheads, and kernels that do the work of all.
+//! Fuses runs of operators into one: one set of overheads, and one kernel that does all the work.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::position::EditPosition;
 use super::remove::cut;
-use super::select::{Operator, fitting};
-use super::{Place, works};
+use super::select::{OperatorRange, find_operators};
+use super::works;
 use crate::Error;
 use crate::program::{Action, Overhead, Program, Segment, Thread, WorkId};
 
-/// Fuses each run of operators between which their thread calls no other.
-///
-/// The k-th kernel of the first operator takes as long as the k-th kernels of all together, times a
-/// factor; later ones count to the last. What waited for one of them waits for it. Operators that
-/// launch nothing are their own device: what of their time is work on their data is kept, and only
-/// the time to start them goes.
+/// Fuses each run of consecutive operators into its first one, whose kernel takes the scaled sum of
+/// the kernel times.
 ///
 /// # Source
 /// arXiv:2201.07821, Figure 11: bags of many tables become one batched lookup.
 pub(super) fn apply(
     program: &mut Program,
-    place: Place,
-    (operators, factor): (&str, f64),
+    position: EditPosition,
+    operators: &str,
+    factor: f64,
 ) -> Result<(), Error> {
-    let found = fitting(program, place, ("operators", operators))?;
+    let found = find_operators(program, position, "operators", operators)?;
     let mut fused = 0;
     for (rank, operators) in found.into_iter().enumerate() {
         let runs = runs(program, rank, &operators);
@@ -55,16 +53,16 @@ pub(super) fn apply(
             }
             thread.actions.splice(first.end..first.end, kept);
         }
-        works::remove(program, place, (rank, &doomed, &instead))?;
+        works::remove(program, position, rank, &doomed, &instead)?;
     }
     if fused == 0 {
-        return Err(place.wrong("operators that follow each other", "single ones"));
+        return Err(position.error("operators that follow each other", "single ones"));
     }
     Ok(())
 }
 
-/// The work on its data of an operator that launches nothing.
-fn host_works(thread: &Thread, operator: Operator) -> Vec<Action> {
+/// Returns the work on its data of an operator that launches nothing.
+fn host_works(thread: &Thread, operator: OperatorRange) -> Vec<Action> {
     let actions = &thread.actions[operator.begin..=operator.end];
     let work = |action: &Action| match action {
         Action::Host(segment) if segment.overhead == Overhead::HostOnly => {
@@ -75,9 +73,9 @@ fn host_works(thread: &Thread, operator: Operator) -> Vec<Action> {
     actions.iter().filter_map(work).collect()
 }
 
-/// Runs of at least two operators with nothing but host time and marks between them.
-fn runs(program: &Program, rank: usize, operators: &[Operator]) -> Vec<Vec<Operator>> {
-    let mut runs: Vec<Vec<Operator>> = Vec::new();
+/// Finds runs of at least two operators with only host time between them.
+fn runs(program: &Program, rank: usize, operators: &[OperatorRange]) -> Vec<Vec<OperatorRange>> {
+    let mut runs: Vec<Vec<OperatorRange>> = Vec::new();
     for operator in operators {
         let follows = runs.last().and_then(|run| run.last()).is_some_and(|last| {
             last.thread == operator.thread
@@ -95,8 +93,8 @@ fn runs(program: &Program, rank: usize, operators: &[Operator]) -> Vec<Vec<Opera
     runs
 }
 
-/// What an operator launches, in order.
-pub(super) fn launched(program: &Program, rank: usize, operator: Operator) -> Vec<WorkId> {
+/// Returns the works that an operator launches, in order.
+pub(super) fn launched(program: &Program, rank: usize, operator: OperatorRange) -> Vec<WorkId> {
     let actions = &program.ranks[rank].threads[operator.thread].actions;
     let calls = actions[operator.begin..=operator.end].iter();
     let launches = calls.filter_map(|action| match action {

@@ -1,21 +1,22 @@
-//! A region of operators whose launches become one launch of a graph.
+//! Replaces the launches of a region of operators by the launch of one graph.
 
-use super::Place;
-use super::select::{fitting, name};
+use super::position::EditPosition;
+use super::select::{find_operators, name};
 use crate::Error;
 use crate::program::{Action, Call, Mark, MarkKind, Overhead, Program, Returns, Segment, WorkId};
 
 const LAUNCH: &str = "cudaGraphLaunch";
 
-/// Makes one launch of all between the first operator of a name and the next one of another, both
-/// included. Kernels keep their streams and what they wait for.
+/// Replaces all launches from the first operator of one name to the next of another by one graph
+/// launch. Kernels keep their streams and dependencies.
 pub(super) fn apply(
     program: &mut Program,
-    place: Place,
-    (from, to): (&str, &str),
+    position: EditPosition,
+    from: &str,
+    to: &str,
 ) -> Result<(), Error> {
-    let firsts = fitting(program, place, ("from", from))?;
-    let lasts = fitting(program, place, ("to", to))?;
+    let firsts = find_operators(program, position, "from", from)?;
+    let lasts = find_operators(program, position, "to", to)?;
     let mut made = 0;
     for (rank, (firsts, lasts)) in firsts.into_iter().zip(lasts).enumerate() {
         let Some(first) = firsts.first() else { continue };
@@ -26,7 +27,7 @@ pub(super) fn apply(
         let taken: Vec<Action> =
             program.ranks[rank].threads[first.thread].actions[region.clone()].to_vec();
         let names = (name(program, rank, *first).to_owned(), name(program, rank, *last).to_owned());
-        let (kept, launches) = capture(program, place, taken)?;
+        let (kept, launches) = capture(program, position, taken)?;
         let op = program.names.intern(&format!("graph of {} … {}", names.0, names.1));
         let call = program.names.intern(LAUNCH);
         let cost = Segment { overhead: Overhead::RuntimeCall, op: call, detail: op };
@@ -39,15 +40,15 @@ pub(super) fn apply(
         made += 1;
     }
     if made == 0 {
-        return Err(place.wrong("the last operator behind the first", "it is before"));
+        return Err(position.error("the last operator after the first", "the last one first"));
     }
     Ok(())
 }
 
-/// What stays of a region on its thread, and what the graph launches.
+/// Splits a region into actions that stay on the thread and works that the graph launches.
 fn capture(
     program: &Program,
-    place: Place,
+    position: EditPosition,
     region: Vec<Action>,
 ) -> Result<(Vec<Action>, Vec<WorkId>), Error> {
     let mut kept = Vec::new();
@@ -58,11 +59,11 @@ fn capture(
             Action::Call(call) if call.returns == Returns::AtOnce => launches.extend(call.launches),
             Action::Call(call) => {
                 let name = program.text(call.cost.op);
-                return Err(place.wrong("a region in which the host waits for nothing", name));
+                return Err(position.error("a region without waits of the host", name));
             }
             Action::Wait(_) | Action::Await { .. } => {
-                let got = "one in which it does";
-                return Err(place.wrong("a region in which the host waits for nothing", got));
+                let got = "a wait";
+                return Err(position.error("a region without waits of the host", got));
             }
             Action::Begin(mark) if mark.kind == MarkKind::Operator => in_operator = true,
             Action::End if in_operator => in_operator = false,

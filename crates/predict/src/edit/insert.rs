@@ -1,42 +1,44 @@
-//! An operator that is called once more.
+//! Calls an operator once more.
 
 use std::collections::BTreeMap;
 
 use trace::store::StringId;
 
-use super::Place;
-use super::select::{Operator, fitting, name};
+use super::position::EditPosition;
+use super::select::{OperatorRange, find_operators, name};
 use crate::Error;
 use crate::program::{Action, Overhead, Program, Segment, WorkId};
 
 /// Inserts a copy of the first operator of a name after each operator of another.
 pub(super) fn apply(
     program: &mut Program,
-    place: Place,
-    (operator, after): (&str, &str),
+    position: EditPosition,
+    operator: &str,
+    after: &str,
 ) -> Result<(), Error> {
-    let sources = fitting(program, place, ("operator", operator))?;
-    let anchors = fitting(program, place, ("after", after))?;
+    let sources = find_operators(program, position, "operator", operator)?;
+    let anchors = find_operators(program, position, "after", after)?;
     for (rank, (sources, anchors)) in sources.into_iter().zip(anchors).enumerate() {
         let Some(source) = sources.first() else { continue };
         let actions = program.ranks[rank].threads[source.thread].actions.clone();
         let copied = &actions[source.begin..=source.end];
-        check(program, place, (rank, copied))?;
+        check(program, position, rank, copied)?;
         // Before anything moves.
         let text = name(program, rank, *source).to_owned();
         let op = program.names.intern(&text);
         for anchor in anchors.into_iter().rev() {
-            paste(program, (rank, op, anchor), copied, |_, stream| stream);
+            paste(program, rank, op, anchor, copied, |_, stream| stream);
         }
     }
     Ok(())
 }
 
-/// Refuses to copy what others wait for.
+/// Refuses to copy operators that other ranks or threads wait for.
 pub(super) fn check(
     program: &Program,
-    place: Place,
-    (rank, copied): (usize, &[Action]),
+    position: EditPosition,
+    rank: usize,
+    copied: &[Action],
 ) -> Result<(), Error> {
     let works = &program.ranks[rank].works;
     let meets = |work: &WorkId| works[*work as usize].collective.is_some();
@@ -46,14 +48,16 @@ pub(super) fn check(
         _ => true,
     });
     let expected = "an operator that neither other ranks nor other threads wait for";
-    if is_alone { Ok(()) } else { Err(place.wrong(expected, "one that they do")) }
+    if is_alone { Ok(()) } else { Err(position.error(expected, "one that is waited for")) }
 }
 
-/// Pastes actions behind an operator; what they launch now, in order. `stream` says on which the
-/// n-th work runs, which ran on the one given.
+/// Pastes actions behind an operator and returns the new works in order. `stream` chooses the
+/// stream of the n-th work, given its old one.
 pub(super) fn paste(
     program: &mut Program,
-    (at, op, anchor): (usize, StringId, Operator),
+    at: usize,
+    op: StringId,
+    anchor: OperatorRange,
     copied: &[Action],
     stream: impl Fn(usize, u32) -> u32,
 ) -> Vec<WorkId> {

@@ -1,65 +1,69 @@
-//! Embedding tables that another rank looks up.
+//! Moves embedding tables to another rank.
 
 use schema::pattern;
 
-use super::Place;
-use super::select::nothing;
+use super::position::EditPosition;
+use super::select::nothing_selected;
 use crate::Error;
 use crate::program::{Part, Program, WorkId};
 
-/// A share of a rank's lookups, moved to another rank.
+/// A share of one rank's lookups that moves to another rank.
 pub(super) struct Move<'a> {
-    /// The kernels that look up and update rows, by their own names.
+    /// Kernels that look up and update rows, by their own names.
     pub kernels: &'a str,
-    /// The rank that has the tables.
     pub from: u32,
-    /// The rank that gets them.
     pub to: u32,
-    /// What part of the first one's kernels they are.
+    /// Share of the first rank's kernel time.
     pub share: f64,
 }
 
-/// Moves a share of the work of some kernels: the n-th of the other rank does its own work and that
-/// share of the n-th of this one. Messages keep their sizes, which no recording splits by table.
-pub(super) fn apply(program: &mut Program, place: Place, of: &Move<'_>) -> Result<(), Error> {
-    if !(0.0..=1.0).contains(&of.share) {
-        return Err(place.wrong("a share from 0 to 1", of.share));
+/// Moves a share of the work of some kernels: the n-th kernel of the other rank also does that
+/// share of the n-th kernel of this rank. Messages keep their sizes, because recordings do not
+/// split them by table.
+pub(super) fn apply(
+    program: &mut Program,
+    position: EditPosition,
+    moved: &Move<'_>,
+) -> Result<(), Error> {
+    if !(0.0..=1.0).contains(&moved.share) {
+        return Err(position.error("a share from 0 to 1", moved.share));
     }
-    if of.from == of.to {
-        return Err(place.wrong("two ranks", of.from));
+    if moved.from == moved.to {
+        return Err(position.error("two ranks", moved.from));
     }
-    let (from, to) = (at(program, place, of.from)?, at(program, place, of.to)?);
-    let (given, taken) = (fitting(program, (from, of.kernels)), fitting(program, (to, of.kernels)));
+    let (from, to) = (at(program, position, moved.from)?, at(program, position, moved.to)?);
+    let (given, taken) =
+        (find_kernels(program, from, moved.kernels), find_kernels(program, to, moved.kernels));
     if given.is_empty() || taken.is_empty() {
         let names = program.ranks.iter().flat_map(|rank| &rank.works);
         let names = names.map(|work| program.text(work.name).to_owned()).collect();
-        return Err(nothing(place, ("kernels", of.kernels), names));
+        return Err(nothing_selected(position, "kernels", moved.kernels, names));
     }
     if given.len() != taken.len() {
         let got = format!("{} and {}", given.len(), taken.len());
-        return Err(place.wrong("as many of these kernels on both ranks", got));
+        return Err(position.error("equally many matching kernels on both ranks", got));
     }
     for (given, taken) in given.into_iter().zip(taken) {
         let work = &mut program.ranks[from].works[given as usize];
         let scale = work.scale;
-        work.scale *= 1.0 - of.share;
+        work.scale *= 1.0 - moved.share;
         let parts = work.cost_parts();
         let work = &mut program.ranks[to].works[taken as usize];
         // Its own scale counts for all parts.
-        let weight = of.share * scale / if work.scale > 0.0 { work.scale } else { 1.0 };
+        let weight = moved.share * scale / if work.scale > 0.0 { work.scale } else { 1.0 };
         let more = parts.into_iter().map(|part| Part { weight: part.weight * weight, ..part });
         work.parts = work.cost_parts().into_iter().chain(more).collect();
     }
     Ok(())
 }
 
-fn at(program: &Program, place: Place, rank: u32) -> Result<usize, Error> {
+fn at(program: &Program, position: EditPosition, rank: u32) -> Result<usize, Error> {
     let found = program.ranks.iter().position(|one| one.rank == rank);
-    found.ok_or_else(|| place.wrong("a rank of the recording", rank))
+    found.ok_or_else(|| position.error("a rank of the recording", rank))
 }
 
-/// The kernels of a rank that fit, in the order of its streams.
-fn fitting(program: &Program, (rank, kernels): (usize, &str)) -> Vec<WorkId> {
+/// Finds the kernels of a rank that match, in stream order.
+fn find_kernels(program: &Program, rank: usize, kernels: &str) -> Vec<WorkId> {
     let works = (0u32..).zip(&program.ranks[rank].works);
     let is_one = |(_, work): &(u32, &crate::program::Work)| {
         work.is_launched

@@ -1,30 +1,31 @@
-//! Operators whose kernels run on a stream of their own, beside what follows them.
+//! Moves the kernels of operators to a stream of their own, in parallel to what follows them.
 
 use std::collections::BTreeSet;
 
-use super::Place;
 use super::fuse::launched;
-use super::select::{Operator, fitting};
+use super::position::EditPosition;
+use super::select::{OperatorRange, find_operators};
 use crate::Error;
 use crate::program::{Program, Rank, Stream, WorkId};
 
-/// Moves the kernels of operators to a new stream. They begin when what was launched before them
-/// on their old stream has ended; the next operator that joins waits for them.
+/// Moves the kernels of operators to a new stream. They start when the works launched before them
+/// on their old stream have ended; the next operator that joins waits for them.
 ///
-/// Kernels that share a device slow each other down, which no edit knows: what they gain is an
+/// Kernels that share a device slow each other down, which this edit does not model: its gain is an
 /// upper bound.
 pub(super) fn apply(
     program: &mut Program,
-    place: Place,
-    (operators, join): (&str, &str),
+    position: EditPosition,
+    operators: &str,
+    join: &str,
 ) -> Result<(), Error> {
-    let moved = fitting(program, place, ("operators", operators))?;
-    let joins = fitting(program, place, ("join", join))?;
+    let moved = find_operators(program, position, "operators", operators)?;
+    let joins = find_operators(program, position, "join", join)?;
     let mut joined = 0;
     for (at, (moved, joins)) in moved.into_iter().zip(joins).enumerate() {
         for operator in moved {
             let later =
-                |join: &&Operator| join.thread == operator.thread && join.begin > operator.end;
+                |join: &&OperatorRange| join.thread == operator.thread && join.begin > operator.end;
             let works = launched(program, at, operator);
             let waits = joins.iter().find(later).map(|join| launched(program, at, *join));
             let waits = waits.and_then(|works| works.first().copied());
@@ -35,7 +36,9 @@ pub(super) fn apply(
     }
     if joined == 0 {
         let got = "none";
-        return Err(place.wrong("kernels of an operator before one with kernels that joins", got));
+        return Err(
+            position.error("an operator with kernels before a joining operator with kernels", got)
+        );
     }
     Ok(())
 }

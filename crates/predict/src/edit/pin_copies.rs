@@ -1,23 +1,23 @@
-//! Copies to devices from pinned memory: they no longer go through a staging buffer, and the host
-//! need not wait for them.
+//! Pins the host memory of copies to devices: they skip the staging buffer, and the host need not
+//! wait for them.
 
 use std::collections::BTreeSet;
 
-use super::Place;
+use super::position::EditPosition;
 use crate::Error;
 use crate::program::{Action, Call, Program, Rank, Returns, WorkId};
 
 const PAGEABLE: &str = "Pageable -> Device";
 const PINNED: &str = "Pinned -> Device";
 
-/// Pins the memory of all copies to devices. A wait for such a copy alone goes.
-pub(super) fn apply(program: &mut Program, place: Place) -> Result<(), Error> {
+/// Pins the host memory of all copies to devices. Waits for such a copy alone are removed.
+pub(super) fn apply(program: &mut Program, position: EditPosition) -> Result<(), Error> {
     let mut pinned = 0;
     for at in 0..program.ranks.len() {
-        let of_copy = |work: &&crate::program::Work| program.text(work.name).contains(PAGEABLE);
+        let is_copy = |work: &&crate::program::Work| program.text(work.name).contains(PAGEABLE);
         let works = (0u32..).zip(&program.ranks[at].works);
         let copies: Vec<WorkId> =
-            works.filter(|(_, work)| of_copy(work)).map(|(id, _)| id).collect();
+            works.filter(|(_, work)| is_copy(work)).map(|(id, _)| id).collect();
         for copy in &copies {
             let name = program.ranks[at].works[*copy as usize].name;
             let name = program.text(name).replace(PAGEABLE, PINNED);
@@ -27,12 +27,12 @@ pub(super) fn apply(program: &mut Program, place: Place) -> Result<(), Error> {
         release(&mut program.ranks[at], &copies.into_iter().collect());
     }
     if pinned == 0 {
-        return Err(place.wrong("copies from pageable memory to a device", "none"));
+        return Err(position.error("copies from pageable memory to a device", "none"));
     }
     Ok(())
 }
 
-/// The host no longer waits for copies.
+/// Removes the host's waits for copies.
 fn release(rank: &mut Rank, copies: &BTreeSet<WorkId>) {
     let waits_for_them = |call: &Call| {
         call.returns != Returns::AtOnce

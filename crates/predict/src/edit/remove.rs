@@ -1,28 +1,34 @@
-//! Operators that are no longer called.
+//! Removes operators.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::select::{Operator, fitting};
-use super::{Place, works};
+use super::position::EditPosition;
+use super::select::{OperatorRange, find_operators};
+use super::works;
 use crate::Error;
 use crate::program::{Action, Overhead, Program, Thread, WorkId};
 
-/// Removes operators, with the time before them and all they launch.
-pub(super) fn apply(program: &mut Program, place: Place, operators: &str) -> Result<(), Error> {
-    let found = fitting(program, place, ("operators", operators))?;
+/// Removes operators with the time before them and everything they launch.
+pub(super) fn apply(
+    program: &mut Program,
+    position: EditPosition,
+    operators: &str,
+) -> Result<(), Error> {
+    let found = find_operators(program, position, "operators", operators)?;
     for (rank, operators) in found.into_iter().enumerate() {
         let mut doomed = BTreeSet::new();
         for operator in operators.into_iter().rev() {
             let thread = &mut program.ranks[rank].threads[operator.thread];
             doomed.extend(cut(thread, operator));
         }
-        works::remove(program, place, (rank, &doomed, &BTreeMap::new()))?;
+        works::remove(program, position, rank, &doomed, &BTreeMap::new())?;
     }
     Ok(())
 }
 
-/// Cuts an operator out of its thread; what it launched. Its effects on other threads stay.
-pub(super) fn cut(thread: &mut Thread, operator: Operator) -> Vec<WorkId> {
+/// Cuts an operator out of its thread and returns the works it launched. Signals to other threads
+/// stay.
+pub(super) fn cut(thread: &mut Thread, operator: OperatorRange) -> Vec<WorkId> {
     let mut launched = Vec::new();
     let mut kept = Vec::new();
     for action in thread.actions.drain(operator.begin..=operator.end) {
@@ -34,7 +40,7 @@ pub(super) fn cut(thread: &mut Thread, operator: Operator) -> Vec<WorkId> {
     }
     let count = kept.len();
     thread.actions.splice(operator.begin..operator.begin, kept);
-    // Of the two gaps around it one is left, from what came before it to what comes after.
+    // The two gaps around it merge into one, from the preceding to the following operator.
     let before = operator.begin.checked_sub(1);
     if let (Some(before), next) = (before, operator.begin + count) {
         let left = match thread.actions.get(before) {

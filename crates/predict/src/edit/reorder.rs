@@ -1,66 +1,67 @@
-//! Operators that are called at another place of their thread.
+//! Moves operators to another place on their thread.
 
 use std::collections::BTreeMap;
 
-use super::Place;
-use super::select::{Operator, fitting};
+use super::position::EditPosition;
+use super::select::{OperatorRange, find_operators};
 use crate::Error;
 use crate::program::{Action, Overhead, Program, Rank, Segment, WorkId};
 use trace::store::StringId;
 
-/// Calls each operator of a name directly after the nearest operator of another that is called
-/// before it on its thread; without one, after the next.
+/// Moves each operator of a name directly after the nearest preceding operator of another name on
+/// its thread, or after the next one if none precedes it.
 ///
-/// Streams take work in the new order. Who waited for the last work of a stream waits for what is
-/// the last one there now.
+/// Streams execute work in the new order. Waits for the last work of a stream become waits for the
+/// work that is last there now.
 pub(super) fn apply(
     program: &mut Program,
-    place: Place,
-    (operators, after): (&str, &str),
+    position: EditPosition,
+    operators: &str,
+    after: &str,
 ) -> Result<(), Error> {
-    let moved = fitting(program, place, ("operators", operators))?;
-    let anchors = fitting(program, place, ("after", after))?;
+    let moved = find_operators(program, position, "operators", operators)?;
+    let anchors = find_operators(program, position, "after", after)?;
     let mut made = 0;
     for (at, (moved, anchors)) in moved.into_iter().zip(anchors).enumerate() {
         let rank = &mut program.ranks[at];
         for thread in 0..rank.threads.len() {
-            let of_thread = |all: &[Operator]| -> Vec<Operator> {
+            let on_thread = |all: &[OperatorRange]| -> Vec<OperatorRange> {
                 all.iter().filter(|one| one.thread == thread).copied().collect()
             };
-            let (moved, mut anchors) = (of_thread(&moved), of_thread(&anchors));
+            let (moved, mut anchors) = (on_thread(&moved), on_thread(&anchors));
             anchors.retain(|anchor| !moved.contains(anchor));
             let actions = &rank.threads[thread].actions;
-            let meets = |one: &Operator| {
+            let meets = |one: &OperatorRange| {
                 let mut inside = actions[one.begin..=one.end].iter();
                 inside.any(|action| matches!(action, Action::Signal(_) | Action::Await { .. }))
             };
             if moved.iter().any(meets) {
                 let expected = "operators that no other thread waits for";
-                return Err(place.wrong(expected, "one that it does"));
+                return Err(position.error(expected, "an operator that another thread waits for"));
             }
             if !moved.is_empty() && !anchors.is_empty() {
-                let order = order(actions, (&moved, &anchors));
-                rearrange(rank, (thread, &order));
+                let order = order(actions, &moved, &anchors);
+                rearrange(rank, thread, &order);
                 made += moved.len();
             }
         }
     }
     if made == 0 {
-        return Err(place.wrong("both operators on one thread", "each on another"));
+        return Err(position.error("both operators on one thread", "different threads"));
     }
     Ok(())
 }
 
-/// An action at its new place, with its old one; the gap before a moved operator has none.
+/// An action with its position before the edit; new gaps have none.
 type Placed = (Option<usize>, Action);
 
-/// The actions of a thread in their new order, with the gaps that belong between them.
-fn order(actions: &[Action], (moved, anchors): (&[Operator], &[Operator])) -> Vec<Placed> {
-    let target = |one: &Operator| {
+/// Returns the actions of a thread in their new order, with the gaps between them.
+fn order(actions: &[Action], moved: &[OperatorRange], anchors: &[OperatorRange]) -> Vec<Placed> {
+    let target = |one: &OperatorRange| {
         let before = anchors.iter().rev().find(|anchor| anchor.begin < one.begin);
         before.or(anchors.iter().find(|anchor| anchor.begin > one.begin)).copied()
     };
-    let of_anchor = |end: usize| {
+    let followers = |end: usize| {
         moved.iter().filter(move |one| target(one).is_some_and(|anchor| anchor.end == end))
     };
     let name = |at: usize| match &actions[at] {
@@ -68,12 +69,12 @@ fn order(actions: &[Action], (moved, anchors): (&[Operator], &[Operator])) -> Ve
         _ => StringId::default(),
     };
     let mut placed: Vec<Placed> = Vec::new();
-    // What came before the next gap, where that is not what was recorded.
+    // The operator before the next gap, if it is no longer the recorded one.
     let mut left: Option<StringId> = None;
     let mut at = 0;
     while at < actions.len() {
         if let Some(one) = moved.iter().find(|one| one.begin == at) {
-            // Of the two gaps around it one is left, from what came before it.
+            // The two gaps around it merge into one, which starts at the preceding operator.
             let before = placed.last().and_then(|(_, action)| gap(action));
             if let (Some(before), Some(_)) = (before, actions.get(one.end + 1).and_then(gap)) {
                 left = Some(before.detail);
@@ -92,7 +93,7 @@ fn order(actions: &[Action], (moved, anchors): (&[Operator], &[Operator])) -> Ve
         placed.push((Some(at), action));
         if let Some(anchor) = anchors.iter().find(|anchor| anchor.end == at) {
             let mut came = name(anchor.begin);
-            for one in of_anchor(at) {
+            for one in followers(at) {
                 let op = name(one.begin);
                 let overhead = Overhead::BetweenOps;
                 let gap = Action::Host(Segment { overhead, op, detail: came });
@@ -114,8 +115,8 @@ fn gap(action: &Action) -> Option<Segment> {
     }
 }
 
-/// Gives a thread its actions in a new order, and streams their work.
-fn rearrange(rank: &mut Rank, (thread, order): (usize, &[Placed])) {
+/// Gives a thread its actions and its streams their work in the new order.
+fn rearrange(rank: &mut Rank, thread: usize, order: &[Placed]) {
     let old = std::mem::take(&mut rank.threads[thread].actions);
     let waits = waits_for_last(rank, &old);
     let new: Vec<Action> = order.iter().map(|(_, action)| action.clone()).collect();
@@ -126,10 +127,11 @@ fn rearrange(rank: &mut Rank, (thread, order): (usize, &[Placed])) {
     for (at, (placed, _)) in order.iter().enumerate() {
         let Some(from) = *placed else { continue };
         let mut action = std::mem::replace(&mut rank.threads[thread].actions[at], Action::End);
-        let of = |work: WorkId, works: &[crate::program::Work]| works[work as usize].stream;
+        let stream_of_work =
+            |work: WorkId, works: &[crate::program::Work]| works[work as usize].stream;
         let follow = |rank: &Rank, last: &BTreeMap<u32, WorkId>, later: &[WorkId], work: WorkId| {
             if waits.contains(&(from, work)) {
-                return last.get(&of(work, &rank.works)).copied();
+                return last.get(&stream_of_work(work, &rank.works)).copied();
             }
             // Nobody waits for what is called afterwards.
             let mut known = Some(work);
@@ -143,7 +145,7 @@ fn rearrange(rank: &mut Rank, (thread, order): (usize, &[Placed])) {
                 let after = std::mem::take(&mut rank.works[*work as usize].after);
                 let after = after.into_iter().filter_map(|one| follow(rank, &last, &later, one));
                 rank.works[*work as usize].after = after.collect();
-                last.insert(of(*work, &rank.works), *work);
+                last.insert(stream_of_work(*work, &rank.works), *work);
                 later.retain(|one| one != work);
             }
             let room = call.room.filter(|room| !later.contains(room));
@@ -159,7 +161,8 @@ fn rearrange(rank: &mut Rank, (thread, order): (usize, &[Placed])) {
     }
 }
 
-/// The waits of a thread for what it launched last on a stream: place of the action, work.
+/// Finds the waits of a thread for its latest work on a stream: position of the action, and the
+/// work.
 fn waits_for_last(rank: &Rank, actions: &[Action]) -> Vec<(usize, WorkId)> {
     let mut last: BTreeMap<u32, WorkId> = BTreeMap::new();
     let mut found = Vec::new();
@@ -186,14 +189,14 @@ fn waits_for_last(rank: &Rank, actions: &[Action]) -> Vec<(usize, WorkId)> {
     found
 }
 
-/// Puts each work of a new order at the place in its stream of the one that had its turn before.
+/// Puts each work of the new order at the stream position of the work that had this turn before.
 fn exchange(rank: &mut Rank, old: &[WorkId], new: &[WorkId]) {
-    let of = |works: &[WorkId], stream: u32, rank: &Rank| -> Vec<WorkId> {
+    let on_stream = |works: &[WorkId], stream: u32, rank: &Rank| -> Vec<WorkId> {
         works.iter().filter(|work| rank.works[**work as usize].stream == stream).copied().collect()
     };
     let mut turn: BTreeMap<WorkId, WorkId> = BTreeMap::new();
     for stream in 0..rank.streams.len() as u32 {
-        turn.extend(of(old, stream, rank).into_iter().zip(of(new, stream, rank)));
+        turn.extend(on_stream(old, stream, rank).into_iter().zip(on_stream(new, stream, rank)));
     }
     let now = |work: WorkId| turn.get(&work).copied().unwrap_or(work);
     let behind: Vec<(WorkId, Option<WorkId>)> =

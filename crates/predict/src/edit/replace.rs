@@ -1,12 +1,13 @@
-//! Operators that become another one, such as a slow optimizer that becomes a fused one.
+//! Replaces operators by another one, such as a slow optimizer by a fused one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::fuse::launched;
 use super::insert::{check, paste};
+use super::position::EditPosition;
 use super::remove::cut;
-use super::select::{fitting, name};
-use super::{Place, works};
+use super::select::{find_operators, name};
+use super::works;
 use crate::Error;
 use crate::program::{Action, Program, Rank, WorkId};
 
@@ -16,11 +17,12 @@ use crate::program::{Action, Program, Rank, WorkId};
 /// waits for the n-th of the copy, waits for the last for the last.
 pub(super) fn apply(
     program: &mut Program,
-    place: Place,
-    (operators, with): (&str, &str),
+    position: EditPosition,
+    operators: &str,
+    with: &str,
 ) -> Result<(), Error> {
-    let replaced = fitting(program, place, ("operators", operators))?;
-    let sources = fitting(program, place, ("with", with))?;
+    let replaced = find_operators(program, position, "operators", operators)?;
+    let sources = find_operators(program, position, "with", with)?;
     let mut made = 0;
     for (rank, (replaced, sources)) in replaced.into_iter().zip(sources).enumerate() {
         let Some(source) = sources.iter().find(|source| !replaced.contains(source)) else {
@@ -28,26 +30,27 @@ pub(super) fn apply(
         };
         let actions = &program.ranks[rank].threads[source.thread].actions;
         let copied = actions[source.begin..=source.end].to_vec();
-        check(program, place, (rank, &copied))?;
+        check(program, position, rank, &copied)?;
         let text = name(program, rank, *source).to_owned();
         let op = program.names.intern(&text);
         let mut doomed = BTreeSet::new();
         for operator in replaced.into_iter().rev() {
             let old = launched(program, rank, operator);
-            let of = &program.ranks[rank].works;
-            let streams: Vec<u32> = old.iter().map(|work| of[*work as usize].stream).collect();
+            let rank_works = &program.ranks[rank].works;
+            let streams: Vec<u32> =
+                old.iter().map(|work| rank_works[*work as usize].stream).collect();
             let stream =
                 |at: usize, own| streams.get(at).or(streams.last()).copied().unwrap_or(own);
-            let new = paste(program, (rank, op, operator), &copied, stream);
+            let new = paste(program, rank, op, operator, &copied, stream);
             let changed = &mut program.ranks[rank];
             await_instead(changed, &old, &new);
             doomed.extend(cut(&mut changed.threads[operator.thread], operator));
             made += 1;
         }
-        works::remove(program, place, (rank, &doomed, &BTreeMap::new()))?;
+        works::remove(program, position, rank, &doomed, &BTreeMap::new())?;
     }
     if made == 0 {
-        return Err(place.wrong("another operator to replace them by", "none on the same rank"));
+        return Err(position.error("another operator to replace them by", "none on the same rank"));
     }
     Ok(())
 }

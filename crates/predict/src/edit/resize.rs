@@ -1,9 +1,10 @@
-//! A step at another size, such as another batch size, from steps recorded at two.
+//! Predicts a step at another size, such as another batch size, from steps recorded at two sizes.
 //!
-//! One recording cannot say which sizes are the batch's: a batch of 512 in a network with layers of
-//! 512 looks the same. Two can: what differs between them grows with the batch, along a line.
+//! One recording cannot tell which sizes belong to the batch: a batch of 512 in a network with
+//! layers of 512 looks the same. Two recordings can, because the sizes that differ between them
+//! grow linearly with the batch.
 
-use super::Place;
+use super::position::EditPosition;
 use crate::Error;
 use crate::program::{Action, Program, Rank, Segment, Work};
 
@@ -21,24 +22,24 @@ pub struct Sized<'a> {
 /// [`Error::Edit`] where the two do not do the same in the same order or have the same tensor
 /// sizes, and for a size of 0, sizes that are equal, or numbers that would be negative or overflow.
 pub fn between(small: Sized<'_>, large: Sized<'_>, to: u64) -> Result<Program, Error> {
-    let place = Place { number: 1, kind: "resize" };
+    let position = EditPosition { number: 1, kind: "resize" };
     if to == 0 || small.size == 0 || large.size == 0 {
-        return Err(place.wrong("sizes from 1 on", 0));
+        return Err(position.error("sizes from 1 on", 0));
     }
     if small.size == large.size {
-        return Err(place.wrong("two different recorded sizes", small.size));
+        return Err(position.error("two different recorded sizes", small.size));
     }
-    let line = Line {
-        place,
+    let line = Interpolation {
+        position,
         share: (to as f64 - small.size as f64) / (large.size as f64 - small.size as f64),
     };
     let mut program = small.program.clone();
     if small.program.ranks.len() != large.program.ranks.len() {
-        return Err(differ(place, "the number of ranks", &small, &large, |of| of.ranks.len()));
+        return Err(differ(position, "the number of ranks", &small, &large, |of| of.ranks.len()));
     }
     for at in 0..program.ranks.len() {
         let mut rank = program.ranks[at].clone();
-        line.rank(&mut program, &mut rank, (large.program, &large.program.ranks[at]))?;
+        line.rank(&mut program, &mut rank, large.program, &large.program.ranks[at])?;
         program.ranks[at] = rank;
     }
     let both = program.collectives.iter_mut().zip(&large.program.collectives);
@@ -47,52 +48,53 @@ pub fn between(small: Sized<'_>, large: Sized<'_>, to: u64) -> Result<Program, E
     }
     if sizes(small.program) == sizes(large.program) {
         let got = "the same tensor sizes in both, or none: record with record_shapes";
-        return Err(place.wrong("recordings of two sizes", got));
+        return Err(position.error("recordings of two sizes", got));
     }
     Ok(program)
 }
 
-/// The tensor sizes of everything a program does, in its order.
+/// Lists the tensor sizes of everything a program does, in order.
 fn sizes(program: &Program) -> Vec<&str> {
-    let of_action = |action: &Action| match action {
+    let action_detail = |action: &Action| match action {
         Action::Host(segment) => Some(segment.detail),
         Action::Call(call) => Some(call.cost.detail),
         _ => None,
     };
-    let of_rank = |rank: &Rank| {
+    let rank_details = |rank: &Rank| {
         let actions = rank.threads.iter().flat_map(|thread| &thread.actions);
         let works = rank.works.iter().map(|work| work.detail);
-        actions.filter_map(of_action).chain(works).collect::<Vec<_>>()
+        actions.filter_map(action_detail).chain(works).collect::<Vec<_>>()
     };
-    program.ranks.iter().flat_map(of_rank).map(|detail| program.text(detail)).collect()
+    program.ranks.iter().flat_map(rank_details).map(|detail| program.text(detail)).collect()
 }
 
 fn differ(
-    place: Place,
+    position: EditPosition,
     what: &str,
     small: &Sized<'_>,
     large: &Sized<'_>,
     of: fn(&Program) -> usize,
 ) -> Error {
     let (small, large) = (of(small.program), of(large.program));
-    place
-        .wrong(&format!("{what} to be the same in both recordings"), format!("{small} and {large}"))
+    position
+        .error(&format!("{what} to be the same in both recordings"), format!("{small} and {large}"))
 }
 
-/// A line through two recordings.
+/// A linear interpolation between two recordings of the same workload at different sizes.
 #[derive(Clone, Copy)]
-struct Line {
-    place: Place,
+struct Interpolation {
+    position: EditPosition,
     /// 0 at the first, 1 at the second.
     share: f64,
 }
 
-impl Line {
+impl Interpolation {
     fn rank(
         self,
         program: &mut Program,
         rank: &mut Rank,
-        (other_program, other): (&Program, &Rank),
+        other_program: &Program,
+        other: &Rank,
     ) -> Result<(), Error> {
         let expected = "the same actions in both recordings";
         let counts = |rank: &Rank| {
@@ -101,36 +103,36 @@ impl Line {
         };
         if counts(rank) != counts(other) {
             let got = format!("{} and {}", counts(rank), counts(other));
-            return Err(self.place.wrong(expected, got));
+            return Err(self.position.error(expected, got));
         }
         for (thread, other) in rank.threads.iter_mut().zip(&other.threads) {
             if thread.actions.len() != other.actions.len() {
-                return Err(self.place.wrong(expected, "threads of other lengths"));
+                return Err(self.position.error(expected, "threads of other lengths"));
             }
             for (action, other) in thread.actions.iter_mut().zip(&other.actions) {
                 match (action, other) {
                     (Action::Host(segment), Action::Host(other)) => {
-                        self.segment(program, segment, (other_program, other))?;
+                        self.segment(program, segment, other_program, other)?;
                     }
                     (Action::Call(call), Action::Call(other)) => {
-                        self.segment(program, &mut call.cost, (other_program, &other.cost))?;
+                        self.segment(program, &mut call.cost, other_program, &other.cost)?;
                     }
                     (Action::Begin(mark), Action::Begin(other)) => {
                         let both = (program.text(mark.name), other_program.text(other.name));
                         if both.0 != both.1 {
-                            return Err(self.place.wrong(expected, format!("{both:?}")));
+                            return Err(self.position.error(expected, format!("{both:?}")));
                         }
                     }
                     (one, other) => {
                         if std::mem::discriminant(one) != std::mem::discriminant(other) {
-                            return Err(self.place.wrong(expected, "another order of actions"));
+                            return Err(self.position.error(expected, "another order of actions"));
                         }
                     }
                 }
             }
         }
         for (work, other) in rank.works.iter_mut().zip(&other.works) {
-            self.work(program, work, (other_program, other))?;
+            self.work(program, work, other_program, other)?;
         }
         Ok(())
     }
@@ -139,12 +141,13 @@ impl Line {
         self,
         program: &mut Program,
         segment: &mut Segment,
-        (other_program, other): (&Program, &Segment),
+        other_program: &Program,
+        other: &Segment,
     ) -> Result<(), Error> {
         let names = (program.text(segment.op), other_program.text(other.op));
         if segment.overhead != other.overhead || names.0 != names.1 {
             let expected = "the same operators in both recordings";
-            return Err(self.place.wrong(expected, format!("{} and {}", names.0, names.1)));
+            return Err(self.position.error(expected, format!("{} and {}", names.0, names.1)));
         }
         let details = (program.text(segment.detail), other_program.text(other.detail));
         let text = self.text(details.0, details.1)?;
@@ -156,7 +159,8 @@ impl Line {
         self,
         program: &mut Program,
         work: &mut Work,
-        (other_program, other): (&Program, &Work),
+        other_program: &Program,
+        other: &Work,
     ) -> Result<(), Error> {
         let details = (program.text(work.detail), other_program.text(other.detail));
         let text = if work.shape == other.shape {
@@ -175,7 +179,7 @@ impl Line {
         Ok(())
     }
 
-    /// A text in which every number lies on the line; the first one where they are not alike.
+    /// Interpolates every number in a text; both texts must have the same form.
     fn text(self, small: &str, large: &str) -> Result<String, Error> {
         let (small_parts, large_parts) = (parts(small), parts(large));
         let alike = small_parts.len() == large_parts.len()
@@ -185,7 +189,7 @@ impl Line {
             });
         if !alike {
             let got = format!("{small:?} and {large:?}");
-            return Err(self.place.wrong("sizes of the same form in both recordings", got));
+            return Err(self.position.error("sizes of the same form in both recordings", got));
         }
         let mut text = String::new();
         for (small, large) in small_parts.iter().zip(&large_parts) {
@@ -207,11 +211,11 @@ impl Line {
             return Ok(value.round() as u64);
         }
         let got = format!("{value} from {small} and {large}");
-        Err(self.place.wrong("sizes from 0 to 9e15", got))
+        Err(self.position.error("sizes from 0 to 9e15", got))
     }
 }
 
-/// A text cut where digits begin and end.
+/// Splits a text where digits begin and end.
 fn parts(text: &str) -> Vec<String> {
     let mut parts: Vec<String> = Vec::new();
     let mut was_digit = None;

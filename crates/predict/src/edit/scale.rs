@@ -1,17 +1,18 @@
-//! Kernels that take longer or shorter.
+//! Scales the time of kernels.
 
 use schema::pattern;
 
-use super::Place;
-use super::select::nothing;
+use super::position::EditPosition;
+use super::select::nothing_selected;
 use crate::Error;
 use crate::program::Program;
 
-/// Multiplies what kernels, copies and sets of a name take.
+/// Multiplies the time of kernels, copies and sets by a factor.
 pub(super) fn apply(
     program: &mut Program,
-    place: Place,
-    (kernels, factor): (&str, f64),
+    position: EditPosition,
+    kernels: &str,
+    factor: f64,
 ) -> Result<(), Error> {
     let names = program.names.clone();
     let mut works: Vec<_> = program.ranks.iter_mut().flat_map(|rank| &mut rank.works).collect();
@@ -25,5 +26,5 @@ pub(super) fn apply(
         return Ok(());
     }
     let known = works.iter().map(|work| names.get(work.name).to_owned());
-    Err(nothing(place, ("kernels", kernels), known.collect()))
+    Err(nothing_selected(position, "kernels", kernels, known.collect()))
 }

@@ -1,27 +1,27 @@
-//! More ranks, or fewer, each with the work that one has.
+//! Changes the number of ranks at constant work per rank.
 
-use super::Place;
+use super::position::EditPosition;
 use crate::Error;
 use crate::program::Program;
 
-/// What a job may be scaled to.
+/// Maximum number of ranks.
 const RANKS_MAX: usize = 4096;
 
-/// Gives a job another number of ranks, of which each does what a recorded one does (weak scaling):
-/// rank `r` repeats the recorded rank `r` modulo their number.
+/// Changes the number of ranks, each with the work of a recorded one (weak scaling): rank `r`
+/// repeats the recorded rank `r` modulo their number.
 ///
 /// A ring of `n` ranks moves `(n − 1) / n` of a message over each link, and so does an all-to-all
-/// whose message is shared among `n`: bytes that decide how long a collective takes change by that.
-pub(super) fn apply(program: &mut Program, place: Place, to: usize) -> Result<(), Error> {
+/// whose message is shared among `n`. The bytes of collectives change accordingly.
+pub(super) fn apply(program: &mut Program, position: EditPosition, to: usize) -> Result<(), Error> {
     let from = program.ranks.len();
     if !(1..=RANKS_MAX).contains(&to) {
-        return Err(place.wrong(&format!("1 to {RANKS_MAX} ranks"), to));
+        return Err(position.error(&format!("1 to {RANKS_MAX} ranks"), to));
     }
     if let Some((at, _)) =
         program.ranks.iter().enumerate().find(|(at, one)| one.rank as usize != *at)
     {
         let got = format!("rank {} in place {at}", program.ranks[at].rank);
-        return Err(place.wrong("a recording of all ranks of a job", got));
+        return Err(position.error("a recording of all ranks of a job", got));
     }
     let repeated = |at: usize| {
         let mut rank = program.ranks[at % from].clone();
@@ -46,7 +46,7 @@ pub(super) fn apply(program: &mut Program, place: Place, to: usize) -> Result<()
     }
     let missed: Vec<bool> = program.collectives.iter().map(|one| one.parts.is_empty()).collect();
     if missed.contains(&true) {
-        return Err(place.wrong("ranks that all collectives have in common", to));
+        return Err(position.error("ranks that all collectives have in common", to));
     }
     Ok(())
 }

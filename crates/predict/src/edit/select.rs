@@ -1,23 +1,23 @@
-//! What a pattern selects: outermost operators of threads, by name. Changes nothing.
+//! Selects outermost operators of threads by name patterns.
 
 use std::collections::BTreeSet;
 
 use schema::pattern;
 
-use super::Place;
+use super::position::EditPosition;
 use crate::Error;
 use crate::program::{Action, MarkKind, Program, Rank};
 
-/// An operator of a thread: the places of its first and last action.
+/// An operator as the positions of its first and last action on a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Operator {
+pub(super) struct OperatorRange {
     pub thread: usize,
     pub begin: usize,
     pub end: usize,
 }
 
-/// The outermost operators of a rank, thread by thread, in order.
-pub(super) fn operators(rank: &Rank) -> Vec<Operator> {
+/// Lists the outermost operators of a rank, thread by thread, in order.
+pub(super) fn operators(rank: &Rank) -> Vec<OperatorRange> {
     let mut found = Vec::new();
     for (thread, actions) in rank.threads.iter().map(|thread| &thread.actions).enumerate() {
         let mut begin = None;
@@ -25,7 +25,7 @@ pub(super) fn operators(rank: &Rank) -> Vec<Operator> {
             match action {
                 Action::Begin(mark) if mark.kind == MarkKind::Operator => begin = Some(at),
                 Action::End => {
-                    let whole = begin.take().map(|begin| Operator { thread, begin, end: at });
+                    let whole = begin.take().map(|begin| OperatorRange { thread, begin, end: at });
                     found.extend(whole);
                 }
                 _ => {}
@@ -35,75 +35,76 @@ pub(super) fn operators(rank: &Rank) -> Vec<Operator> {
     found
 }
 
-/// The name of an operator.
-pub(super) fn name(program: &Program, rank: usize, operator: Operator) -> &str {
+/// Returns the name of an operator.
+pub(super) fn name(program: &Program, rank: usize, operator: OperatorRange) -> &str {
     match program.ranks[rank].threads[operator.thread].actions[operator.begin] {
         Action::Begin(mark) => program.text(mark.name),
         _ => "",
     }
 }
 
-/// A pattern of names, and which of what fits is meant: `aten::mm[2]` is the third of a rank,
-/// counted from 0.
+/// Splits a pattern such as `aten::mm[2]` into the name pattern and the occurrence, counted from 0.
 fn split(pattern: &str) -> (&str, Option<usize>) {
     let numbered = pattern.strip_suffix(']').and_then(|rest| rest.rsplit_once('['));
     let numbered = numbered.and_then(|(name, number)| Some((name, number.parse().ok()?)));
     numbered.map_or((pattern, None), |(name, number)| (name, Some(number)))
 }
 
-/// Per rank: the operators that fit, or the one of them that a pattern such as `aten::mm[2]` means.
+/// Finds the operators of each rank that match a pattern, or only the occurrence that it names.
 ///
 /// # Errors
 /// [`Error::NothingSelected`] if none does on any rank.
-pub(super) fn fitting(
+pub(super) fn find_operators(
     program: &Program,
-    place: Place,
-    (what, pattern): (&'static str, &str),
-) -> Result<Vec<Vec<Operator>>, Error> {
+    position: EditPosition,
+    what: &'static str,
+    pattern: &str,
+) -> Result<Vec<Vec<OperatorRange>>, Error> {
     let (names, number) = split(pattern);
-    let of_rank = |rank: usize| -> Vec<Operator> {
+    let select_on_rank = |rank: usize| -> Vec<OperatorRange> {
         let all = operators(&program.ranks[rank]).into_iter();
-        let fitting =
+        let find_operators =
             all.filter(|operator| pattern::matches(names, name(program, rank, *operator)));
         match number {
-            Some(number) => fitting.skip(number).take(1).collect(),
-            None => fitting.collect(),
+            Some(number) => find_operators.skip(number).take(1).collect(),
+            None => find_operators.collect(),
         }
     };
-    let found: Vec<Vec<Operator>> = (0..program.ranks.len()).map(of_rank).collect();
+    let found: Vec<Vec<OperatorRange>> = (0..program.ranks.len()).map(select_on_rank).collect();
     if found.iter().all(Vec::is_empty) {
         if number.is_some()
-            && let Ok(all) = fitting(program, place, (what, names))
+            && let Ok(all) = find_operators(program, position, what, names)
         {
             let most = all.iter().map(Vec::len).max().unwrap_or_default();
             let expected = format!("{what} of which each rank has at most {most}, from [0] on");
-            return Err(place.wrong(&expected, format!("{pattern:?}")));
+            return Err(position.error(&expected, format!("{pattern:?}")));
         }
         let ranks = 0..program.ranks.len();
         let names = ranks.flat_map(|rank| {
             let all = operators(&program.ranks[rank]).into_iter();
             all.map(move |operator| name(program, rank, operator).to_owned())
         });
-        return Err(nothing(place, (what, pattern), names.collect()));
+        return Err(nothing_selected(position, what, pattern, names.collect()));
     }
     Ok(found)
 }
 
-/// The error of a pattern that fits nothing.
-pub(super) fn nothing(
-    place: Place,
-    (what, pattern): (&'static str, &str),
+/// Creates the error of a pattern that matches nothing, with similar names.
+pub(super) fn nothing_selected(
+    position: EditPosition,
+    what: &'static str,
+    pattern: &str,
     names: BTreeSet<String>,
 ) -> Error {
     const NAMED: usize = 3;
     let mut names: Vec<String> = names.into_iter().collect();
     names.sort_by_cached_key(|name| distance(pattern, name));
     names.truncate(NAMED);
-    let Place { number, kind } = place;
+    let EditPosition { number, kind } = position;
     Error::NothingSelected { number, kind, what, got: pattern.to_owned(), names }
 }
 
-/// Letters to insert, remove or change between two texts.
+/// Computes the Levenshtein distance of two texts.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();

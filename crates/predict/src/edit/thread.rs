@@ -1,43 +1,49 @@
-//! Operators that a thread of their own calls, such as the input distribution of the next batch.
+//! Moves operators to a thread of their own, such as the input distribution of the next batch.
 
 use std::collections::BTreeMap;
 
-use super::Place;
-use super::select::{Operator, fitting, name};
+use super::position::EditPosition;
+use super::select::{OperatorRange, find_operators, name};
 use crate::Error;
 use crate::program::{Action, Overhead, Program, Thread};
 
-/// Moves operators to a new thread of their process, which begins each of them when the thread that
-/// called it gets there. The next operator that joins waits for them; without `join` nothing in
-/// this step does, as for what prepares the next batch.
+/// Moves operators to a new thread of their process, which starts each of them when the calling
+/// thread reaches it. The next operator that joins waits for them. Without `join` nothing in this
+/// step does, as for the preparation of the next batch.
 ///
-/// Streams keep the order of the recording. Threads share cores, or the lock of an interpreter, in
-/// ways that no edit knows: what this gains is an upper bound.
+/// Streams keep the recorded order. Threads share cores and may share an interpreter lock, which
+/// this edit does not model: its gain is an upper bound.
 pub(super) fn apply(
     program: &mut Program,
-    place: Place,
-    (operators, join): (&str, Option<&str>),
+    position: EditPosition,
+    operators: &str,
+    join: Option<&str>,
 ) -> Result<(), Error> {
-    let moved = fitting(program, place, ("operators", operators))?;
+    let moved = find_operators(program, position, "operators", operators)?;
     let joins = match join {
-        Some(join) => fitting(program, place, ("join", join))?,
+        Some(join) => find_operators(program, position, "join", join)?,
         None => vec![Vec::new(); program.ranks.len()],
     };
     let mut joined = 0;
     for (at, (moved, joins)) in moved.into_iter().zip(joins).enumerate() {
-        joined += split(program, at, (&moved, &joins));
+        joined += split(program, at, &moved, &joins);
     }
     if join.is_some() && joined == 0 {
-        return Err(place.wrong("an operator that joins behind one that moves", "none"));
+        return Err(position.error("a joining operator after a moved one", "none"));
     }
     Ok(())
 }
 
-/// Moves the operators of a rank; how many of them another one waits for.
-fn split(program: &mut Program, at: usize, (moved, joins): (&[Operator], &[Operator])) -> usize {
+/// Moves the operators of a rank and returns how many of them another operator waits for.
+fn split(
+    program: &mut Program,
+    at: usize,
+    moved: &[OperatorRange],
+    joins: &[OperatorRange],
+) -> usize {
     let mut signals = (next_signal(program, at)..).step_by(2);
     let mut own: Vec<Action> = Vec::new();
-    // By thread and place: what is called instead, and what is waited for before.
+    // By thread and position: the signal that replaces an operator, and the signals to await.
     let mut begins: BTreeMap<(usize, usize), u32> = BTreeMap::new();
     let mut waits: BTreeMap<(usize, usize), Vec<u32>> = BTreeMap::new();
     let mut joined = 0;
@@ -48,7 +54,7 @@ fn split(program: &mut Program, at: usize, (moved, joins): (&[Operator], &[Opera
         let actions = &program.ranks[at].threads[operator.thread].actions;
         own.extend_from_slice(&actions[operator.begin..=operator.end]);
         begins.insert((operator.thread, operator.begin), signal);
-        let later = |join: &&Operator| {
+        let later = |join: &&OperatorRange| {
             join.thread == operator.thread && join.begin > operator.end && !moved.contains(join)
         };
         if let Some(join) = joins.iter().find(later) {
@@ -78,7 +84,7 @@ fn split(program: &mut Program, at: usize, (moved, joins): (&[Operator], &[Opera
             let before = of.actions.pop_if(|action| action.is_gap());
             of.actions.extend(begins.get(&(thread, place)).map(|signal| Action::Signal(*signal)));
             place = end + 1;
-            // Of the two gaps around it one is left, from what came before to what comes after.
+            // The two gaps around it merge into one, from the preceding to the following operator.
             match (before, old.get(place)) {
                 (Some(Action::Host(before)), Some(Action::Host(next)))
                     if next.overhead == Overhead::BetweenOps =>
@@ -99,7 +105,7 @@ fn split(program: &mut Program, at: usize, (moved, joins): (&[Operator], &[Opera
     joined
 }
 
-/// The first signal that no thread of a rank gives.
+/// Returns the first signal number that no thread of a rank uses.
 fn next_signal(program: &Program, rank: usize) -> u32 {
     let all = program.ranks[rank].threads.iter().flat_map(|thread| &thread.actions);
     let given = all.filter_map(|action| match action {

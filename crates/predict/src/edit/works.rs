@@ -1,36 +1,40 @@
-//! Removes device work and rewires what waited for it. Knows no operator.
+//! Removes device work and rewires everything that waited for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Place;
+use super::position::EditPosition;
 use crate::Error;
 use crate::program::{Action, Program, Rank, WorkId};
 
-/// Removes works of a rank. Who waited for one waits for `instead`, where that names another, else
-/// for what the removed one waited for.
+/// Removes works of a rank. Waits for a removed work become waits for its replacement in `instead`,
+/// or else for what the removed work waited for.
 ///
 /// # Errors
 /// [`Error::Edit`] if one takes part in a collective: other ranks would wait for ever.
 pub(super) fn remove(
     program: &mut Program,
-    place: Place,
-    (at, doomed, instead): (usize, &BTreeSet<WorkId>, &BTreeMap<WorkId, WorkId>),
+    position: EditPosition,
+    at: usize,
+    doomed: &BTreeSet<WorkId>,
+    instead: &BTreeMap<WorkId, WorkId>,
 ) -> Result<(), Error> {
     let met =
         doomed.iter().find(|work| program.ranks[at].works[**work as usize].collective.is_some());
     if let Some(work) = met {
         let name = program.text(program.ranks[at].works[*work as usize].name).to_owned();
         let got = format!("{name}, which other ranks wait for");
-        return Err(place.wrong("work that no other rank takes part in", got));
+        return Err(position.error("work that no other rank takes part in", got));
     }
-    take_out(program, (at, doomed, instead));
+    take_out(program, at, doomed, instead);
     Ok(())
 }
 
-/// The same of works that no collective misses.
+/// Removes works without checking that they take part in collectives.
 pub(super) fn take_out(
     program: &mut Program,
-    (at, doomed, instead): (usize, &BTreeSet<WorkId>, &BTreeMap<WorkId, WorkId>),
+    at: usize,
+    doomed: &BTreeSet<WorkId>,
+    instead: &BTreeMap<WorkId, WorkId>,
 ) {
     let rank = &mut program.ranks[at];
     relink(rank, doomed, instead);
@@ -66,15 +70,11 @@ pub(super) fn take_out(
     }
 }
 
-/// Takes works out of everything that waits for them.
+/// Replaces removed works in everything that waits for them.
 fn relink(rank: &mut Rank, doomed: &BTreeSet<WorkId>, instead: &BTreeMap<WorkId, WorkId>) {
     let before: Vec<Vec<WorkId>> = (0..rank.works.len() as u32)
         .map(|work| {
-            if doomed.contains(&work) {
-                stand_ins(rank, work, (doomed, instead))
-            } else {
-                vec![work]
-            }
+            if doomed.contains(&work) { stand_ins(rank, work, doomed, instead) } else { vec![work] }
         })
         .collect();
     for at in 0..rank.works.len() {
@@ -111,11 +111,12 @@ fn relink(rank: &mut Rank, doomed: &BTreeSet<WorkId>, instead: &BTreeMap<WorkId,
     }
 }
 
-/// What to wait for instead of a work that goes.
+/// Returns the works to wait for instead of a removed one.
 fn stand_ins(
     rank: &Rank,
     work: WorkId,
-    (doomed, instead): (&BTreeSet<WorkId>, &BTreeMap<WorkId, WorkId>),
+    doomed: &BTreeSet<WorkId>,
+    instead: &BTreeMap<WorkId, WorkId>,
 ) -> Vec<WorkId> {
     let mut found = BTreeSet::new();
     let mut seen = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! Many steps of one recording: the first ones predict the mean of the rest.
+//! Predicts the later steps of a recording from its first ones.
 
 use serde::Serialize;
 
@@ -9,22 +9,22 @@ use crate::calibration::{Calibration, collect};
 use crate::recording::{Job, Span, Step};
 use crate::simulate;
 
-/// What the first steps of a recording say of the rest.
+/// Prediction of the later steps of a recording from its first steps.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct IterationRow {
     pub rank: u32,
-    /// Steps that samples were taken of.
+    /// Steps used for calibration.
     pub calibrated_steps: usize,
     /// Steps that were predicted.
     pub steps: usize,
-    /// Mean of the latter, recorded.
+    /// Mean of the predicted steps, recorded.
     pub measured_ns: i64,
-    /// Predicted: the mean over the programs of the steps that samples were taken of.
+    /// Mean of the predictions over the programs of the calibration steps.
     pub step_ns: i64,
     pub error_pct: f64,
-    /// Of "as long as the first ones in the mean".
+    /// Error of the baseline: the mean of the calibration steps.
     pub baseline_error_pct: f64,
-    /// Coefficient of variation of the recorded ones.
+    /// Coefficient of variation of the recorded steps.
     pub noise_pct: f64,
 }
 
@@ -32,7 +32,10 @@ pub struct IterationRow {
 ///
 /// # Errors
 /// [`Error::TooFewSteps`] of fewer than two; those of reading steps; [`Error::Cycle`].
-pub fn of(job: &Job<'_>, spans: &[Vec<Span>]) -> Result<Vec<IterationRow>, Error> {
+pub fn evaluate_later_steps(
+    job: &Job<'_>,
+    spans: &[Vec<Span>],
+) -> Result<Vec<IterationRow>, Error> {
     let count = spans.iter().map(Vec::len).min().unwrap_or_default();
     if count < 2 {
         return Err(Error::TooFewSteps { rank: 0, expected: 2, got: count });

@@ -1,50 +1,50 @@
-//! One rank left out: its step predicted from what the other ranks cost.
+//! Predicts the step of each rank from the samples of the other ranks.
 
 use serde::Serialize;
 
-use super::{error_pct, published};
+use super::error_pct;
 use crate::Error;
 use crate::calibration::price::{Method, Prices};
 use crate::calibration::{Calibration, collect};
 use crate::cost::{Costs, replay};
-use crate::mode::{self, Mode};
+use crate::mode::{self, Mode, algorithm1};
 use crate::recording::Step;
 use crate::simulate;
 
-/// A rank whose samples were not used.
+/// Prediction of a rank whose samples were not used for calibration.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LeftOutRow {
     pub rank: u32,
     pub measured_ns: i64,
-    /// Predicted, with the recorded starts of all ranks; the other ranks have their own segments.
+    /// Predicted with the recorded starts of all ranks; other ranks keep their recorded segments.
     pub step_ns: i64,
     pub error_pct: f64,
-    /// The same with the other ranks priced alike, which hides that the slowest of them counts.
+    /// Error if the other ranks are priced as well, which hides that the slowest of them counts.
     pub all_priced_error_pct: f64,
-    /// Of "it ends when the others end in the mean".
+    /// Error of the baseline: the rank ends at the mean end of the others.
     pub baseline_error_pct: f64,
-    /// With all ranks starting together, by the rank's own host segments and kernels.
+    /// Simulated from the rank's own segments and kernels if all ranks start together.
     pub together_own_ns: i64,
-    /// The same, by what the others cost.
+    /// Simulated from the costs of the others if all ranks start together.
     pub together_ns: i64,
     pub together_error_pct: f64,
-    /// The same with the other ranks priced alike.
+    /// Error if all ranks start together and all are priced.
     pub together_all_priced_error_pct: f64,
-    /// With one mean for all time between operators, as published; against the recorded.
+    /// Error with one mean for all time between operators, as published.
     pub one_mean_error_pct: f64,
-    /// The same with samples trimmed at 1.5 interquartile ranges.
+    /// Error with samples trimmed at 1.5 interquartile ranges.
     pub trimmed_error_pct: f64,
-    /// By the published algorithm: see [`published`].
+    /// Error of the published algorithm: see [`algorithm1`].
     pub published_error_pct: f64,
-    /// By the code that was published later: see [`mode`].
+    /// Error of the code that was published later: see [`mode`].
     pub published_code_error_pct: f64,
 }
 
-/// Leaves out each rank in turn.
+/// Leaves out each rank in turn and predicts its step from the others.
 ///
 /// # Errors
 /// [`Error::TooFewRanks`] of fewer than two; [`Error::Cycle`].
-pub fn of(step: &Step) -> Result<Vec<LeftOutRow>, Error> {
+pub fn evaluate_left_out_ranks(step: &Step) -> Result<Vec<LeftOutRow>, Error> {
     let count = step.program.ranks.len();
     if count < 2 {
         return Err(Error::TooFewRanks { expected: 2, got: count });
@@ -56,7 +56,7 @@ fn row(step: &Step, rank: usize) -> Result<LeftOutRow, Error> {
     let others: Vec<usize> = (0..step.program.ranks.len()).filter(|other| *other != rank).collect();
     let mut calibration = Calibration::default();
     collect::add(&mut calibration, step, &others);
-    let mut constants = crate::calibration::constants::of(&calibration);
+    let mut constants = crate::calibration::constants::derive_constants(&calibration);
     super::replay::fit_transfers(step, &others, &mut constants)?;
     let setting = step.recorded.setting(&step.program);
     let price = |method| {
@@ -80,9 +80,15 @@ fn row(step: &Step, rank: usize) -> Result<LeftOutRow, Error> {
         other.start_ns + other.step_ns - recorded.start_ns
     });
     let mean_end = ends.sum::<i64>() / others.len() as i64;
-    let published = published::of((&step.program, &setting), &calibration, &constants);
-    let played =
-        mode::steps((&step.program, &setting), (&calibration, &constants), Mode::Published)?;
+    let published =
+        algorithm1::predict_step_times(&step.program, &setting, &calibration, &constants);
+    let played = mode::predict_step_times(
+        &step.program,
+        &setting,
+        &calibration,
+        &constants,
+        Mode::Published,
+    )?;
     let error = |method| Ok::<f64, Error>(error_pct(run(&price(method))?, measured_ns));
     Ok(LeftOutRow {
         rank: step.program.ranks[rank].rank,
@@ -102,7 +108,7 @@ fn row(step: &Step, rank: usize) -> Result<LeftOutRow, Error> {
     })
 }
 
-/// The same with all ranks starting at once.
+/// Sets the start of all ranks to the earliest one.
 fn together(mut costs: Costs) -> Costs {
     let start = costs.ranks.iter().map(|rank| rank.start_ns).min().unwrap_or_default();
     costs.ranks.iter_mut().for_each(|rank| rank.start_ns = start);

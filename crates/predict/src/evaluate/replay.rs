@@ -1,5 +1,5 @@
-//! Replays a recorded step: its own host segments and kernels, but starts, waits and transfers
-//! between ranks from a few constants of some ranks.
+//! Replays a recorded step: its own host segments and kernels, but starts, waits and transfers from
+//! constants of some ranks.
 
 use std::collections::BTreeMap;
 
@@ -10,46 +10,50 @@ use crate::cost::{self, Constants, operation_name};
 use crate::recording::Step;
 use crate::simulate::{self, Simulation};
 
-/// A step played again.
+/// A recorded step simulated from its own segments and kernels.
 #[derive(Clone, Debug)]
 pub struct Replay {
-    /// What was derived from the calibrated ranks.
+    /// Derived from the calibration ranks.
     pub constants: Constants,
     pub ranks: Vec<RankRow>,
     pub simulation: Simulation,
 }
 
-/// Plays a step again with constants derived from some of its ranks.
+/// Replays a step with constants derived from some of its ranks.
 ///
 /// # Errors
 /// [`Error::Cycle`].
-pub fn of(step: &Step, calibrated: &[usize]) -> Result<Replay, Error> {
+pub fn replay_step(step: &Step, calibrated: &[usize]) -> Result<Replay, Error> {
     let mut calibration = Calibration::default();
     collect::add(&mut calibration, step, calibrated);
-    let mut constants = constants::of(&calibration);
+    let mut constants = constants::derive_constants(&calibration);
     if calibrated.len() < step.program.ranks.len() {
         fit_transfers(step, calibrated, &mut constants)?;
     }
-    with(step, calibrated, constants)
+    replay_with_constants(step, calibrated, constants)
 }
 
-/// Plays a step again with given constants.
+/// Replays a step with given constants.
 ///
 /// # Errors
 /// [`Error::Cycle`].
-pub fn with(step: &Step, calibrated: &[usize], constants: Constants) -> Result<Replay, Error> {
+pub fn replay_with_constants(
+    step: &Step,
+    calibrated: &[usize],
+    constants: Constants,
+) -> Result<Replay, Error> {
     let costs = cost::replay(&step.program, &step.recorded, &constants);
     let simulation = simulate::run(&step.program, &costs)?;
     let ranks = ranks(step, &simulation, calibrated);
     Ok(Replay { constants, ranks, simulation })
 }
 
-/// Derives what collectives take from the ends that some ranks recorded.
+/// Fits transfer times of collectives to the recorded ends of some ranks.
 ///
-/// The shortest kernel of these ranks will not do: where none of them comes last, it is a wait. So
-/// the step is played with no transfer at all, which says when the last rank comes; what passes
-/// from then to the recorded ends is the transfer. As transfers delay what follows them, this is
-/// done again with those found before.
+/// The shortest kernel among these ranks is a wait if none of them arrives last. So the step is
+/// simulated without transfers to find when the last rank arrives; the time from then to the
+/// recorded ends is the transfer. Transfers delay later collectives, so this is repeated with the
+/// transfers found before.
 pub(super) fn fit_transfers(
     step: &Step,
     calibrated: &[usize],

@@ -1,4 +1,4 @@
-//! Intervals of predictions, by simulating the step with other samples.
+//! Computes intervals of predictions by simulating the step with randomly drawn samples.
 
 use std::collections::BTreeMap;
 
@@ -7,56 +7,56 @@ use schema::median;
 use schema::random::CounterRng;
 use trace::store::StringId;
 
-use super::Draws;
-use crate::calibration::collect::key;
-use crate::calibration::price::{Prices, part_key};
-use crate::calibration::{Calibration, runs};
-use crate::program::{Action, Part, Program, Rank, Returns, Segment, WorkKind};
+use super::draws::Draws;
+use crate::calibration::price::Prices;
+use crate::calibration::{Calibration, Key, runs};
+use crate::program::{Action, Part, Program, Returns, Segment, WorkKind};
 use crate::simulate::Simulation;
 
-/// Something that costs what one of some samples says.
+/// An action or work whose cost is drawn from samples.
 struct Element<'a> {
     node: NodeId,
-    /// Place of the rank.
     rank: usize,
-    /// Whether it is the rank's host's; else its devices'.
+    /// Host time of the rank; otherwise device time.
     is_host: bool,
-    /// What it costs in an undisturbed step, where factors say how steps are disturbed.
+    /// Cost in an undisturbed step, for works whose draws use factors.
     usual: f64,
-    /// Per part: samples; the sum of one of each.
+    /// Samples of each part; a draw sums one of each.
     parts: Vec<Vec<&'a [i64]>>,
-    /// What brings their mean to the price: other sizes than theirs, or an edit.
+    /// Price over the mean of the samples: differs from 1 for other sizes and after edits.
     scale: f64,
-    /// Of a kernel that was scaled: by what name, of those that were.
+    /// Index into the scaling errors, for kernels scaled by the roofline.
     scaled_as: Option<usize>,
 }
 
-/// Errors of scaled kernels: for each name, factors from leaving sizes out.
+/// Scaling errors as factors, for each kernel name.
 type Scaling = Vec<Vec<f64>>;
 
-/// Where the drawn steps of a rank lie.
+/// Percentiles of the drawn step times of one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Interval {
-    /// 5 % are below.
+pub(super) struct StepInterval {
+    /// Fifth percentile of the draws.
     pub low_ns: i64,
-    /// Half of them are.
     pub median_ns: i64,
-    /// 5 % are above.
+    /// 95th percentile of the draws.
     pub high_ns: i64,
 }
 
-/// Per rank.
-pub(super) fn of(
+/// Simulates the program once per draw, with random samples, and returns the percentiles of each
+/// rank's step.
+pub(super) fn compute_intervals(
     program: &Program,
-    (calibration, prices): (&Calibration, &Prices),
-    (simulation, draws): (&Simulation, Draws),
-) -> Vec<Interval> {
+    calibration: &Calibration,
+    prices: &Prices,
+    simulation: &Simulation,
+    draws: Draws,
+) -> Vec<StepInterval> {
     let mut elements = Vec::new();
     let mut found = Found::default();
-    for (at, rank) in program.ranks.iter().enumerate() {
-        add(&mut elements, program, (at, rank), (simulation, calibration, &mut found));
+    for at in 0..program.ranks.len() {
+        add(&mut elements, program, at, simulation, calibration, &mut found);
     }
-    let scaling = scaling(&mut elements, (program, simulation), prices);
+    let scaling = scaling(&mut elements, program, simulation, prices);
     let mut drawn: Vec<Vec<i64>> = vec![Vec::new(); program.ranks.len()];
     let mut again = simulation.clone();
     let runs = run_factors(calibration);
@@ -71,7 +71,7 @@ pub(super) fn of(
             .map(|(name, all)| all[random.child(SCALING).below(name, all.len() as u64) as usize])
             .collect();
         for (counter, element) in (0u64..).zip(&elements) {
-            // What slows a kernel of a step down slows the others too; a factor says by how much.
+            // Whatever slows one kernel of a step slows the others too: one factor for all.
             if let (false, Some(factor)) = (element.is_host, works[element.rank]) {
                 let off = element.scaled_as.map_or(1.0, |name| off[name]);
                 let ns = (element.usual * factor * run * off).round() as i64;
@@ -96,7 +96,7 @@ pub(super) fn of(
         let ns = |share| at(share).copied().unwrap_or(whole);
         let (low_ns, high_ns) = (ns(0.05), ns(0.95));
         let median_ns = median::integer_median(&mut drawn).unwrap_or(whole);
-        Interval { low_ns, median_ns, high_ns }
+        StepInterval { low_ns, median_ns, high_ns }
     };
     drawn.into_iter().enumerate().map(ends).collect()
 }
@@ -105,18 +105,19 @@ pub(super) fn of(
 const RUN: u64 = 1 << 32;
 const SCALING: u64 = RUN + 1;
 
-/// Marks the kernels that were scaled; for each of their names, by what factors scaling kernels of
-/// that name was off. Too few say nothing: then those of all.
+/// Marks kernels that were scaled by the roofline, and returns the scaling errors of each of their
+/// names. Names with too few errors use those of all names.
 fn scaling(
     elements: &mut [Element<'_>],
-    (program, simulation): (&Program, &Simulation),
+    program: &Program,
+    simulation: &Simulation,
     prices: &Prices,
 ) -> Scaling {
     const FEWEST: usize = 3;
     let mut named: BTreeMap<String, Vec<NodeId>> = BTreeMap::new();
     for (at, rank) in program.ranks.iter().enumerate() {
         for (number, work) in (0u32..).zip(&rank.works) {
-            let is_scaled = |part: &Part| prices.is_scaled(&part_key(program, *part));
+            let is_scaled = |part: &Part| prices.is_scaled(&Key::from_part(program, *part));
             if work.collective.is_none() && work.cost_parts().iter().any(is_scaled) {
                 let name = program.text(work.name).to_owned();
                 named.entry(name).or_default().push(simulation.work_node(at, number));
@@ -142,8 +143,8 @@ fn scaling(
     found
 }
 
-/// Logarithms with weights as factors whose mean is 1: how far off scaling is beside what it says
-/// in the mean. Quantiles of equal weight, so that shapes count by what they should take.
+/// Converts weighted logarithms to factors with mean 1. Quantiles of equal weight are taken, so
+/// that shapes count by their expected time.
 fn centred(residuals: &[(f64, f64)]) -> Vec<f64> {
     const QUANTILES: u32 = 41;
     let mut sorted = residuals.to_vec();
@@ -163,7 +164,8 @@ fn centred(residuals: &[(f64, f64)]) -> Vec<f64> {
     factors.into_iter().map(|factor| factor / mean).collect()
 }
 
-/// How much runs differ: by recordings of one configuration, else about as much as steps do.
+/// Returns run-to-run factors from recordings of one configuration, or else the step-to-step
+/// factors.
 fn run_factors(calibration: &Calibration) -> Vec<f64> {
     let recorded = runs::factors(calibration);
     if !recorded.is_empty() {
@@ -173,7 +175,7 @@ fn run_factors(calibration: &Calibration) -> Vec<f64> {
     calibration.work_factors.iter().map(|factor| factor / usual).collect()
 }
 
-/// A factor for each rank; `None` where too few are known to say how they spread.
+/// Draws a factor for each rank; `None` if too few are known.
 fn factors(known: &[f64], random: CounterRng, ranks: usize) -> Vec<Option<f64>> {
     const FEWEST: usize = 2;
     let one = |rank: usize| {
@@ -183,7 +185,7 @@ fn factors(known: &[f64], random: CounterRng, ranks: usize) -> Vec<Option<f64>> 
     (0..ranks).map(one).collect()
 }
 
-/// What the price of a node is of the mean of its samples.
+/// Computes the price of a node over the mean of its samples.
 fn scale(simulation: &Simulation, node: NodeId, parts: &[Vec<&[i64]>]) -> f64 {
     let mean = |samples: &Vec<&[i64]>| {
         let all = || samples.iter().flat_map(|samples| samples.iter());
@@ -210,7 +212,7 @@ fn pick(samples: &[&[i64]], random: CounterRng, counter: u64) -> Option<i64> {
     None
 }
 
-/// What is found for each stretch of the host and each kind of work: looked up once.
+/// Cache of samples by segment and by kind of work.
 #[derive(Default)]
 struct Found<'a> {
     hosts: BTreeMap<Segment, Vec<&'a [i64]>>,
@@ -220,9 +222,12 @@ struct Found<'a> {
 fn add<'a>(
     elements: &mut Vec<Element<'a>>,
     program: &Program,
-    (at, rank): (usize, &Rank),
-    (simulation, calibration, found): (&Simulation, &'a Calibration, &mut Found<'a>),
+    at: usize,
+    simulation: &Simulation,
+    calibration: &'a Calibration,
+    found: &mut Found<'a>,
 ) {
+    let rank = &program.ranks[at];
     for (place, thread) in rank.threads.iter().enumerate() {
         for (number, action) in thread.actions.iter().enumerate() {
             let segment = match action {
@@ -230,7 +235,8 @@ fn add<'a>(
                 Action::Call(call) if call.returns == Returns::AtOnce => call.cost,
                 _ => continue,
             };
-            let samples = || Prices::samples(&calibration.overheads, &key(program, segment));
+            let samples =
+                || Prices::samples(&calibration.overheads, &Key::from_segment(program, segment));
             let samples = found.hosts.entry(segment).or_insert_with(samples).clone();
             let node = simulation.action_node(at, place, number);
             let parts = vec![samples];
@@ -250,12 +256,12 @@ fn add<'a>(
         if work.collective.is_some() || !work.is_launched {
             continue;
         }
-        let of_part = |part: Part| {
-            let samples = || Prices::samples(&calibration.works, &part_key(program, part));
+        let part_samples = |part: Part| {
+            let samples = || Prices::samples(&calibration.works, &Key::from_part(program, part));
             let own = (part.kind, part.name, part.detail);
             found.works.entry(own).or_insert_with(samples).clone()
         };
-        let parts = work.cost_parts().into_iter().map(of_part).collect::<Vec<_>>();
+        let parts = work.cost_parts().into_iter().map(part_samples).collect::<Vec<_>>();
         let node = simulation.work_node(at, number);
         let scale = scale(simulation, node, &parts);
         let usual = simulation.graph.node(node).weight as f64;

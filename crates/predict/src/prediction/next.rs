@@ -1,4 +1,4 @@
-//! Ranks what to speed up next: the gain of the step if a part gets faster.
+//! Ranks the parts of a step by how much the step gains if they get faster.
 
 use std::collections::BTreeMap;
 
@@ -8,46 +8,44 @@ use serde::Serialize;
 use crate::program::{Action, MarkKind, Overhead, Program, Returns};
 use crate::simulate::Simulation;
 
-/// What kind of thing a row is of.
+/// What a row of possible speedups refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Subject {
-    /// The host inside an operator.
+    /// Host time inside an operator.
     Operator,
-    /// The host between operators, before what is named.
+    /// Host time before the named operator.
     Between,
     Work,
     /// The transfer of a collective.
     Transfer,
 }
 
-/// All of a name in a step, and what the step gains by it.
+/// All parts of a step with one name, and the gain if they got faster.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct NextRow {
-    /// What kind of thing it is.
     pub subject: Subject,
     pub name: String,
-    /// How many there are, of all ranks.
+    /// Number over all ranks.
     pub count: u64,
-    /// What they take, of all ranks.
+    /// Total time over all ranks.
     pub total_ns: i64,
-    /// `dT/dw`: what the slowest step would gain if all of them took no time, at the rate at which
-    /// it shrinks with them at first.
+    /// `dT/dw`: gain of the slowest step if all of them took no time, extrapolated from the initial
+    /// rate.
     pub gradient_ns: i64,
-    /// What it would gain if they really took none: less, once something else decides.
+    /// Actual gain if all of them took no time: smaller once something else is critical.
     pub saving_ns: i64,
-    /// That, of the step.
     pub saving_pct: f64,
 }
 
-/// By how much something is shortened to see how fast the step follows.
+/// Share by which parts are shortened to find how fast the step follows.
 const SHARE: f64 = 0.1;
 
-/// Everything that has a name, by what the slowest step gains from it, the most first.
+/// Ranks the parts of a step by the gain if they took no time.
 ///
 /// # Cost
 /// Two solutions of the graph for each name.
-pub fn of(program: &Program, simulation: &Simulation) -> Vec<NextRow> {
+pub fn rank_speedups(program: &Program, simulation: &Simulation) -> Vec<NextRow> {
     let ranks = program.ranks.len();
     let step = |of: &Simulation| (0..ranks).map(|rank| of.step_ns(rank)).max().unwrap_or_default();
     let whole = step(simulation);

@@ -1,8 +1,10 @@
-//! An edited step beside the recorded one, both priced by one calibration.
+//! Predicts an edited step beside the recorded one, both priced by one calibration.
 
 use serde::Serialize;
 
-use super::{Draws, interval, shares};
+use super::draws::Draws;
+use super::evidence::EvidenceShares;
+use super::interval;
 use crate::Error;
 use crate::calibration::Calibration;
 use crate::calibration::price::{Method, Prices};
@@ -12,41 +14,37 @@ use crate::program::Program;
 use crate::recording::Setting;
 use crate::simulate::{self, Simulation};
 
-/// A rank's step after edits.
+/// The step of one rank with edits, beside the unedited step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct WhatIfRow {
-    /// What the edits are called.
     pub edits: String,
     pub rank: u32,
     pub base_ns: i64,
     pub step_ns: i64,
-    /// 5 % of the draws are shorter.
+    /// 5th percentile of the draws.
     pub low_ns: i64,
-    /// 95 % of the draws are shorter.
+    /// 95th percentile of the draws.
     pub high_ns: i64,
     pub saving_ns: i64,
-    /// Of the step without them.
+    /// Relative to the unedited step.
     pub saving_pct: f64,
     pub busy_ns: i64,
-    /// None does, of the time from the first device work to the last.
+    /// Share without device work, between the first and the last device work.
     pub idle_pct: f64,
-    /// See [`PredictionRow`](super::PredictionRow).
     pub measured_pct: f64,
-    /// See there.
     pub modelled_pct: f64,
     pub unknown_pct: f64,
 }
 
-/// The step with edits.
+/// A program with edits, its simulation, and a row per rank.
 #[derive(Clone, Debug)]
 pub struct WhatIf {
     pub program: Program,
-    /// When everything of it happens.
     pub simulation: Simulation,
     pub rows: Vec<WhatIfRow>,
 }
 
-/// A recorded step by a calibration: what edits are compared with, found once for all of them.
+/// The simulation of a recorded step without edits, which any number of edits are compared with.
 #[derive(Debug)]
 pub struct Unedited<'a> {
     program: &'a Program,
@@ -56,39 +54,44 @@ pub struct Unedited<'a> {
     simulation: Simulation,
 }
 
-/// Predicts a step with edits, and without.
+/// Predicts a recorded step with edits.
 ///
 /// # Errors
 /// Those of [`Unedited::new`] and [`Unedited::with`].
-pub fn of(
-    recorded: (&Program, &Setting),
+pub fn predict_edited(
+    program: &Program,
+    setting: &Setting,
     calibration: &Calibration,
-    (name, edits): (&str, &[Edit]),
+    name: &str,
+    edits: &[Edit],
     draws: Draws,
 ) -> Result<WhatIf, Error> {
-    Unedited::new(recorded, calibration)?.with((name, edits), draws)
+    Unedited::new(program, setting, calibration)?.with(name, edits, draws)
 }
 
-/// Predicts a step and an edited one.
+/// Predicts an edited program beside the recorded one.
 ///
 /// # Errors
 /// [`Error::Cycle`].
-pub fn compared(
-    recorded: (&Program, &Setting),
+pub fn compare_programs(
+    program: &Program,
+    setting: &Setting,
     edited: Program,
     calibration: &Calibration,
-    (name, draws): (&str, Draws),
+    name: &str,
+    draws: Draws,
 ) -> Result<WhatIf, Error> {
-    Unedited::new(recorded, calibration)?.beside(edited, (name, draws))
+    Unedited::new(program, setting, calibration)?.beside(edited, name, draws)
 }
 
 impl<'a> Unedited<'a> {
-    /// Predicts a step without edits.
+    /// Simulates a step without edits.
     ///
     /// # Errors
     /// [`Error::Cycle`].
     pub fn new(
-        (program, setting): (&'a Program, &'a Setting),
+        program: &'a Program,
+        setting: &'a Setting,
         calibration: &'a Calibration,
     ) -> Result<Self, Error> {
         let prices = Prices::new(calibration, Method::Full);
@@ -100,20 +103,26 @@ impl<'a> Unedited<'a> {
     ///
     /// # Errors
     /// Those of [`edit::apply`]; [`Error::Cycle`] where edits make the program wait for itself.
-    pub fn with(&self, (name, edits): (&str, &[Edit]), draws: Draws) -> Result<WhatIf, Error> {
-        self.beside(edit::apply(self.program, edits)?, (name, draws))
+    pub fn with(&self, name: &str, edits: &[Edit], draws: Draws) -> Result<WhatIf, Error> {
+        self.beside(edit::apply(self.program, edits)?, name, draws)
     }
 
     /// Predicts an edited program.
-    fn beside(&self, edited: Program, (name, draws): (&str, Draws)) -> Result<WhatIf, Error> {
+    fn beside(&self, edited: Program, name: &str, draws: Draws) -> Result<WhatIf, Error> {
         let costs = self.prices.price(&edited, self.setting);
         let simulation = simulate::run(&edited, &costs)?;
-        let known = (self.calibration, &self.prices);
-        let intervals = interval::of(&edited, known, (&simulation, draws));
+        let intervals = interval::compute_intervals(
+            &edited,
+            self.calibration,
+            &self.prices,
+            &simulation,
+            draws,
+        );
         let row = |at: usize| {
             let recorded = edited.ranks[at].copy_of.unwrap_or(at);
             let (base_ns, step_ns) = (self.simulation.step_ns(recorded), simulation.step_ns(at));
-            let (measured_pct, modelled_pct, unknown_pct) = shares(&costs.ranks[at]);
+            let EvidenceShares { measured_pct, modelled_pct, unknown_pct } =
+                EvidenceShares::from_costs(&costs.ranks[at]);
             let (busy_ns, idle_pct) = evaluate::idle(evaluate::works(&edited, &simulation, at));
             WhatIfRow {
                 edits: name.to_owned(),

@@ -1,12 +1,12 @@
-//! Sizes of tensors: which rows are asked for them, and what they amount to. Reads no file.
+//! Tensor sizes: which rows need them, their text form, and their bytes.
 
 use analyze::Scope;
 use analyze::job::{OperatorTensors, Tensors};
 use analyze::tree::OperatorTree;
 use trace::store::EventKind;
 
-/// The rows of a rank whose sizes tell operators and collectives apart: outermost operators, those
-/// that call something, collectives.
+/// Returns the rows whose tensor sizes are needed: outermost operators, operators that make calls,
+/// and collectives.
 pub(super) fn rows(scope: &Scope<'_>, tree: &OperatorTree) -> Vec<u32> {
     let trace = scope.trace;
     let names_collective = |row: &u32| tree.contains(*row) && is_collective(trace.name(*row));
@@ -20,7 +20,7 @@ pub(super) fn rows(scope: &Scope<'_>, tree: &OperatorTree) -> Vec<u32> {
     rows
 }
 
-/// The innermost operator around a call.
+/// Returns the innermost operator around a call.
 pub(super) fn caller(scope: &Scope<'_>, tree: &OperatorTree, call: u32) -> Option<u32> {
     tree.ancestors(call).find(|row| is_operator(scope, *row))
 }
@@ -29,7 +29,7 @@ fn is_collective(name: &str) -> bool {
     name.starts_with("nccl:") || name == "record_param_comms"
 }
 
-/// Sizes as text: `512x1024 float, 1024`.
+/// Formats tensor sizes as text: `512x1024 float, 1024`.
 pub(super) fn text(tensors: &Tensors) -> String {
     let one = |(at, dims): (usize, &Vec<u64>)| {
         let sizes: Vec<String> = dims.iter().map(ToString::to_string).collect();
@@ -40,7 +40,7 @@ pub(super) fn text(tensors: &Tensors) -> String {
     parts.join(", ").trim_end_matches([',', ' ']).to_owned()
 }
 
-/// Bytes of the tensors of sizes as text.
+/// Computes the bytes of tensors from their sizes as text.
 pub(crate) fn text_bytes(sizes: &str) -> u64 {
     let one = |part: &str| {
         let (dims, kind) = part.split_once(' ').unwrap_or((part, ""));
@@ -51,9 +51,12 @@ pub(crate) fn text_bytes(sizes: &str) -> u64 {
     sizes.split(", ").filter_map(one).fold(0, u64::saturating_add)
 }
 
-/// Bytes of a collective's message by the rows around its kernel's call; `None` where none says.
+/// Returns the message bytes of a collective from the rows around its kernel's call; `None` if none
+/// has sizes.
 pub(super) fn bytes(
-    (scope, tree, shapes): (&Scope<'_>, &OperatorTree, &OperatorTensors),
+    scope: &Scope<'_>,
+    tree: &OperatorTree,
+    shapes: &OperatorTensors,
     kernel: u32,
 ) -> Option<u64> {
     let trace = scope.trace;
@@ -71,7 +74,7 @@ fn size(tensors: &Tensors) -> u64 {
     tensors.dims.iter().enumerate().map(one).fold(0, u64::saturating_add)
 }
 
-/// Bytes of an element by the name of its type.
+/// Returns the bytes per element of a type.
 fn element_bytes(kind: &str) -> u64 {
     match kind {
         "double" | "long" | "long int" | "c10::complex<float>" => 8,
@@ -81,7 +84,7 @@ fn element_bytes(kind: &str) -> u64 {
     }
 }
 
-/// Whether a row is an operator.
+/// Returns whether a row is an operator and not a label.
 pub(super) fn is_operator(scope: &Scope<'_>, row: u32) -> bool {
     scope.trace.kind(row) == EventKind::Operator && !analyze::tree::is_label(scope.trace, row)
 }

@@ -1,20 +1,18 @@
-//! Where steps begin and end. Knows nothing of what is inside.
+//! Finds where the steps of a rank begin and end.
 
 use analyze::Scope;
 use analyze::window::{self, TrainingStep};
 
-/// A step of one rank: absolute nanoseconds, `start..end`.
+/// The time range of one rank's step: absolute nanoseconds, `start..end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// First nanosecond.
     pub start: i64,
-    /// First nanosecond behind it.
     pub end: i64,
-    /// A row of the thread that runs it.
+    /// A row of the thread that runs the step.
     pub row: Option<u32>,
 }
 
-/// The steps of a rank, by start; the whole recording where the trace has none.
+/// Lists the steps of a rank by start; the whole recording if it has no steps.
 pub fn spans(scope: &Scope<'_>) -> Vec<Span> {
     let steps = &scope.steps;
     if steps.is_empty() {

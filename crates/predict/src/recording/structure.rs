@@ -1,4 +1,4 @@
-//! Dependencies, read off the graph of the recording: its nodes and edges, never a weight.
+//! Reads dependencies off the graph of the recording: its nodes and edges, but no weights.
 
 use analyze::collectives::{self, CollectiveOperation};
 use analyze::graph::EdgeKind;
@@ -7,44 +7,42 @@ use analyze::skew::Skew;
 use analyze::{JobFacts, Scope};
 use trace::store::TrackId;
 
-/// Dependencies in the traces of a job.
+/// The dependencies between the rows of a job's traces: which rows wait for which.
 #[derive(Clone, Debug, Default)]
 pub struct Structure {
     pub(super) ranks: Vec<RankWaits>,
-    /// The collectives that all ranks of their group were seen in.
+    /// Collectives of which all ranks were recorded.
     pub(super) meetings: Vec<Meeting>,
-    /// How many others there are, of which some rank was not recorded.
+    /// Number of collectives of which some rank was not recorded.
     pub(super) partial: usize,
 }
 
-/// The waits of one rank; rows of its trace, sorted.
+/// The waits of one rank as pairs of trace rows, sorted.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RankWaits {
-    /// (waiting device row, awaited device row of another stream).
+    /// Waiting device row, awaited device row of another stream.
     pub of_streams: Vec<(u32, u32)>,
-    /// (waiting host row, awaited device row).
+    /// Waiting host row, awaited device row.
     pub of_host: Vec<(u32, u32)>,
-    /// (device row, the row of its stream that ran before).
+    /// Device row, preceding row of its stream.
     pub behind: Vec<(u32, u32)>,
     pub hand_offs: Vec<HandOff>,
-    /// By how much the clocks of devices are ahead of the host's.
+    /// Clock offsets of devices against the host.
     pub skews: Vec<Skew>,
 }
 
-/// A thread that went on after another one had done something.
+/// A thread that continued after another thread had finished something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct HandOff {
-    /// The thread that waited.
     pub to: TrackId,
-    /// When it ran again at the latest, absolute nanoseconds.
+    /// Latest time at which it ran again, absolute nanoseconds.
     pub resumed: i64,
-    /// The thread that was waited for.
     pub from: TrackId,
-    /// When it was done, absolute nanoseconds.
+    /// When the awaited thread was done, absolute nanoseconds.
     pub done: i64,
 }
 
-/// A collective: place of the scope and row, for each participant.
+/// A collective whose ranks were all recorded: index of the scope and row of each participant.
 #[derive(Clone, Debug)]
 pub(super) struct Meeting {
     pub operation: CollectiveOperation,
@@ -53,8 +51,8 @@ pub(super) struct Meeting {
 }
 
 impl Structure {
-    /// Of the traces of a job. Its ranks are taken for those of one job, whatever their quality.
-    pub fn of(job: &JobFacts<'_>) -> Self {
+    /// Derives the dependencies from the traces of a job, which are assumed to belong together.
+    pub fn from_job(job: &JobFacts<'_>) -> Self {
         let (scopes, found) = (job.scopes(), job.collectives());
         let measured = measured::build_measured_graph(&job.ranks, found);
         let mut ranks = vec![RankWaits::default(); scopes.len()];
@@ -73,7 +71,7 @@ impl Structure {
                 EdgeKind::StreamOrder if awaited != waiting => {
                     waits.behind.push((waiting, awaited));
                 }
-                EdgeKind::Data => waits.hand_offs.extend(hand_off(&measured, (from, to))),
+                EdgeKind::Data => waits.hand_offs.extend(hand_off(&measured, from, to)),
                 _ => {}
             }
         }
@@ -92,7 +90,7 @@ impl Structure {
     }
 }
 
-fn hand_off(measured: &MeasuredGraph, (from, to): (usize, usize)) -> Option<HandOff> {
+fn hand_off(measured: &MeasuredGraph, from: usize, to: usize) -> Option<HandOff> {
     let (source, target) = (measured.origins[from], measured.origins[to]);
     Some(HandOff {
         to: target.track?,
@@ -116,8 +114,8 @@ fn meetings(scopes: &[Scope<'_>], found: &collectives::Collectives) -> Vec<Meeti
     whole.filter_map(meeting).collect()
 }
 
-/// The second of all pairs with a first one.
-pub(super) fn of(pairs: &[(u32, u32)], first: u32) -> impl Iterator<Item = u32> {
+/// Returns the second members of all pairs with the given first member.
+pub(super) fn find_partners(pairs: &[(u32, u32)], first: u32) -> impl Iterator<Item = u32> {
     let from = pairs.partition_point(|pair| pair.0 < first);
     pairs[from..].iter().take_while(move |pair| pair.0 == first).map(|pair| pair.1)
 }

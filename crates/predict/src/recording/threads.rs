@@ -1,5 +1,5 @@
-//! What each thread of a step did: its points with the time between them, calls with what they
-//! launch and await, and hand-offs to other threads.
+//! Writes the actions of each thread of a step: events with the time between them, calls with what
+//! they launch and await, and hand-offs to other threads.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,31 +7,36 @@ use analyze::calls;
 use analyze::tree::TreeThread;
 use trace::store::{StringId, Strings, TrackId};
 
-use super::hand_offs::{self, Joined};
-use super::points::{self, Point, What};
-use super::structure::{HandOff, of};
-use super::{Caller, Place, Reader, RecordedRank, sizes};
+use super::reader::RankReader;
+use super::recorded::{Caller, Place, RankTimes, TimeRange};
+use super::sizes;
+use super::structure::{HandOff, find_partners};
+use super::thread_events::{self, ThreadEvent, ThreadEventKind};
+use super::thread_sync::{self, ThreadJoin};
 use crate::Error;
 use crate::program::{
     Action, Call, Mark, MarkKind, Overhead, Rank, Returns, Segment, Thread, WorkKind,
 };
 
-/// Adds the threads of a rank's step.
+/// Adds the threads of a rank's step to its program.
 pub(super) fn read(
-    read: &Reader<'_>,
+    read: &RankReader<'_>,
     names: &mut Strings,
-    (work_of, rank, recorded): (&BTreeMap<u32, u32>, &mut Rank, &mut RecordedRank),
+    work_of: &BTreeMap<u32, u32>,
+    rank: &mut Rank,
+    recorded: &mut RankTimes,
 ) -> Result<(), Error> {
     let trace = read.scope.trace;
     rank.step = names.intern(read.span.row.map_or("step", |row| trace.name(row)));
-    let with_points = read.tree.threads.iter().map(|thread| (thread, points::of(read, thread)));
-    let threads: Vec<(&TreeThread, Vec<Point>)> =
-        with_points.filter(|(_, points)| !points.is_empty()).collect();
+    let with_points =
+        read.tree.threads.iter().map(|thread| (thread, thread_events::list_events(read, thread)));
+    let threads: Vec<(&TreeThread, Vec<ThreadEvent>)> =
+        with_points.filter(|(_, events)| !events.is_empty()).collect();
     let main = match read.span.row.map(|row| trace.slices.track[row as usize]) {
         Some(track) => threads.iter().position(|(thread, _)| thread.track == track),
         // Without a mark, the thread that ends last.
         None => {
-            let last = |at: &usize| threads[*at].1.last().map(|point| point.end);
+            let last = |at: &usize| threads[*at].1.last().map(|event| event.end);
             (0..threads.len()).max_by_key(last)
         }
     };
@@ -51,11 +56,11 @@ pub(super) fn read(
         is_inside && tracks.contains(&hand_off.from) && tracks.contains(&hand_off.to)
     };
     let known: Vec<HandOff> = read.waits.hand_offs.iter().filter(joins).copied().collect();
-    let with_points: Vec<hand_offs::Points<'_>> =
-        threads.iter().map(|(thread, points)| (thread.track, points.as_slice())).collect();
-    let hand_offs = hand_offs::of(&with_points, known);
-    for (at, (thread, points)) in threads.iter().enumerate() {
-        let mut writer = Writer {
+    let with_points: Vec<thread_sync::EventsOfThread<'_>> =
+        threads.iter().map(|(thread, events)| (thread.track, events.as_slice())).collect();
+    let hand_offs = thread_sync::find_hand_offs(&with_points, known);
+    for (at, (thread, events)) in threads.iter().enumerate() {
+        let mut writer = ThreadWriter {
             read,
             names: &mut *names,
             work_of,
@@ -71,7 +76,7 @@ pub(super) fn read(
             callers: Vec::new(),
         };
         writer.left = writer.names.intern("start");
-        writer.thread(points, (at == main).then_some(read.span.end));
+        writer.thread(events, (at == main).then_some(read.span.end));
         let (actions, times, places) = (writer.actions, writer.times, writer.places);
         let callers = writer.callers;
         let track = &trace.tracks[thread.track.0 as usize];
@@ -81,15 +86,15 @@ pub(super) fn read(
         let place = |(row, first, last)| (row, Place::Actions { thread, first, last });
         recorded.rows.extend(places.into_iter().map(place));
         recorded.callers.extend(callers.into_iter().map(|(at, caller)| ((thread, at), caller)));
-        recorded.events.push(events(read, thread_of, &times));
+        recorded.events.push(count_events(read, thread_of, &times));
         rank.threads.push(Thread { pid, tid, actions });
         recorded.actions.push(times);
     }
     Ok(())
 }
 
-/// Events of a thread that began during each of some stretches of it, which follow each other.
-fn events(read: &Reader<'_>, thread: &TreeThread, times: &[(i64, i64)]) -> Vec<u32> {
+/// Counts the events that began during each of some consecutive stretches of a thread.
+fn count_events(read: &RankReader<'_>, thread: &TreeThread, times: &[(i64, i64)]) -> Vec<u32> {
     let mut counts = vec![0; times.len()];
     let starts = read.tree.rows_of(thread).iter().map(|row| read.scope.trace.slices.start(*row));
     let mut at = 0;
@@ -105,29 +110,29 @@ fn events(read: &Reader<'_>, thread: &TreeThread, times: &[(i64, i64)]) -> Vec<u
 }
 
 /// An operator whose calls are being read.
-struct Operator {
+struct OpenOperatorCalls {
     name: StringId,
     sizes: StringId,
     calls: usize,
-    /// A copy that its last call launched.
+    /// Copy that its latest call launched.
     copy: Option<u32>,
-    /// Place of its first action.
+    /// Position of its first action.
     begin: usize,
 }
 
 /// A thread while its actions are written.
-struct Writer<'a, 'b> {
-    read: &'a Reader<'b>,
+struct ThreadWriter<'a, 'b> {
+    read: &'a RankReader<'b>,
     names: &'a mut Strings,
     work_of: &'a BTreeMap<u32, u32>,
     works: &'a [crate::program::Work],
-    hand_offs: &'a [Joined],
+    hand_offs: &'a [ThreadJoin],
     track: TrackId,
     /// Up to where the thread's time is written.
     cursor: i64,
-    /// What ended or began last.
+    /// ThreadEventKind ended or began last.
     left: StringId,
-    operator: Option<Operator>,
+    operator: Option<OpenOperatorCalls>,
     actions: Vec<Action>,
     times: Vec<(i64, i64)>,
     /// Calls and operators: row, first and last action.
@@ -136,20 +141,20 @@ struct Writer<'a, 'b> {
     callers: Vec<(usize, Caller)>,
 }
 
-impl Writer<'_, '_> {
-    fn thread(&mut self, points: &[Point], end: Option<i64>) {
+impl ThreadWriter<'_, '_> {
+    fn thread(&mut self, events: &[ThreadEvent], end: Option<i64>) {
         let (all, track) = (self.hand_offs, self.track);
         let from_here = (0u32..).zip(all).filter(|(_, hand_off)| hand_off.of.from == track);
         let mut signals = from_here.peekable();
-        for point in points {
+        for event in events {
             while let Some((signal, hand_off)) =
                 signals.next_if(|(_, hand_off)| hand_off.of.done <= self.cursor)
             {
                 self.signal(signal, hand_off);
             }
-            self.gap(point);
-            self.point(point);
-            self.cursor = self.cursor.max(point.end);
+            self.gap(event);
+            self.event(event);
+            self.cursor = self.cursor.max(event.end);
         }
         for (signal, hand_off) in signals {
             self.signal(signal, hand_off);
@@ -161,8 +166,9 @@ impl Writer<'_, '_> {
         }
     }
 
-    /// Lets another thread go on. One that begins then does what this thread prepared unseen.
-    fn signal(&mut self, signal: u32, hand_off: &Joined) {
+    /// Releases another thread. If that thread begins then, the time until it does is preparation
+    /// that no row shows.
+    fn signal(&mut self, signal: u32, hand_off: &ThreadJoin) {
         if let Some(begins) = hand_off.begins.filter(|begins| *begins > self.cursor) {
             let op = self.names.intern("hand over");
             let segment = Segment { overhead: Overhead::BetweenOps, op, detail: self.left };
@@ -172,14 +178,14 @@ impl Writer<'_, '_> {
         self.add(Action::Signal(signal), (self.cursor, self.cursor));
     }
 
-    /// The time from what was written last to a point.
-    fn gap(&mut self, point: &Point) {
-        let until = point.start.max(self.cursor);
-        let name = self.name(point);
-        let overhead = match (&self.operator, point.what) {
+    /// Adds the time from the latest action to an event.
+    fn gap(&mut self, event: &ThreadEvent) {
+        let until = event.start.max(self.cursor);
+        let name = self.name(event);
+        let overhead = match (&self.operator, event.kind) {
             (None, _) => Overhead::BetweenOps,
-            (Some(open), What::Call) if open.calls == 0 => Overhead::BeforeFirstLaunch,
-            (Some(_), What::Call) => Overhead::BetweenLaunches,
+            (Some(open), ThreadEventKind::Call) if open.calls == 0 => Overhead::BeforeFirstLaunch,
+            (Some(_), ThreadEventKind::Call) => Overhead::BetweenLaunches,
             (Some(open), _) if open.calls == 0 => Overhead::HostOnly,
             (Some(_), _) => Overhead::AfterLastLaunch,
         };
@@ -187,17 +193,18 @@ impl Writer<'_, '_> {
             None => (name, self.left),
             Some(open) => (open.name, open.sizes),
         };
-        if point.what == What::EndOperator {
-            self.await_works(point.row, until);
+        if event.kind == ThreadEventKind::EndOperator {
+            self.await_works(event.row, until);
         }
         self.host(Segment { overhead, op, detail }, (self.cursor, until), name);
     }
 
-    /// The wait of an operator for its own work, which no call of its own shows.
+    /// Adds the wait of an operator for its own work, which none of its calls shows.
     fn await_works(&mut self, row: u32, until: i64) {
         let place = |row| self.work_of.get(&row).copied();
-        let awaited: Vec<u32> = of(&self.read.waits.of_host, row).filter_map(place).collect();
-        let ends = of(&self.read.waits.of_host, row);
+        let awaited: Vec<u32> =
+            find_partners(&self.read.waits.of_host, row).filter_map(place).collect();
+        let ends = find_partners(&self.read.waits.of_host, row);
         let ended = ends.map(|row| self.read.scope.trace.slices.end(row)).max();
         if let Some(ended) = ended.filter(|_| !awaited.is_empty()) {
             let ended = ended.clamp(self.cursor, until);
@@ -206,9 +213,9 @@ impl Writer<'_, '_> {
         }
     }
 
-    /// Host time, or the wait for another thread where one is known.
-    fn host(&mut self, segment: Segment, (from, to): (i64, i64), name: StringId) {
-        let waits = |(_, hand_off): &(u32, &Joined)| {
+    /// Adds host time, or the wait for another thread if one is known.
+    fn host(&mut self, segment: Segment, (from, to): TimeRange, name: StringId) {
+        let waits = |(_, hand_off): &(u32, &ThreadJoin)| {
             hand_off.of.to == self.track
                 && (from..=to).contains(&hand_off.of.done)
                 && hand_off.of.resumed >= to
@@ -227,37 +234,38 @@ impl Writer<'_, '_> {
         self.cursor = to;
     }
 
-    fn point(&mut self, point: &Point) {
-        let name = self.name(point);
+    fn event(&mut self, event: &ThreadEvent) {
+        let name = self.name(event);
         let at = (self.cursor, self.cursor);
-        match point.what {
-            What::BeginLabel => {
+        match event.kind {
+            ThreadEventKind::BeginLabel => {
                 self.add(Action::Begin(Mark { name, kind: MarkKind::Annotation }), at);
             }
-            What::BeginOperator => {
+            ThreadEventKind::BeginOperator => {
                 self.add(Action::Begin(Mark { name, kind: MarkKind::Operator }), at);
-                let sizes = self.names.intern(self.read.size_text(point.row));
+                let sizes = self.names.intern(self.read.size_text(event.row));
                 let begin = self.actions.len() - 1;
-                self.operator = Some(Operator { name, sizes, calls: 0, copy: None, begin });
+                self.operator =
+                    Some(OpenOperatorCalls { name, sizes, calls: 0, copy: None, begin });
             }
-            What::EndLabel => self.add(Action::End, at),
-            What::EndOperator => {
+            ThreadEventKind::EndLabel => self.add(Action::End, at),
+            ThreadEventKind::EndOperator => {
                 self.add(Action::End, at);
                 let begin = self.operator.take().map(|operator| operator.begin);
                 let last = self.actions.len() - 1;
-                self.places.extend(begin.map(|begin| (point.row, begin, last)));
+                self.places.extend(begin.map(|begin| (event.row, begin, last)));
             }
-            What::Call => self.call(point, name),
+            ThreadEventKind::Call => self.call(event, name),
         }
         self.left = name;
     }
 
-    fn call(&mut self, point: &Point, name: StringId) {
+    fn call(&mut self, event: &ThreadEvent, name: StringId) {
         let place = |row: &u32| self.work_of.get(row).copied();
-        let launched = self.read.scope.links().work(point.row).iter().filter_map(place);
+        let launched = self.read.scope.links().work(event.row).iter().filter_map(place);
         let launches: Vec<u32> = launched.collect();
         let does = calls::classify_call(self.names.get(name));
-        let waits = of(&self.read.waits.of_host, point.row);
+        let waits = find_partners(&self.read.waits.of_host, event.row);
         let mut awaits: Vec<u32> = waits.filter_map(|row| place(&row)).collect();
         let copies = |work: &u32| self.works[*work as usize].kind == WorkKind::Copy;
         let copy = launches.iter().copied().find(copies);
@@ -289,10 +297,10 @@ impl Writer<'_, '_> {
         };
         let cost = Segment { overhead: Overhead::RuntimeCall, op: name, detail };
         let call = Call { cost, launches, awaits, room, returns };
-        self.places.push((point.row, self.actions.len(), self.actions.len()));
-        let caller = self.caller(point.row);
+        self.places.push((event.row, self.actions.len(), self.actions.len()));
+        let caller = self.caller(event.row);
         self.callers.extend(caller.map(|caller| (self.actions.len(), caller)));
-        self.add(Action::Call(call), (self.cursor, point.end.max(self.cursor)));
+        self.add(Action::Call(call), (self.cursor, event.end.max(self.cursor)));
     }
 
     fn caller(&mut self, call: u32) -> Option<Caller> {
@@ -301,14 +309,14 @@ impl Writer<'_, '_> {
         Some(Caller { row, name: self.names.intern(self.read.scope.trace.name(row)), sizes })
     }
 
-    /// A point's name; numbers of steps are left out, so that the same name comes again.
-    fn name(&mut self, point: &Point) -> StringId {
-        let name = self.read.scope.trace.name(point.row);
+    /// Returns the name of an event without step numbers, so that names repeat from step to step.
+    fn name(&mut self, event: &ThreadEvent) -> StringId {
+        let name = self.read.scope.trace.name(event.row);
         let end = name.find("ProfilerStep#").map_or(name.len(), |at| at + "ProfilerStep#".len());
         self.names.intern(&name[..end])
     }
 
-    fn add(&mut self, action: Action, (from, to): (i64, i64)) {
+    fn add(&mut self, action: Action, (from, to): TimeRange) {
         self.actions.push(action);
         self.times.push((self.read.since(from), self.read.since(to)));
     }

@@ -1,24 +1,27 @@
-//! The device work of a step: what it launched, and what an earlier step left running.
+//! Reads the device work of a step: what it launched, and what an earlier step left running.
 
 use std::collections::BTreeMap;
 
 use analyze::skew;
 use trace::store::{EventKind, Strings};
 
-use super::structure::of;
-use super::{Reader, RecordedRank, sizes};
+use super::reader::RankReader;
+use super::recorded::RankTimes;
+use super::sizes;
+use super::structure::find_partners;
 use crate::effort;
 use crate::program::{Rank, Stream, Work, WorkKind};
 
-/// Adds the device work of a rank's step; by row, its place.
+/// Adds the device work of a rank's step and returns its index by trace row.
 pub(super) fn read(
-    read: &Reader<'_>,
+    read: &RankReader<'_>,
     names: &mut Strings,
-    (rank, recorded): (&mut Rank, &mut RecordedRank),
+    rank: &mut Rank,
+    recorded: &mut RankTimes,
 ) -> BTreeMap<u32, u32> {
     let trace = read.scope.trace;
     let stream = |row: u32| Stream { device: trace.device(row), number: trace.stream(row) };
-    // By the host's clock.
+    // On the host's clock.
     let span = |row: u32| {
         let shift = skew::shift_ns(&read.waits.skews, trace.device(row));
         (trace.slices.start(row) - shift, trace.slices.end(row) - shift)
@@ -33,7 +36,7 @@ pub(super) fn read(
         None => is_inside(*row),
     };
     let mut rows: Vec<u32> = read.scope.device_rows.iter().copied().filter(taken).collect();
-    // By stream, then start, then row: as the scope has them.
+    // Stable: within a stream, rows keep the order of the scope, by start.
     rows.sort_by_key(|row| stream(*row));
     let mut place = BTreeMap::new();
     for (at, row) in rows.iter().enumerate() {
@@ -42,24 +45,26 @@ pub(super) fn read(
             rank.streams.push(stream(*row));
         }
         let number = rank.streams.len() as u32 - 1;
-        let work = work(read, names, (*row, number));
+        let work = work(read, names, *row, number);
         rank.works.push(work);
         let (start, end) = span(*row);
         recorded.works.push((read.since(start), read.since(end)));
     }
     for (at, row) in rows.iter().enumerate() {
         let stream = rank.works[at].stream;
-        let before = of(&read.waits.behind, *row).find_map(|row| place.get(&row).copied());
+        let before =
+            find_partners(&read.waits.behind, *row).find_map(|row| place.get(&row).copied());
         let previous = at.checked_sub(1).filter(|before| rank.works[*before].stream == stream);
         rank.works[at].behind = before.or(previous.map(|before| before as u32));
-        let after = of(&read.waits.of_streams, *row).filter_map(|row| place.get(&row).copied());
+        let after =
+            find_partners(&read.waits.of_streams, *row).filter_map(|row| place.get(&row).copied());
         rank.works[at].after =
             after.filter(|other| rank.works[*other as usize].stream != stream).collect();
     }
     place
 }
 
-fn work(read: &Reader<'_>, names: &mut Strings, (row, stream): (u32, u32)) -> Work {
+fn work(read: &RankReader<'_>, names: &mut Strings, row: u32, stream: u32) -> Work {
     let trace = read.scope.trace;
     let shape = trace.slices.launch_shape.get(row).copied();
     let bytes = trace.slices.bytes.get(row).copied();
@@ -70,7 +75,8 @@ fn work(read: &Reader<'_>, names: &mut Strings, (row, stream): (u32, u32)) -> Wo
     };
     let call = read.scope.links().call(row);
     let op = call.and_then(|call| read.top_operator(call));
-    // What a product takes depends on more than its grid: the operator's sizes come first.
+    // ThreadEventKind a product takes depends on more than its grid: the operator's sizes come
+    // first.
     let sizes = op.map_or("", |op| read.size_text(op));
     let launch = match (shape, bytes) {
         (Some(shape), _) => format!("{:?}x{:?}", shape.grid, shape.block),
@@ -100,8 +106,8 @@ fn work(read: &Reader<'_>, names: &mut Strings, (row, stream): (u32, u32)) -> Wo
     }
 }
 
-impl Reader<'_> {
-    /// The outermost operator around a row that is no label.
+impl RankReader<'_> {
+    /// Returns the outermost operator around a row.
     pub(super) fn top_operator(&self, row: u32) -> Option<u32> {
         let is_operator = |row: &u32| sizes::is_operator(self.scope, *row);
         self.tree.ancestors(row).filter(is_operator).last()

@@ -1,4 +1,4 @@
-//! A simulated step as traces: what every analysis reads. Decides no time.
+//! Writes a simulated step as traces, which every analysis can read.
 
 use trace::store::{Collective, Distributed, NewSlice, StringId, Trace};
 
@@ -6,10 +6,10 @@ use super::Simulation;
 use crate::cost::operation_name;
 use crate::program::{Action, MarkKind, Program, Rank, WorkKind};
 
-/// The traces of a simulated step, one per rank.
+/// Converts a simulated step to traces, one per rank, which every analysis can read.
 ///
-/// Threads have the operators, annotations and calls of the program, streams its device work;
-/// a call and its work share a correlation id. Operators inside others are not in a program.
+/// Threads have the operators, annotations and calls of the program, and streams its device work. A
+/// call and its work share a correlation id. Programs do not contain nested operators.
 pub fn traces(program: &Program, simulation: &Simulation) -> Vec<Trace> {
     let world = program.ranks.len() as u32;
     let one = |(at, rank): (usize, &Rank)| {
@@ -20,7 +20,7 @@ pub fn traces(program: &Program, simulation: &Simulation) -> Vec<Trace> {
             world_size: Some(world),
             groups: Vec::new(),
         });
-        let write = Writer { program, simulation, rank, at };
+        let write = TraceWriter { program, simulation, rank, at };
         let correlations = write.threads(&mut trace);
         write.works(&mut trace, &correlations);
         trace.phases.insert("X".to_owned(), trace.slices.len() as u64);
@@ -29,16 +29,15 @@ pub fn traces(program: &Program, simulation: &Simulation) -> Vec<Trace> {
     program.ranks.iter().enumerate().map(one).collect()
 }
 
-struct Writer<'a> {
+struct TraceWriter<'a> {
     program: &'a Program,
     simulation: &'a Simulation,
     rank: &'a Rank,
-    /// Place of the rank.
     at: usize,
 }
 
-impl Writer<'_> {
-    /// Writes the threads; per work, the correlation id of its call.
+impl TraceWriter<'_> {
+    /// Writes the threads and returns the correlation id of each work's call.
     fn threads(&self, trace: &mut Trace) -> Vec<Option<u64>> {
         let mut correlations = vec![None; self.rank.works.len()];
         let mut last = 0;

@@ -1,38 +1,54 @@
-//! A step of rowmill's own trainer on a CPU that was measured: its operations in their order, each
-//! by what was learnt of its kind. Ranks share threads and memory.
+//! Predicts a step of rowmill's own trainer on a measured CPU, operation by operation. Ranks share
+//! threads and memory.
 
 use schema::{Granularity, Op};
 
-use super::estimate::Estimate;
-use super::load::{RankLoad, TileTerms};
-use super::memory::{Memory, Sizes};
+use super::memory::{Memory, MemoryTerms};
 use super::{Basis, OpPrice, RankPrice, Stage, StepCost, StepDomain, StepPrice};
 use crate::Error;
-use crate::kernel::cpu::{Context, CpuModel, CpuWork};
-use crate::lower::exchange::Exchanges;
-use crate::lower::own::{self, Workload};
-use crate::lower::tile_use::TileUse;
+use crate::program::from_trainer::exchange::Exchanges;
+use crate::program::from_trainer::ops;
+use crate::workload::Workload;
+use kernel_model::Estimate;
+use kernel_model::cpu::{Context, CpuModel, CpuWork, Example, MeasuredStep};
+use kernel_model::rank_load::{RankLoad, TileTerms};
+use kernel_model::tile_use::TileUse;
 
-/// How far off times may be that follow from bytes alone.
+/// Lowest and highest factor on times that are derived from bytes alone.
 const BY_BYTES: (f64, f64) = (0.5, 2.0);
-/// Ranks meet: each waits for the last one to wake up.
+/// Time that ranks need to meet: each waits for the last one to wake up.
 const MEET_NS: f64 = 20_000.0;
 
-/// A rank's step.
+/// Pairs a measured step with the operations that its workload implies, to learn a [`CpuModel`]
+/// from.
+///
+/// # Errors
+/// [`Error::Workload`] for a workload that the trainer cannot run.
+pub fn build_example<'a>(
+    workload: Workload<'_>,
+    measured: &'a MeasuredStep,
+) -> Result<Example<'a>, Error> {
+    let ops = ops::list_ops(workload)?.into_iter().next().unwrap_or_default();
+    let rule = workload.config.optimizer.dense.kind;
+    let updates = (rule.granularity() == Granularity::Element).then_some(rule);
+    Ok(Example { measured, ops, tiles: workload.tiles(), updates })
+}
+
+/// One rank's step while it is priced.
 struct RankStep {
     stages: [Estimate; 6],
     ops: Vec<OpPrice>,
-    /// Times of operations, each with what follows it, and what they rest on.
+    /// Evidence and time of each operation, with the gap after it.
     rests_on: Vec<(Basis, f64)>,
 }
 
-/// Prices a step on the CPU that `model` was learnt on.
+/// Predicts a step on the CPU that `model` was trained on.
 ///
 /// # Errors
 /// [`Error::Workload`] for what no step can be made of, more ranks than threads, and operations
 /// that were not measured.
 pub fn price(workload: Workload<'_>, model: &CpuModel) -> Result<StepPrice, Error> {
-    let ranks = own::ops(workload)?;
+    let ranks = ops::list_ops(workload)?;
     let threads = model.machine.threads.max(1) as usize;
     if ranks.len() > threads {
         let expected = format!("at most a rank for each of {threads} threads");
@@ -41,7 +57,7 @@ pub fn price(workload: Workload<'_>, model: &CpuModel) -> Result<StepPrice, Erro
     // Each rank has its share of the threads, of which the measurement had all.
     let slowdown = threads as f64 / (threads / ranks.len()) as f64;
     let tiles = workload.tiles();
-    let exchanges = Exchanges::of(&ranks);
+    let exchanges = Exchanges::from_ops(&ranks);
     let mut priced = Vec::new();
     for (rank, ops) in ranks.iter().enumerate() {
         let pricer = Pricer { model, slowdown, exchanges: &exchanges, rank };
@@ -85,7 +101,7 @@ impl Pricer<'_> {
     }
 
     fn op(&self, op: &Op, context: &Context<'_>) -> Result<OpPrice, Error> {
-        let (time, basis) = match CpuWork::of(op, context) {
+        let (time, basis) = match CpuWork::from_op(op, context) {
             None => (self.exchange(op), Basis::Formula),
             Some(work) => {
                 let price = self.model.price(&work).ok_or_else(|| Error::Workload {
@@ -101,7 +117,7 @@ impl Pricer<'_> {
         Ok(OpPrice { op: op.name(), shapes: op.shapes(), launches: 1, time, basis })
     }
 
-    /// What an exchange through memory takes: a rank's bytes at its share of what all threads read.
+    /// Predicts an exchange through memory: a rank's bytes at its share of the memory bandwidth.
     fn exchange(&self, op: &Op) -> Estimate {
         let bytes = self.exchanges.work(self.rank, op).bytes as f64;
         let ns = MEET_NS + self.slowdown * bytes / self.model.stream_gb_per_s.max(0.1);
@@ -131,16 +147,16 @@ fn whole(
     };
     let stages: [Estimate; 6] = std::array::from_fn(slowest);
     let step = stages.iter().fold(Estimate::default(), |sum, one| sum.plus(*one));
-    let sizes = Sizes::of(workload);
+    let sizes = MemoryTerms::from_workload(workload);
     let rule = workload.config.optimizer.sparse.kind;
     let batch = workload.config.training.batch_size;
-    let terms: Vec<TileTerms> = tiles.iter().map(|tile| TileTerms::of(tile, rule, None)).collect();
+    let terms: Vec<TileTerms> = tiles.iter().map(|tile| TileTerms::new(tile, rule, None)).collect();
     let one = |(number, rank): (usize, &RankStep)| {
         let held = tiles.iter().zip(&terms).filter(|(tile, _)| tile.rank == number);
-        let load = RankLoad::of(held.map(|(_, terms)| terms), &model.machine.spec);
+        let load = RankLoad::from_tiles(held.map(|(_, terms)| terms), &model.machine.spec);
         let wait = |(all, own): (&Estimate, &Estimate)| all.mean_ns - own.mean_ns;
-        // What a GPU's driver and collectives hold, nobody holds here.
-        let memory = sizes.memory(&load, workload.samples(number), (batch, batch));
+        // A CPU has no driver context or collective buffers.
+        let memory = sizes.memory(&load, workload.samples(number), batch, batch);
         RankPrice {
             rank: number as u32,
             stages: rank.stages,
@@ -151,10 +167,10 @@ fn whole(
     let priced: Vec<RankPrice> = ranks.iter().enumerate().map(one).collect();
     let peak_bytes = priced.iter().map(|rank| rank.memory.total()).sum();
     let fits = peak_bytes <= model.machine.spec.memory_bytes;
-    let of = |rank: &RankStep| rank.stages.iter().map(|stage| stage.mean_ns).sum::<f64>();
-    let slow = ranks.iter().max_by(|a, b| of(a).total_cmp(&of(b)));
+    let step_ns = |rank: &RankStep| rank.stages.iter().map(|stage| stage.mean_ns).sum::<f64>();
+    let slow = ranks.iter().max_by(|a, b| step_ns(a).total_cmp(&step_ns(b)));
     let rests_on = slow.into_iter().flat_map(|rank| rank.rests_on.iter().copied());
-    let domain = StepDomain::of(rests_on, step.mean_ns);
+    let domain = StepDomain::from_ops(rests_on, step.mean_ns);
     StepPrice {
         cost: StepCost { step, peak_bytes, fits },
         stages,

@@ -1,45 +1,40 @@
-//! The dense part of a step: each operation as the kernels that PyTorch runs for it, and sums of
-//! gradients beside the backward pass.
+//! Predicts the dense part of a step: each operation as the kernels that PyTorch runs for it, and
+//! gradient reductions beside the backward pass.
 
+use kernel_model::formula_kernels::{MOVE_NS, MOVE_SHARE, MOVED};
 use schema::{GemmProduct, HardwareSpec, Op, Pass, Precision};
 use serde::Serialize;
 
 use super::Conditions;
-use super::estimate::Estimate;
 use super::exchange::Peers;
-use crate::kernel::{self, Element, KernelModel, Kind, Price, Work, shipped};
-use crate::lower::own::{self, DenseUpdates, Workload};
+use crate::program::from_trainer::ops;
+use crate::workload::{DenseUpdates, Workload};
+use kernel_model::Estimate;
+use kernel_model::{Element, KernelModel, Kind, Price, Work, shipped};
 
-/// Between kernels that follow each other, in the public traces of V100 and 2080 Ti.
+/// Gap between consecutive kernels in the public traces of V100 and 2080 Ti.
 const GAP_NS: f64 = 1_000.0;
-/// A copy of nothing.
-pub(super) const MOVE_NS: f64 = 1_500.0;
-/// Of the memory's peak, what copies of many pieces reach (arXiv:2201.07821).
-pub(super) const MOVE_SHARE: f64 = 0.79;
-/// Lowest and highest factor on the estimated time of a copy; the paper's Table IV reports mean
-/// errors of 5 to 11 %.
-pub(super) const MOVED: (f64, f64) = (0.8, 1.3);
-/// Share of the 16-bit peak that large products reach; not measured here.
+/// Assumed share of the 16-bit peak that large products reach.
 const HALF_SHARE: f64 = 0.6;
-/// How far off products of a precision may be that was not measured.
+/// Lowest and highest factor on the time of products whose precision was not measured.
 const UNMEASURED: (f64, f64) = (0.5, 2.0);
-/// Bytes that an addition moves for each element.
+/// Bytes that an addition moves per element.
 const ADDED_BYTES: u64 = 12;
 
-/// What a price rests on.
+/// Evidence behind a price, from most to least certain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Basis {
-    /// Measured kernels of this device, of sizes within the measured ones.
+    /// Measured kernels of this device, within the measured sizes.
     Measured,
-    /// Those of this device, of other sizes or shorter than their launches.
+    /// Measured kernels of this device, outside the measured sizes or shorter than their launches.
     Extended,
-    /// Those of other devices.
+    /// Measured kernels of other devices.
     OtherDevices,
     Formula,
 }
 
-/// The learnt models that price steps.
+/// The trained kernel models that steps are priced with.
 #[derive(Clone, Debug)]
 pub struct Models {
     linear: KernelModel,
@@ -48,19 +43,19 @@ pub struct Models {
 }
 
 impl Models {
-    /// Those that come with rowmill.
+    /// Loads the models that are part of rowmill.
     ///
     /// # Errors
-    /// [`kernel::Error::Model`] if they were made by another version.
-    pub fn shipped() -> Result<Self, kernel::Error> {
-        Self::of(shipped::model)
+    /// [`kernel_model::Error::Model`] if they were made by another version.
+    pub fn shipped() -> Result<Self, kernel_model::Error> {
+        Self::from_loader(shipped::model)
     }
 
-    /// Those that `model` gives for each kind.
+    /// Loads the model of each kind with `model`.
     ///
     /// # Errors
     /// What `model` says.
-    pub fn of<E>(model: impl Fn(Kind) -> Result<KernelModel, E>) -> Result<Self, E> {
+    pub fn from_loader<E>(model: impl Fn(Kind) -> Result<KernelModel, E>) -> Result<Self, E> {
         Ok(Self {
             linear: model(Kind::Linear)?,
             bmm: model(Kind::Bmm)?,
@@ -70,7 +65,7 @@ impl Models {
 }
 
 impl Models {
-    /// That of a kind; of kinds that no step has, the element-wise one.
+    /// Returns the model of a kind; the element-wise one for kinds that steps do not contain.
     pub(super) fn model(&self, kind: Kind) -> &KernelModel {
         match kind {
             Kind::Linear => &self.linear,
@@ -80,19 +75,19 @@ impl Models {
     }
 }
 
-/// An operation with its price.
+/// The predicted time of one operation.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OpPrice {
     pub op: &'static str,
     pub shapes: Vec<Vec<usize>>,
     pub launches: u32,
-    /// All of them, one after the other.
+    /// From the first operation to the last update.
     pub time: Estimate,
-    /// The least certain thing that the time rests on.
+    /// The least certain evidence that the time rests on.
     pub basis: Basis,
 }
 
-/// The dense part of a step.
+/// The priced dense part of a step.
 #[derive(Clone, Debug)]
 pub struct DensePart {
     pub ops: Vec<OpPrice>,
@@ -101,18 +96,19 @@ pub struct DensePart {
     pub launches: u32,
 }
 
-/// Prices the dense part for a share of so many samples.
+/// Predicts the dense part for a share of `samples` samples.
 pub fn price(
     workload: Workload<'_>,
     samples: usize,
-    (conditions, peers): (Conditions<'_>, &Peers),
+    conditions: Conditions<'_>,
+    peers: &Peers,
 ) -> DensePart {
     let device = &conditions.topology.device;
     let mut part = DensePart { ops: Vec::new(), time: Estimate::default(), launches: 0 };
     // When so many elements of gradients were ready, and until when sums are under way.
     let mut ready: Vec<(usize, Estimate)> = Vec::new();
     let (mut gradients, mut sent, mut summed) = (0, 0, Estimate::default());
-    for op in own::dense_ops(workload, samples, DenseUpdates::Apart) {
+    for op in ops::list_dense_ops(workload, samples, DenseUpdates::Apart) {
         if let Op::AllReduce { elements } = op {
             sent += elements;
             let start = ready.iter().find(|one| one.0 >= sent).map_or(part.time, |one| one.1);
@@ -137,7 +133,7 @@ pub fn price(
     part
 }
 
-/// The kernels of one operation while they are added up.
+/// Sums the kernels of one operation.
 struct Kernels<'a> {
     models: &'a Models,
     device: &'a HardwareSpec,
@@ -146,7 +142,7 @@ struct Kernels<'a> {
     basis: Basis,
 }
 
-/// An operation as kernels.
+/// Predicts an operation as the kernels that PyTorch runs for it.
 fn kernels(op: &Op, models: &Models, device: &HardwareSpec) -> OpPrice {
     let time = Estimate::default();
     let mut kernels = Kernels { models, device, launches: 0, time, basis: Basis::Measured };
@@ -154,7 +150,7 @@ fn kernels(op: &Op, models: &Models, device: &HardwareSpec) -> OpPrice {
         Op::Gemm { m, n, k, precision: Precision::F32, .. } => {
             kernels.learnt(Work::new(Kind::Linear, &[m, n, k].map(|size| size as u64)));
         }
-        Op::Gemm { m, n, k, .. } => kernels.half(op, (m, n, k)),
+        Op::Gemm { m, n, k, .. } => kernels.half(op, [m, n, k]),
         Op::Interaction { batch_size, vectors, dim, pass } => {
             kernels.interaction([batch_size, vectors, dim].map(|size| size as u64), pass);
         }
@@ -177,8 +173,8 @@ fn kernels(op: &Op, models: &Models, device: &HardwareSpec) -> OpPrice {
 }
 
 impl Kernels<'_> {
-    fn learnt(&mut self, work: Result<Work, kernel::Error>) {
-        // Of no size, nothing is launched.
+    fn learnt(&mut self, work: Result<Work, kernel_model::Error>) {
+        // An operation of size zero launches nothing.
         let Ok(work) = work else { return };
         let model = self.models.model(work.kind());
         let Price { mean_ns, low_ns, high_ns, domain } = model.price(&work, self.device);
@@ -196,12 +192,12 @@ impl Kernels<'_> {
         self.basis = self.basis.max(basis);
     }
 
-    /// An element-wise kernel that moves so many bytes.
+    /// Adds an element-wise kernel by the bytes it moves.
     fn added(&mut self, bytes: u64) {
         self.learnt(Work::element_wise(Element::Add, bytes.div_ceil(ADDED_BYTES)));
     }
 
-    /// A copy that reads and writes so many bytes in all.
+    /// Adds a copy by the bytes it reads and writes.
     fn moved(&mut self, bytes: u64) {
         if bytes > 0 {
             let ns = MOVE_NS + 1e9 * bytes as f64 / (MOVE_SHARE * self.device.dram);
@@ -209,9 +205,9 @@ impl Kernels<'_> {
         }
     }
 
-    /// A product of 16-bit values.
-    fn half(&mut self, op: &Op, (m, n, k): (usize, usize, usize)) {
-        if m * n * k > 0 {
+    /// Adds a product of 16-bit values.
+    fn half(&mut self, op: &Op, sizes: [usize; 3]) {
+        if sizes.iter().product::<usize>() > 0 {
             let peak = self.device.peak.f16.unwrap_or(self.device.peak.f32);
             let work = op.work();
             let flops = work.flops as f64 / (HALF_SHARE * peak);

@@ -1,26 +1,27 @@
-//! What a step's time rests on: measured kernels, kernels of other sizes or devices, formulas.
+//! The evidence behind a step's time: measured kernels, kernels of other sizes or devices,
+//! formulas.
 
 use serde::Serialize;
 
 use super::Basis;
 
-/// Per cent of a step's time by what it rests on; they add up to 100.
+/// Shares of a step's time by the evidence they rest on, in percent; they add up to 100.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct StepDomain {
-    /// Measured kernels of this device, of sizes within the measured ones.
+    /// Measured kernels of this device, within the measured sizes.
     pub measured_pct: f64,
-    /// Those of this device, of other sizes or shorter than their launches.
+    /// Measured kernels of this device, outside the measured sizes or shorter than their launches.
     pub extended_pct: f64,
-    /// Those of other devices.
+    /// Measured kernels of other devices.
     pub other_devices_pct: f64,
-    /// Formulas, and all that is no single operation.
+    /// Formulas, and all time outside single operations.
     pub formula_pct: f64,
 }
 
 impl StepDomain {
-    /// Of operations with their times, and the time of the whole step.
+    /// Sums the times of operations by evidence, relative to the time of the step.
     #[must_use]
-    pub fn of(ops: impl Iterator<Item = (Basis, f64)>, step_ns: f64) -> Self {
+    pub fn from_ops(ops: impl Iterator<Item = (Basis, f64)>, step_ns: f64) -> Self {
         let mut found = Self::default();
         for (basis, ns) in ops {
             let share = match basis {
@@ -36,7 +37,7 @@ impl StepDomain {
         found
     }
 
-    /// Per cent of the time that is not [`StepDomain::measured_pct`].
+    /// Returns the share that does not rest on measured kernels of this device.
     #[must_use]
     pub fn outside_pct(&self) -> f64 {
         (100.0 - self.measured_pct).max(0.0)

@@ -1,26 +1,25 @@
-//! Collectives on a topology: each takes as long as its busiest rank, on the links within a host
-//! and between hosts.
+//! Predicts collectives on a topology: each takes as long as its busiest rank, on the links within
+//! a host and between hosts.
 
 use schema::Topology;
 
-use super::estimate::Estimate;
-use super::load::RankLoad;
+use kernel_model::Estimate;
+use kernel_model::rank_load::RankLoad;
 
-/// Error of message times: links are those of another machine.
+/// Lowest and highest factor on message times, because links may differ between machines.
 const INTERVAL: (f64, f64) = (0.5, 2.0);
 
-/// Who takes part, and on what.
+/// The ranks of a collective, their samples, and the topology between them.
 #[derive(Clone, Debug)]
 pub struct Peers {
     topology: Topology,
-    /// Samples of each rank.
     samples: Vec<usize>,
-    /// Samples of each host's ranks.
+    /// Samples of each host.
     of_host: Vec<usize>,
     batch: usize,
 }
 
-/// What a rank moves in an exchange: within its host, and beyond it.
+/// Bytes that a rank moves within its host and between hosts.
 #[derive(Clone, Copy, Debug, Default)]
 struct Moved {
     within: f64,
@@ -28,7 +27,7 @@ struct Moved {
 }
 
 impl Peers {
-    /// Ranks in their order, host by host, with so many samples each.
+    /// Creates peers from the sample counts of ranks, host by host.
     pub fn new(topology: &Topology, samples: Vec<usize>) -> Self {
         let per_host = topology.ranks_per_host.max(1) as usize;
         let of_host = samples.chunks(per_host).map(|host| host.iter().sum()).collect();
@@ -40,8 +39,8 @@ impl Peers {
         rank / self.topology.ranks_per_host.max(1) as usize
     }
 
-    /// An all-to-all: each rank owns so many bytes for every sample of the batch, and sends each
-    /// rank those of its samples.
+    /// Predicts an all-to-all in which each rank sends every other rank the bytes of that rank's
+    /// samples.
     pub fn to_samples(&self, loads: &[RankLoad], bytes: impl Fn(&RankLoad) -> f64) -> Estimate {
         if self.samples.len() < 2 {
             return Estimate::default();
@@ -66,7 +65,7 @@ impl Peers {
         self.time(most)
     }
 
-    /// The sum of so many bytes over all ranks: reduced within hosts, then between them.
+    /// Predicts an all-reduce: reduced within hosts, then between them.
     pub fn sum(&self, bytes: f64) -> Estimate {
         let ranks = self.samples.len();
         if ranks < 2 {

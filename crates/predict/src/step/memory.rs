@@ -1,60 +1,60 @@
-//! Memory of each rank of a step on a GPU, by what it is for. Weights and optimizer states are
-//! exact; what PyTorch and the driver keep beside a model is assumed, and says so.
+//! Estimates the memory of each rank of a step on a GPU by purpose. Weights and optimizer states
+//! are exact; what PyTorch and the driver use is assumed.
 //!
-//! `train::memory` estimates rowmill's own trainer, from its constructors.
+//! `train::memory` estimates rowmill's own trainer from its constructors.
 
 use schema::{Interaction, JobConfig};
 use serde::Serialize;
 
-use super::load::RankLoad;
-use crate::lower::own::Workload;
+use crate::workload::Workload;
+use kernel_model::rank_load::RankLoad;
 
-/// A context of the driver, with PyTorch's kernels: assumed.
+/// Assumed size of the driver context with PyTorch's kernels.
 const CONTEXT: u64 = 500 << 20;
-/// Buffers of collectives between ranks: assumed.
+/// Assumed size of the buffers of collectives.
 const COLLECTIVES: u64 = 200 << 20;
-/// Of matrix products: assumed.
+/// Assumed size of the workspace of matrix products.
 const PRODUCTS: u64 = 32 << 20;
-/// Share of what comes and goes that the allocator keeps free: assumed.
+/// Assumed share of temporary memory that the allocator keeps free.
 const FRAGMENTS: f64 = 0.1;
-/// Bytes of an id while it is sorted by row, with its place, each twice.
+/// Bytes per id while ids are sorted by row with their positions, double-buffered.
 const SORTED: f64 = 32.0;
 /// Batches on the device at once: the next one is copied during a step.
 const BATCHES: f64 = 2.0;
-/// Where a search for the largest batch ends.
+/// Upper bound of the search for the largest batch.
 const MOST_SAMPLES: usize = 1 << 30;
 
-/// Bytes of a rank, by what they are for.
+/// Memory of one rank in bytes, by purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Memory {
-    /// Weights of its tiles: exact.
+    /// Weights of its tiles; exact.
     pub table_weights: u64,
-    /// Optimizer states of its tiles: exact.
+    /// Optimizer states of its tiles; exact.
     pub table_states: u64,
-    /// Dense weights, gradients, optimizer states, and buckets of gradients where there are peers.
+    /// Dense weights, gradients and optimizer states, and gradient buckets if there are peers.
     pub dense_parameters: u64,
-    /// Outputs of layers, kept for the backward pass, and pooled vectors.
+    /// Layer outputs kept for the backward pass, and pooled vectors.
     pub activations: u64,
-    /// Gradients of those that are alive at once.
+    /// Activation gradients that are alive at once.
     pub gradients: u64,
     /// Ids and offsets of the batches on the device.
     pub ids: u64,
-    /// Pooled vectors and gradients between ranks.
+    /// Pooled vectors and gradients in transit between ranks.
     pub exchange: u64,
-    /// Sorting of ids, matrix products.
+    /// Sorting of ids, and matrix products.
     pub workspace: u64,
-    /// Driver, collectives, what the allocator keeps: assumed.
+    /// Driver, collectives, and allocator overhead; assumed.
     pub reserve: u64,
 }
 
 impl Memory {
-    /// All of it.
+    /// Returns the sum of all parts.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.parts().iter().fold(0, |sum, part| sum.saturating_add(part.1))
     }
 
-    /// Names and bytes.
+    /// Returns name and bytes of each part.
     #[must_use]
     pub fn parts(&self) -> [(&'static str, u64); 9] {
         [
@@ -70,30 +70,30 @@ impl Memory {
         ]
     }
 
-    /// What takes most.
+    /// Returns name and bytes of the largest part.
     #[must_use]
     pub fn largest(&self) -> (&'static str, u64) {
         self.parts().into_iter().max_by_key(|part| part.1).unwrap_or(("none", 0))
     }
 }
 
-/// What a rank's memory depends on beside its tiles.
+/// Terms of a rank's memory that do not depend on its tiles.
 #[derive(Clone, Copy, Debug)]
-pub struct Sizes {
+pub struct MemoryTerms {
     ranks: usize,
-    /// Of the dense parameters and their states.
+    /// Dense parameters, and the values of their states.
     parameters: u64,
     states: u64,
-    /// Columns of a sample that are kept, and whose gradients are alive at once.
+    /// Values per sample kept for the backward pass, and gradients alive at once.
     activation_columns: f64,
     gradient_columns: f64,
-    /// Ids and bags of a sample, of all features.
+    /// Ids and bags per sample, over all features.
     ids: f64,
     bags: f64,
 }
 
-impl Sizes {
-    pub fn of(workload: Workload<'_>) -> Self {
+impl MemoryTerms {
+    pub fn from_workload(workload: Workload<'_>) -> Self {
         let config = workload.config;
         let (parameters, states) = dense(config);
         let model = &config.model;
@@ -123,13 +123,14 @@ impl Sizes {
         }
     }
 
-    /// The memory of a rank with so many samples of a batch, whose tiles were described for a batch
-    /// of `described` samples.
+    /// Computes the memory of a rank with `samples` of a batch, whose tiles were described for a
+    /// batch of `described` samples.
     pub fn memory(
         &self,
         load: &RankLoad,
         samples: usize,
-        (batch, described): (usize, usize),
+        batch: usize,
+        described: usize,
     ) -> Memory {
         let (own, all) = (samples as f64, batch as f64);
         let scale = all / described.max(1) as f64;
@@ -159,7 +160,7 @@ fn bytes(value: f64) -> u64 {
     value.ceil() as u64
 }
 
-/// Dense parameters and the values of their states.
+/// Counts dense parameters and the values of their optimizer states.
 fn dense(config: &JobConfig) -> (u64, u64) {
     let (model, rule) = (&config.model, config.optimizer.dense.kind);
     let (mut parameters, mut states) = (0, 0);
@@ -187,22 +188,23 @@ fn dense(config: &JobConfig) -> (u64, u64) {
     (parameters, states)
 }
 
-/// The largest batch of all ranks whose memory fits into `capacity` bytes on every rank; `None`
-/// where no sample does.
+/// Finds the largest batch that fits into `capacity` bytes on every rank; `None` if no sample fits.
 #[must_use]
 pub fn max_batch_size(
-    sizes: &Sizes,
-    (loads, described): (&[RankLoad], usize),
+    sizes: &MemoryTerms,
+    loads: &[RankLoad],
+    described: usize,
     capacity: u64,
 ) -> Option<usize> {
     let fits = |batch: usize| {
         let own = batch.div_ceil(loads.len().max(1));
-        loads.iter().all(|load| sizes.memory(load, own, (batch, described)).total() <= capacity)
+        loads.iter().all(|load| sizes.memory(load, own, batch, described).total() <= capacity)
     };
     largest_batch(fits)
 }
 
-/// The largest batch that fits, if every smaller one does; `None` where no sample does.
+/// Finds the largest batch that fits by bisection; `None` if no sample fits. Every smaller batch
+/// must fit as well.
 pub fn largest_batch(fits: impl Fn(usize) -> bool) -> Option<usize> {
     if !fits(1) {
         return None;

@@ -1,37 +1,38 @@
-//! A priced step whose tiles move between ranks, for a search over plans. A move reprices only its
-//! two ranks, and equals pricing the whole step.
+//! Prices a step again after a tile moved between ranks, for searches over plans. A move reprices
+//! only its two ranks, with the same result as pricing the whole step.
 
 use schema::{HardwareSpec, Rank};
 use serde::Serialize;
 
 use super::dense::{self, DensePart};
-use super::estimate::Estimate;
 use super::exchange::Peers;
-use super::load::{BACKWARD_LAUNCHES, FORWARD_LAUNCHES, RankLoad, TileTerms};
-use super::memory::{Memory, Sizes, max_batch_size};
+use super::memory::{Memory, MemoryTerms, max_batch_size};
 use super::{Conditions, RankPrice, Stage, StepDomain, StepPrice};
 use crate::Error;
-use crate::lower::own::Workload;
+use crate::workload::Workload;
+use kernel_model::Estimate;
+use kernel_model::rank_load::{BACKWARD_LAUNCHES, FORWARD_LAUNCHES, RankLoad, TileTerms};
 
-/// Bytes of an id, of a bag's length, and of a value between ranks.
+/// Bytes of an id, of a bag length, and of a value, in exchanges between ranks.
 const ID: f64 = 8.0;
 const LENGTH: f64 = 4.0;
 const VALUE: f64 = 4.0;
 
-/// Behind the last tile of a rank.
+/// End of a rank's list of tiles.
 const NONE: u32 = u32::MAX;
 
-/// What a plan comes to.
+/// Time and peak memory of a step under a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct StepCost {
     pub step: Estimate,
-    /// Memory of the rank that takes most.
+    /// Memory of the rank that uses most.
     pub peak_bytes: u64,
-    /// Whether every rank has as much.
+    /// Whether every rank has that much memory.
     pub fits: bool,
 }
 
-/// A step that can be priced again after a tile has moved.
+/// Prices a step again after a tile moved to another rank, for searches over plans. Only the two
+/// ranks involved are repriced.
 #[derive(Clone, Debug)]
 pub struct StepPricer {
     device: HardwareSpec,
@@ -39,23 +40,23 @@ pub struct StepPricer {
     batch: usize,
     samples: Vec<usize>,
     tiles: Vec<TileTerms>,
-    /// The rank of each tile.
+    /// Rank of each tile.
     owner: Vec<u32>,
-    /// The first tile of each rank, and the next one of the same rank after each tile; they rise.
+    /// Linked list of the tiles of each rank, in rising order.
     first: Vec<u32>,
     next: Vec<u32>,
     loads: Vec<RankLoad>,
-    /// Memory of each rank in all.
+    /// Total memory of each rank.
     bytes: Vec<u64>,
-    sizes: Sizes,
+    sizes: MemoryTerms,
     dense: DensePart,
     launch_ns: f64,
-    /// The tile that moved last, and from where.
+    /// The tile that moved last, and its previous rank.
     last: Option<(usize, u32)>,
 }
 
 impl StepPricer {
-    /// Describes a step.
+    /// Prepares a workload for pricing.
     ///
     /// # Errors
     /// [`Error::Workload`] for what no step can be made of, and more ranks than the topology has.
@@ -73,7 +74,7 @@ impl StepPricer {
         let mut tiles: Vec<TileTerms> = Vec::with_capacity(described.len());
         for (at, tile) in described.iter().enumerate() {
             let alike = at.checked_sub(1).map(|before| (&described[before], &tiles[before]));
-            tiles.push(TileTerms::of(tile, rule, alike));
+            tiles.push(TileTerms::new(tile, rule, alike));
         }
         let most = samples.iter().copied().max().unwrap_or(0);
         let owner: Vec<u32> = described.iter().map(|tile| tile.rank as u32).collect();
@@ -86,8 +87,8 @@ impl StepPricer {
             next: vec![NONE; owner.len()],
             loads: vec![RankLoad::default(); ranks],
             bytes: vec![0; ranks],
-            sizes: Sizes::of(workload),
-            dense: dense::price(workload, most, (conditions, &peers)),
+            sizes: MemoryTerms::from_workload(workload),
+            dense: dense::price(workload, most, conditions, &peers),
             peers,
             owner: Vec::new(),
             launch_ns: conditions.launch_ns,
@@ -101,7 +102,7 @@ impl StepPricer {
         Ok(pricer)
     }
 
-    /// Moves a tile, by its position in the plan, to another rank.
+    /// Moves a tile, given by its position in the plan, to another rank and returns the new cost.
     ///
     /// # Cost
     /// A pass over the tiles of the two ranks, and one over all ranks; no allocation.
@@ -118,7 +119,7 @@ impl StepPricer {
         self.cost()
     }
 
-    /// Takes the last move back, once.
+    /// Reverts the last move, once.
     pub fn undo(&mut self) -> StepCost {
         if let Some((tile, from)) = self.last.take() {
             self.move_tile(tile, Rank(from));
@@ -127,7 +128,7 @@ impl StepPricer {
         self.cost()
     }
 
-    /// The rank that holds a tile.
+    /// Returns the rank that holds a tile.
     ///
     /// # Panics
     /// Where there is no such tile.
@@ -136,13 +137,13 @@ impl StepPricer {
         Rank(self.owner[tile])
     }
 
-    /// What each rank's tiles come to.
+    /// Returns the load of each rank.
     #[must_use]
     pub fn loads(&self) -> &[RankLoad] {
         &self.loads
     }
 
-    /// What the plan comes to as it is.
+    /// Returns time and memory of the current plan.
     #[must_use]
     pub fn cost(&self) -> StepCost {
         let on_device = self.stages().iter().fold(Estimate::default(), |sum, one| sum.plus(*one));
@@ -152,13 +153,13 @@ impl StepPricer {
         StepCost { step: on_device.max(host), peak_bytes, fits }
     }
 
-    /// The largest batch that fits under this plan; `None` where no sample does.
+    /// Returns the largest batch that fits under this plan; `None` if no sample fits.
     #[must_use]
     pub fn max_batch_size(&self) -> Option<usize> {
-        max_batch_size(&self.sizes, (&self.loads, self.batch), self.device.memory_bytes)
+        max_batch_size(&self.sizes, &self.loads, self.batch, self.device.memory_bytes)
     }
 
-    /// Adds a tile to those of a rank, in its place.
+    /// Adds a tile to the list of a rank, in order.
     fn link(&mut self, tile: u32, rank: u32) {
         let (mut before, mut after) = (NONE, self.first[rank as usize]);
         while after < tile {
@@ -171,7 +172,7 @@ impl StepPricer {
         }
     }
 
-    /// Takes a tile from those of a rank.
+    /// Removes a tile from the list of a rank.
     fn unlink(&mut self, tile: u32, rank: u32) {
         let after = self.next[tile as usize];
         let mut before = self.first[rank as usize];
@@ -190,13 +191,12 @@ impl StepPricer {
         let first = known(self.first[rank as usize]);
         let held = std::iter::successors(first, |tile| known(self.next[*tile]));
         let rank = rank as usize;
-        self.loads[rank] = RankLoad::of(held.map(|tile| &self.tiles[tile]), &self.device);
+        self.loads[rank] = RankLoad::from_tiles(held.map(|tile| &self.tiles[tile]), &self.device);
         self.bytes[rank] = self.memory(rank).total();
     }
 
     fn memory(&self, rank: usize) -> Memory {
-        let batch = (self.batch, self.batch);
-        self.sizes.memory(&self.loads[rank], self.samples[rank], batch)
+        self.sizes.memory(&self.loads[rank], self.samples[rank], self.batch, self.batch)
     }
 
     fn stages(&self) -> [Estimate; 6] {
@@ -221,7 +221,7 @@ impl StepPricer {
         self.dense.launches + FORWARD_LAUNCHES + BACKWARD_LAUNCHES + exchanges
     }
 
-    /// The whole price.
+    /// Returns the full price with all ranks and operations.
     #[must_use]
     pub fn into_price(self) -> StepPrice {
         let (cost, stages, launches) = (self.cost(), self.stages(), self.launches());
@@ -235,7 +235,7 @@ impl StepPricer {
         };
         let ranks = (0..self.loads.len()).map(rank).collect();
         let ops = self.dense.ops.iter().map(|op| (op.basis, op.time.mean_ns));
-        let domain = StepDomain::of(ops, cost.step.mean_ns);
+        let domain = StepDomain::from_ops(ops, cost.step.mean_ns);
         StepPrice {
             cost,
             stages,

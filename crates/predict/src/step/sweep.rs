@@ -1,37 +1,35 @@
-//! Compares many steps: which of them no other beats in speed, memory and number of devices.
+//! Compares many steps and marks those that no other step beats in speed, memory and number of
+//! ranks.
 
 use serde::Serialize;
 
 use super::StepPrice;
 
-/// A step of a sweep.
+/// One configuration of a sweep, with its predicted step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SweepRow {
-    /// The configuration.
     pub model: String,
     pub hardware: String,
-    /// Samples of a step.
     pub batch_size: usize,
     pub ranks: u32,
     pub step_ns: f64,
     pub low_ns: f64,
     pub high_ns: f64,
     pub samples_per_s: f64,
-    /// Memory of the rank that takes most.
+    /// Memory of the rank that uses most.
     pub peak_bytes: u64,
-    /// Whether every rank has as much.
     pub fits: bool,
-    /// No other step of the model that fits is as good in speed, memory of a rank and number of
-    /// ranks, and better in one of them.
+    /// No other fitting step of the model is at least as good in speed, memory per rank and number
+    /// of ranks, and better in one of them.
     pub is_best: bool,
     /// Share of the time that rests on measured kernels of this device.
     pub measured_pct: f64,
 }
 
 impl SweepRow {
-    /// Of a priced step; nothing is known of the others yet.
+    /// Creates a row from a priced step; [`mark_best`] compares it with the others.
     #[must_use]
-    pub fn new((model, hardware): (&str, &str), batch_size: usize, price: &StepPrice) -> Self {
+    pub fn new(model: &str, hardware: &str, batch_size: usize, price: &StepPrice) -> Self {
         Self {
             model: model.to_owned(),
             hardware: hardware.to_owned(),
@@ -49,7 +47,7 @@ impl SweepRow {
     }
 }
 
-/// Marks the steps of each model that no other one beats.
+/// Marks the steps of each model that no other step beats.
 pub fn mark_best(rows: &mut [SweepRow]) {
     let beats = |other: &SweepRow, row: &SweepRow| {
         let is_as_good = other.samples_per_s >= row.samples_per_s

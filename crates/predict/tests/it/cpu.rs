@@ -1,16 +1,18 @@
 //! What is learnt of a CPU: planted times are found again, rows past a cache are those of a
 //! simulated one, and what are no measured steps and no model is refused.
 
-use predict::kernel::Error;
-use predict::kernel::cpu::{
+use kernel_model::Error;
+use kernel_model::cpu::{
     Context, CpuModel, CpuWork, EqualTables, Example, MODEL_VERSION, Machine, MeasuredStep,
     MeasuredSteps, MeasuredTables, TablesRound,
 };
-use predict::kernel::embedding::Popularity;
-use predict::kernel::embedding::lookup::{Cores, forward};
-use predict::lower::own::{self, Workload};
-use predict::lower::tile_use::TileUse;
+use kernel_model::embedding::Popularity;
+use kernel_model::embedding::lookup::{Cores, forward_amounts};
+use kernel_model::tile_use::TileUse;
+use predict::program::from_trainer::ops;
 use predict::step;
+use predict::step::cpu::build_example;
+use predict::workload::Workload;
 use schema::random::CounterRng;
 use schema::topology::hardware;
 use schema::{DataType, FeatureStats, IndexDistribution, JobConfig, Optimizer, ShardingPlan};
@@ -33,8 +35,12 @@ struct Made {
     set: Vec<(String, String)>,
 }
 
+fn example<'a>(made: &Made, measured: &'a MeasuredStep) -> Example<'a> {
+    build_example(made.workload(), measured).expect("a workload")
+}
+
 impl Made {
-    fn of(set: Vec<(String, String)>, (pooling, ranks): (u32, u32)) -> Self {
+    fn new(set: Vec<(String, String)>, (pooling, ranks): (u32, u32)) -> Self {
         let config = JobConfig::parse(BASE, &set).expect("a configuration");
         let plan = ShardingPlan::table_wise(&config.model.tables, ranks);
         let features = FeatureStats::uniform(&config.model, pooling);
@@ -54,7 +60,7 @@ impl Made {
             ("training.batch_size", (64 + random.below(4, 2000)).to_string()),
         ];
         let set = set.map(|(key, value)| (key.to_owned(), value)).to_vec();
-        Self::of(set, (pick(5, &[1, 4, 20]) as u32, 1))
+        Self::new(set, (pick(5, &[1, 4, 20]) as u32, 1))
     }
 
     fn workload(&self) -> Workload<'_> {
@@ -69,9 +75,9 @@ impl Made {
             cores: machine().cores(),
             updates: Some(self.config.optimizer.dense.kind),
         };
-        let ops = own::ops(self.workload()).expect("operations").remove(0);
+        let ops = ops::list_ops(self.workload()).expect("operations").remove(0);
         let time = |op: &schema::Op| {
-            let work = CpuWork::of(op, &context).expect("no exchanges on one rank");
+            let work = CpuWork::from_op(op, &context).expect("no exchanges on one rank");
             let sum: f64 = work.amounts.iter().map(|(name, amount)| unit(name) * amount).sum();
             (op.name().to_owned(), sum)
         };
@@ -103,13 +109,12 @@ fn planted(name: &str) -> f64 {
 
 fn learnt(made: &[Made], measured: &[MeasuredStep]) -> CpuModel {
     let both = made.iter().zip(measured);
-    let examples: Vec<Example<'_>> =
-        both.map(|(made, measured)| Example { workload: made.workload(), measured }).collect();
+    let examples: Vec<Example<'_>> = both.map(|(made, measured)| example(made, measured)).collect();
     CpuModel::learn(machine(), &examples, &[]).expect("a model").0
 }
 
 #[test]
-fn planted_times_are_found_again_in_steps_that_nothing_was_learnt_from() {
+fn planted_unit_times_are_recovered_on_held_out_steps() {
     let made: Vec<Made> = (0..120).map(Made::numbered).collect();
     let measured: Vec<MeasuredStep> = made.iter().map(|made| made.measured(planted)).collect();
     let model = learnt(&made, &measured);
@@ -131,7 +136,7 @@ fn two_ranks_share_the_threads_and_pay_for_what_they_exchange() {
     let measured: Vec<MeasuredStep> = made.iter().map(|made| made.measured(planted)).collect();
     let model = learnt(&made, &measured);
     let price = |ranks: u32| {
-        let made = Made::of(made[0].set.clone(), (1, ranks));
+        let made = Made::new(made[0].set.clone(), (1, ranks));
         step::cpu::price(made.workload(), &model)
     };
     let (one, two) = (price(1).expect("a price"), price(2).expect("a price"));
@@ -180,7 +185,7 @@ fn steps_of_other_operations_and_too_few_of_them_are_refused() {
     let learn = |made: &[Made], measured: &[MeasuredStep]| {
         let both = made.iter().zip(measured);
         let examples: Vec<Example<'_>> =
-            both.map(|(made, measured)| Example { workload: made.workload(), measured }).collect();
+            both.map(|(made, measured)| example(made, measured)).collect();
         CpuModel::learn(machine(), &examples, &[]).map(|found| found.0)
     };
     let few = learn(&made[..5], &measured[..5]);
@@ -191,7 +196,7 @@ fn steps_of_other_operations_and_too_few_of_them_are_refused() {
 }
 
 #[test]
-fn steps_that_ran_where_memory_is_slower_are_left_out() {
+fn steps_measured_at_another_memory_bandwidth_are_left_out() {
     let made: Vec<Made> = (0..60).map(Made::numbered).collect();
     let measured = |made: &Made, at: usize| {
         let mut step =
@@ -235,7 +240,7 @@ fn measured_tables(tables: EqualTables, unit: impl Fn(&str) -> f64) -> MeasuredT
 }
 
 #[test]
-fn lookups_measured_alone_are_found_again_and_steps_start_from_them() {
+fn standalone_lookups_are_the_base_of_lookups_in_steps() {
     let made: Vec<Made> = (0..60).map(Made::numbered).collect();
     // Within steps all takes a quarter longer than alone.
     let within = |name: &str| 1.25 * planted(name);
@@ -249,8 +254,7 @@ fn lookups_measured_alone_are_found_again_and_steps_start_from_them() {
         one.rounds.push(TablesRound { calls: [0, 5], ..odd });
     }
     let both = made.iter().zip(&steps);
-    let examples: Vec<Example<'_>> =
-        both.map(|(made, measured)| Example { workload: made.workload(), measured }).collect();
+    let examples: Vec<Example<'_>> = both.map(|(made, measured)| example(made, measured)).collect();
     let (model, errors) = CpuModel::learn(machine(), &examples, &alone).expect("a model");
     let of = |kind: &str| errors.iter().find(|one| one.kind == kind).expect("a kind");
     for kind in ["embedding_forward alone", "embedding_backward alone", "embedding_forward"] {
@@ -307,7 +311,7 @@ fn simulated(tables: &[(u64, IndexDistribution)], uses: u64, cached: usize, step
 }
 
 #[test]
-fn rows_past_a_cache_are_those_of_a_simulated_one_that_lives_through_steps() {
+fn cache_misses_match_a_simulated_cache_across_steps() {
     const DIM: usize = 64;
     let zipf = |exponent| IndexDistribution::Zipf { exponent };
     for (tables, cached) in [
@@ -328,7 +332,7 @@ fn rows_past_a_cache_are_those_of_a_simulated_one_that_lives_through_steps() {
             vectors: 1,
             uses: (samples * pooling) as f64,
             longest_bag: pooling as u64,
-            popularity: Popularity::of(ids, *rows),
+            popularity: Popularity::from_distribution(ids, *rows),
         };
         let tiles: Vec<TileUse> = tables.iter().enumerate().map(tile).collect();
         let tiles: Vec<&TileUse> = tiles.iter().collect();
@@ -336,7 +340,7 @@ fn rows_past_a_cache_are_those_of_a_simulated_one_that_lives_through_steps() {
         let truth = simulated(&tables, uses, cached, 20);
         let last = (cached * 4 * DIM) as f64;
         let cores = Cores { threads: 1, private: 0.0, last };
-        let amounts = forward(&tiles, cores);
+        let amounts = forward_amounts(&tiles, cores);
         let rows = amounts.iter().find(|one| one.0 == "rows_past_last").expect("an amount").1;
         let share = rows / (uses as usize * tables.len()) as f64;
         assert!((share - truth).abs() < 0.04, "{tables:?}: {share:.3} for {truth:.3}");

@@ -39,7 +39,7 @@ fn edited(step: &Step, edits: &[Edit]) -> Result<i64, predict::Error> {
     let mut calibration = Calibration::default();
     collect::add(&mut calibration, step, &[0]);
     let setting = step.recorded.setting(&step.program);
-    let found = what_if::of((&step.program, &setting), &calibration, ("", edits), DRAWS)?;
+    let found = what_if::predict_edited(&step.program, &setting, &calibration, "", edits, DRAWS)?;
     Ok(found.rows[0].step_ns / 1_000)
 }
 
@@ -64,9 +64,10 @@ fn no_edits_give_the_recorded_step_and_the_same_traces() {
     let mut calibration = Calibration::default();
     collect::add(&mut calibration, &step, &(0..8).collect::<Vec<_>>());
     let setting = step.recorded.setting(&step.program);
-    let found = what_if::of((&step.program, &setting), &calibration, ("", &[]), DRAWS);
+    let found = what_if::predict_edited(&step.program, &setting, &calibration, "", &[], DRAWS);
     let found = found.expect("no edit");
-    let predicted = predict::prediction::of(&step, &calibration, DRAWS).expect("no cycle");
+    let predicted =
+        predict::prediction::predict_step(&step, &calibration, DRAWS).expect("no cycle");
     let rows = |program, simulation| {
         let traces = simulate::traces(program, simulation);
         let names = |trace: &trace::store::Trace| trace.strings.iter().collect::<String>();
@@ -116,7 +117,7 @@ fn one_operator_of_several_is_named_by_its_number() {
 }
 
 #[test]
-fn an_inserted_operator_is_awaited_like_what_it_follows() {
+fn an_inserted_operator_is_awaited_like_its_predecessor() {
     // Its kernel runs 185..285, the wait returns at 289.
     check(Edit::Insert { operator: text("bag"), after: text("c") }, 501);
 }
@@ -134,7 +135,7 @@ fn kernels_on_a_stream_of_their_own_do_not_queue() {
     check(Edit::Parallelise { operators: text("bag"), join: text("c") }, 348);
     refused(
         Edit::Parallelise { operators: text("c"), join: text("item") },
-        "edit 1 (parallelise): expected kernels of an operator before one with kernels that joins, \
+        "edit 1 (parallelise): expected an operator with kernels before a joining operator with kernels, \
          got none",
     );
 }
@@ -145,11 +146,11 @@ fn a_graph_launches_its_kernels_at_once() {
     check(Edit::Graph { from: text("bag"), to: text("c") }, 395);
     refused(
         Edit::Graph { from: text("bag"), to: text("item") },
-        "edit 1 (graph): expected a region in which the host waits for nothing, got cudaStreamSynchronize",
+        "edit 1 (graph): expected a region without waits of the host, got cudaStreamSynchronize",
     );
     refused(
         Edit::Graph { from: text("c"), to: text("bag") },
-        "edit 1 (graph): expected the last operator behind the first, got it is before",
+        "edit 1 (graph): expected the last operator after the first, got it is before",
     );
 }
 
@@ -164,7 +165,7 @@ fn scaled_kernels_move_what_waits_for_them() {
 }
 
 #[test]
-fn a_replaced_operator_leaves_nothing_of_itself() {
+fn a_replaced_operator_leaves_no_work_behind() {
     // Kernels of 10 µs run 22..32, 52..62 and 82..92: the wait at 105 returns at 109.
     check(Edit::Replace { operators: text("bag"), with: text("c") }, 321);
     refused(
@@ -181,7 +182,7 @@ fn a_reordered_operator_takes_its_kernel_along() {
 }
 
 #[test]
-fn operators_on_a_thread_of_their_own_take_no_time_of_the_first() {
+fn operators_on_another_thread_free_the_first_one() {
     // The new thread calls at 5 and 25 µs: k1 12..112, k2 113..163. c waits until 40, k3 runs
     // 164..174, the wait returns at 178.
     check(Edit::Thread { operators: text("bag"), join: Some(text("c")) }, 390);
@@ -189,7 +190,7 @@ fn operators_on_a_thread_of_their_own_take_no_time_of_the_first() {
     check(Edit::Thread { operators: text("bag"), join: None }, 390);
     refused(
         Edit::Thread { operators: text("c"), join: Some(text("bag")) },
-        "edit 1 (thread): expected an operator that joins behind one that moves, got none",
+        "edit 1 (thread): expected a joining operator after a moved one, got none",
     );
 }
 
@@ -208,10 +209,10 @@ fn pinned_copies_are_not_awaited() {
 }
 
 #[test]
-fn a_pattern_that_fits_nothing_names_what_is_like_it() {
+fn a_pattern_without_matches_suggests_similar_names() {
     refused(
         Edit::Remove { operators: text("bagg") },
-        "edit 1 (remove): operators: expected a name in the program, got \"bagg\"; like it: bag, c, item",
+        "edit 1 (remove): operators: expected a name in the program, got \"bagg\"; similar: bag, c, item",
     );
 }
 
@@ -233,7 +234,8 @@ fn edits_of_a_real_step_move_it_the_right_way() {
     let setting = step.recorded.setting(&step.program);
     let saving = |edit: Edit| {
         let edits = [edit];
-        let found = what_if::of((&step.program, &setting), &calibration, ("", &edits), DRAWS);
+        let found =
+            what_if::predict_edited(&step.program, &setting, &calibration, "", &edits, DRAWS);
         found.expect("an edit").rows[7].saving_ns
     };
     // The dense optimizer is a loop of small operators; the last rank's host bounds the step.
@@ -248,7 +250,7 @@ fn edits_of_a_real_step_move_it_the_right_way() {
 }
 
 #[test]
-fn fused_on_a_host_that_is_the_device_the_work_stays_and_the_starts_go() {
+fn fusing_on_a_cpu_keeps_the_work_and_removes_the_overheads() {
     let mut step = step_of(&[by_hand(&[
         ("user_annotation", "ProfilerStep#1", HOST, 0, 100, 0),
         ("cpu_op", "add", HOST, 10, 20, 0),

@@ -2,16 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use predict::calibration::launches::{Called, Launched, Variant};
+use predict::calibration::launches::{ApiCall, LaunchedWork, Variant};
 use predict::calibration::price::{Method, Prices};
 use predict::calibration::{Calibration, Key, collect};
 use predict::evaluate::error_pct;
-use predict::lower::execution::Execution;
 use predict::prediction::{Draws, never_run};
+use predict::program::from_execution_trace::Execution;
 use predict::program::{Action, MarkKind, Program, Rank, Returns, WorkKind};
 use predict::recording::{RankSetting, Setting, Step};
 use predict::simulate;
-use predict::step::{Models, launched};
+use predict::step::{Models, execution_trace_time};
 use schema::topology::hardware;
 use trace::execution_trace::{self, ExecutionTrace};
 
@@ -103,7 +103,8 @@ fn the_calibration_of_a_rank_prices_its_own_execution_trace_within_half_a_percen
         let step = recording.step_alone(at);
         let calibration = calibrated(&step, &[0]);
         let found = from_execution(&traces[at..=at], &calibration);
-        let predicted = never_run::of(&found.program, &calibration, DRAWS).expect("no cycle");
+        let predicted =
+            never_run::predict_program(&found.program, &calibration, DRAWS).expect("no cycle");
         assert_eq!(predicted.rows[0].unknown_pct, 0.0);
         assert!(predicted.rows[0].measured_pct > 99.0, "{:?}", predicted.rows[0]);
         error_pct(predicted.rows[0].step_ns, step.recorded.ranks[0].step_ns)
@@ -182,7 +183,7 @@ fn known(operators: &[(&str, &str, i32)]) -> Calibration {
     let mut calibration = Calibration::default();
     for (name, sizes, stream) in operators {
         let kernel = format!("{name}_kernel");
-        let launched = Launched {
+        let launched = LaunchedWork {
             kind: WorkKind::Kernel,
             name: kernel.clone(),
             details: [((*sizes).to_owned(), 1)].into(),
@@ -190,7 +191,7 @@ fn known(operators: &[(&str, &str, i32)]) -> Calibration {
             stream: *stream,
             collective: None,
         };
-        let called = Called {
+        let called = ApiCall {
             name: "cudaLaunchKernel".to_owned(),
             launches: vec![launched],
             awaits: Vec::new(),
@@ -212,7 +213,7 @@ fn known(operators: &[(&str, &str, i32)]) -> Calibration {
 const GPU: &str = "cuda:0";
 
 #[test]
-fn work_waits_for_who_wrote_its_tensors_last() {
+fn work_waits_for_the_last_writers_of_its_tensors() {
     let calibration = known(&[("a", "8 float", 7), ("b", "8 float", 20)]);
     let trace = by_hand(&[
         (3, 2, 1, "a", &[(1, 8, GPU)], &[(2, 8, GPU)], "a(Tensor x) -> Tensor"),
@@ -230,7 +231,7 @@ fn work_waits_for_who_wrote_its_tensors_last() {
 }
 
 #[test]
-fn operators_nobody_recorded_are_priced_by_bytes_and_said() {
+fn unrecorded_operators_are_priced_by_bytes_and_reported() {
     let calibration = known(&[("a", "8 float", 7), ("c", "8000 float", 7)]);
     let row = |elements: u64| {
         let own = [(1, elements, GPU)];
@@ -243,7 +244,8 @@ fn operators_nobody_recorded_are_priced_by_bytes_and_said() {
         let unknown: Vec<(&str, u64)> =
             found.unknown.iter().map(|(name, count)| (name.as_str(), *count)).collect();
         assert_eq!(unknown, [("my::op", 1), ("my::view", 1)]);
-        let predicted = never_run::of(&found.program, &calibration, DRAWS).expect("no cycle");
+        let predicted =
+            never_run::predict_program(&found.program, &calibration, DRAWS).expect("no cycle");
         let works = &found.program.ranks[0].works;
         assert_eq!(works.len(), 2, "another view of memory launches nothing");
         assert!(predicted.rows[0].unknown_pct > 0.0, "{:?}", predicted.rows[0]);
@@ -268,7 +270,7 @@ fn operators_nobody_recorded_are_priced_by_bytes_and_said() {
         "my::op(Tensor x) -> Tensor",
     )]);
     let found = from_execution(&[trace], &slower);
-    let predicted = never_run::of(&found.program, &slower, DRAWS).expect("no cycle");
+    let predicted = never_run::predict_program(&found.program, &slower, DRAWS).expect("no cycle");
     let (from, to) = predicted.simulation.work_ns(0, 0);
     assert!((990_000..=1_010_000).contains(&(to - from)), "32 kB as 32 kB: {}", to - from);
 }
@@ -280,14 +282,15 @@ fn other_sizes_are_scaled_and_count_as_modelled() {
         by_hand(&[(3, 2, 1, "a", &[(1, 24, GPU)], &[(2, 24, GPU)], "a(Tensor x) -> Tensor")]);
     let found = from_execution(&[trace], &calibration);
     assert!(found.unknown.is_empty());
-    let predicted = never_run::of(&found.program, &calibration, DRAWS).expect("no cycle");
+    let predicted =
+        never_run::predict_program(&found.program, &calibration, DRAWS).expect("no cycle");
     let (from, to) = predicted.simulation.work_ns(0, 0);
     assert_eq!(to - from, 300);
     assert_eq!(predicted.rows[0].measured_pct, 0.0);
 }
 
 #[test]
-fn execution_traces_that_say_too_little_are_refused() {
+fn incomplete_execution_traces_are_rejected() {
     let calibration = known(&[("a", "8 float", 7)]);
     let schema = "a(Tensor x) -> Tensor";
     let whole = || by_hand(&[(3, 2, 1, "a", &[(1, 8, GPU)], &[(2, 8, GPU)], schema)]);
@@ -353,7 +356,7 @@ fn device_time_of_execution_traces_is_predicted_without_their_timelines() {
     let step = recording.step(0);
     let models = Models::shipped().expect("models of this version");
     let device = hardware("v100-sxm2").expect("a known device");
-    let rows = launched::rows((&traces, 0), &step, (&models, device)).expect("rows");
+    let rows = execution_trace_time::rows(&traces, 0, &step, &models, device).expect("rows");
     for row in rows {
         // Measured: -0.6 to -8.3 %.
         assert!(row.models_error_pct.abs() <= 30.0, "{row:?}");

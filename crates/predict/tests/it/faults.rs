@@ -4,17 +4,19 @@
 use std::collections::BTreeMap;
 
 use predict::calibration::price::{Method, Prices};
+use predict::calibration::roofline_scaling::{self, Roof};
 use predict::calibration::{Calibration, Waiting, collect, constants};
 use predict::cost::{Constants, Source};
-use predict::effort::{self, Roof};
-use predict::evaluate::{published, replay};
-use predict::lower;
-use predict::lower::own::{self, Workload};
+use predict::evaluate::replay;
+use predict::mode::algorithm1;
 use predict::overheads;
 use predict::prediction::{Draws, never_run};
+use predict::program::from_trainer;
+use predict::program::from_trainer::ops;
 use predict::program::{Action, OVERHEADS, Overhead, Returns, WorkKind};
 use predict::recording::Step;
 use predict::simulate;
+use predict::workload::Workload;
 use schema::{FeatureStats, JobConfig, ShardingPlan};
 use trace::store::Trace;
 
@@ -57,7 +59,7 @@ fn samples(calibration: &Calibration, overhead: Overhead) -> BTreeMap<&str, Vec<
 fn fault_1_a_gap_is_only_between_kernels_that_queue() {
     let step = step_of(&[three_kernels()]);
     let constants = Constants { launch_ns: 9_000, queue_gap_ns: 1_000, ..Constants::default() };
-    let replay = replay::with(&step, &[0], constants).expect("no cycle");
+    let replay = replay::replay_with_constants(&step, &[0], constants).expect("no cycle");
     let starts: Vec<i64> = (0..3).map(|work| replay.simulation.work_ns(0, work).0).collect();
     // The first waits for its launch alone, the others for the one before.
     assert_eq!(starts, [29_000, 130_000, 141_000]);
@@ -70,7 +72,12 @@ fn the_published_algorithm_has_two_clocks() {
     let step = step_of(&[three_kernels()]);
     let setting = step.recorded.setting(&step.program);
     let calibration = calibrated(&step);
-    let found = published::of((&step.program, &setting), &calibration, &Constants::default());
+    let found = algorithm1::predict_step_times(
+        &step.program,
+        &setting,
+        &calibration,
+        &Constants::default(),
+    );
     let host = 5 * 10_000 + 10_000 + 3 * 10_000 + 2 * 14_500 + 36_000 + 20_000;
     assert_eq!(found, [host]);
 }
@@ -131,7 +138,7 @@ fn fault_5_and_9_every_way_to_launch_is_a_call_with_a_price_of_its_own() {
 }
 
 #[test]
-fn fault_6_an_operator_without_a_second_launch_says_nothing_of_gaps() {
+fn fault_6_operators_with_one_launch_have_no_launch_gaps() {
     let calibration = calibrated(&step_of(&[by_hand(&[
         ("user_annotation", "ProfilerStep#1", HOST, 0, 100, 0),
         ("cpu_op", "aten::one", HOST, 10, 40, 0),
@@ -179,7 +186,7 @@ fn overheads_that_depend_on_sizes_or_ranks_are_named() {
     let rows = |ns: i64| {
         let mut calibration = Calibration::default();
         calibration.overheads.insert(sized(""), vec![ns, ns + 1, ns + 2]);
-        overheads::of(&format!("rank {ns}"), &calibration, 0)
+        overheads::summarize_overheads(&format!("rank {ns}"), &calibration, 0)
     };
     let exceptions = overheads::exceptions(&[rows(10), rows(30)].concat(), 3.0);
     assert_eq!((exceptions.len(), exceptions[0].most.as_str()), (1, "rank 30"));
@@ -187,7 +194,7 @@ fn overheads_that_depend_on_sizes_or_ranks_are_named() {
 }
 
 #[test]
-fn fault_8_long_pauses_of_a_thread_count_and_threads_are_told_apart() {
+fn fault_8_long_pauses_count_and_threads_are_distinguished() {
     let other = (9, 10);
     let mut trace = three_kernels();
     trace.push(&trace::store::NewSlice::new("cpu_op", "aten::c", other, (200_000, 210_000)));
@@ -221,7 +228,7 @@ fn fault_10_a_thread_waits_for_the_other_pass() {
 }
 
 #[test]
-fn fault_11_only_what_waits_waits() {
+fn fault_11_only_dependent_work_waits() {
     let step = step_of(&[by_hand(&[
         ("user_annotation", "ProfilerStep#1", HOST, 0, 300, 0),
         ("cpu_op", "aten::mm", HOST, 10, 30, 0),
@@ -244,7 +251,7 @@ fn fault_11_only_what_waits_waits() {
 }
 
 #[test]
-fn fault_12_and_13_what_nobody_measured_is_said_and_never_free_in_silence() {
+fn fault_12_and_13_unmeasured_parts_are_reported_as_unknown() {
     let step = step_of(&[three_kernels()]);
     let nothing = Prices::new(&Calibration::default(), Method::Full);
     let costs = nothing.price(&step.program, &step.recorded.setting(&step.program));
@@ -292,14 +299,14 @@ fn collective() -> Vec<Trace> {
 }
 
 #[test]
-fn fault_16_and_18_waiting_for_a_rank_is_no_transfer() {
+fn fault_16_and_18_waiting_for_a_rank_is_not_transfer_time() {
     let step = step_of(&collective());
     assert_eq!(step.program.collectives.len(), 1);
     let calibration = calibrated(&step);
     let transfers: Vec<&Vec<i64>> = calibration.transfers.values().collect();
     assert_eq!(transfers, [&[10_000]], "the last rank's kernel");
     // From the two that waited alone, the transfer is what follows the last one's arrival.
-    let replay = replay::of(&step, &[0, 1]).expect("no cycle");
+    let replay = replay::replay_step(&step, &[0, 1]).expect("no cycle");
     let transfer = replay.constants.transfer.values().next().expect("a transfer");
     assert!((transfer.fixed_ns - 10_000.0).abs() < 1.0, "{transfer:?}");
 }
@@ -342,7 +349,7 @@ fn config(overrides: &[(&str, &str)]) -> schema::JobConfig {
 fn ops(config: &JobConfig, pooling: u32) -> Vec<Vec<schema::Op>> {
     let plan = ShardingPlan::table_wise(&config.model.tables, 1);
     let features = FeatureStats::uniform(&config.model, pooling);
-    own::ops(Workload { config, plan: &plan, features: &features }).expect("a workload")
+    ops::list_ops(Workload { config, plan: &plan, features: &features }).expect("a workload")
 }
 
 fn lookup(pooling: u32) -> schema::Op {
@@ -362,45 +369,47 @@ fn fault_2_a_lookup_reads_every_row_of_a_bag() {
 }
 
 #[test]
-fn fault_14_what_no_table_has_is_said_and_never_a_missing_key() {
+fn fault_14_unknown_kernels_are_reported_instead_of_failing() {
     let config = config(&[]);
     let ops = ops(&config, 1);
-    let program = lower::program(&ops, 1.0);
+    let program = from_trainer::build_program(&ops, 1.0);
     let draws = Draws { count: 2, seed: 0 };
     // Of a machine of which one product is known, lookups follow from the roofline: a model.
-    let found = never_run::of(&program, &one_product(), draws).expect("no cycle");
+    let found = never_run::predict_program(&program, &one_product(), draws).expect("no cycle");
     assert!(found.rows[0].step_ns > 0 && found.rows[0].modelled_pct > 10.0, "{:?}", found.rows);
     // Of one of which nothing is known, everything is unknown, and said so.
-    let found = never_run::of(&program, &Calibration::default(), draws).expect("no cycle");
+    let found =
+        never_run::predict_program(&program, &Calibration::default(), draws).expect("no cycle");
     assert_eq!((found.rows[0].step_ns, found.rows[0].unknown_pct), (0, 100.0));
 }
 
 /// The published model trained and tested on the same shapes, and was free beyond them.
 #[test]
-fn fault_17_beyond_what_was_recorded_a_kernel_keeps_to_the_roofline_and_is_no_measurement() {
+fn fault_17_extrapolated_kernels_follow_the_roofline_and_count_as_modelled() {
     let known = [
         ("512x64 float, 64x64 float; 4190000 FLOP, 279000 B", 60_000.0),
         ("512x512 float, 512x512 float; 268000000 FLOP, 3150000 B", 2_680_000.0),
         ("512x1024 float, 1024x1024 float; 1070000000 FLOP, 8390000 B", 8_900_000.0),
     ];
-    let roof = Roof::of(known.iter().copied());
+    let roof = Roof::from_works(known.iter().copied());
     // The best that was reached: 120 FLOP and 4.65 bytes a nanosecond.
     for (m, n, k) in [(1u64, 1u64, 4096u64), (8192, 8192, 8192), (65_536, 1, 16), (512, 512, 512)] {
         let (flops, bytes) = (2 * m * n * k, 4 * (m * k + k * n + m * n));
         let detail = format!("{m}x{k} float, {n}x{k} float; {flops} FLOP, {bytes} B");
-        let ns = effort::scaled(&known, &detail, roof).expect("a roofline");
+        let ns = roofline_scaling::scaled(&known, &detail, roof).expect("a roofline");
         let least = (flops as f64 / (1_070e6 / 8.9e6)).max(bytes as f64 / (279_000.0 / 60_000.0));
         assert!(ns >= 0.999 * least && ns < 10.0 * least, "{detail}: {ns} ns, at least {least}");
     }
     // Left out, the shape in the middle is found by the other two: tested on what was not used.
     let others = [known[0], known[2]];
-    let ns = effort::scaled(&others, known[1].0, Roof::of(others.iter().copied()));
+    let ns =
+        roofline_scaling::scaled(&others, known[1].0, Roof::from_works(others.iter().copied()));
     let error = ns.expect("a roofline") / known[1].1 - 1.0;
     assert!(error.abs() < 0.35, "{error}");
     let config = config(&[]);
     let ops = ops(&config, 1);
-    let program = lower::program(&ops, 1.0);
+    let program = from_trainer::build_program(&ops, 1.0);
     let draws = Draws { count: 2, seed: 0 };
-    let found = never_run::of(&program, &one_product(), draws).expect("no cycle");
+    let found = never_run::predict_program(&program, &one_product(), draws).expect("no cycle");
     assert_eq!(found.rows[0].measured_pct, 0.0);
 }

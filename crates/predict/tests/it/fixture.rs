@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use analyze::classify::ClassRule;
 use analyze::job::{OperatorTensors, Tensors};
 use analyze::{Classifier, Scope, WindowRule};
-use predict::recording::{self, Sizes, Span, Step};
+use predict::recording::{self, Span, Step, TensorSizes};
 use serde_json::Value;
 use trace::open::{self, ReadRequest};
 use trace::store::{Job, NewSlice, Trace};
@@ -29,7 +29,7 @@ pub fn job(name: &str) -> Option<Job> {
 }
 
 /// The sizes of the tensors of rows, as the files have them.
-pub fn sizes(scopes: &[Scope<'_>], rows: &[Vec<u32>]) -> Sizes {
+pub fn sizes(scopes: &[Scope<'_>], rows: &[Vec<u32>]) -> TensorSizes {
     let mut shapes = OperatorTensors::new();
     for (scope, rows) in scopes.iter().zip(rows) {
         let arguments = open::arguments(scope.trace, rows).expect("the same file");
@@ -46,7 +46,7 @@ pub fn sizes(scopes: &[Scope<'_>], rows: &[Vec<u32>]) -> Sizes {
             shapes.insert((scope.trace.rank, *row), Tensors { dims, types });
         }
     }
-    Sizes { tensors: shapes, ..Sizes::default() }
+    TensorSizes { tensors: shapes, ..TensorSizes::default() }
 }
 
 /// A recorded job with what its files say of sizes.
@@ -92,7 +92,7 @@ pub fn scopes(traces: &[Trace]) -> Vec<Scope<'_>> {
 /// The first step of traces made by hand.
 pub fn step_of(traces: &[Trace]) -> Step {
     let scopes = scopes(traces);
-    let job = recording::Job::new(&scopes, |_| Sizes::default());
+    let job = recording::Job::new(&scopes, |_| TensorSizes::default());
     let spans: Vec<Span> = scopes.iter().map(|scope| recording::spans(scope)[0]).collect();
     job.step(&spans).expect("host rows")
 }

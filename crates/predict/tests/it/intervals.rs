@@ -67,13 +67,13 @@ fn calibration(took: [i64; 3]) -> Calibration {
 
 /// Median and interval of a step, microseconds.
 fn interval(batch: u64, calibration: &Calibration) -> (i64, i64, i64) {
-    let found = never_run::of(&product(batch), calibration, DRAWS).expect("no cycle");
+    let found = never_run::predict_program(&product(batch), calibration, DRAWS).expect("no cycle");
     let row = &found.rows[0];
     (row.low_ns / 1_000, row.median_ns / 1_000, row.high_ns / 1_000)
 }
 
 #[test]
-fn a_scaled_kernel_may_be_as_far_off_as_scaling_was_with_a_batch_left_out() {
+fn intervals_of_scaled_kernels_use_leave_one_batch_out_errors() {
     let exact = calibration([512_000, 1_024_000, 2_048_000]);
     assert_eq!(interval(8192, &exact), (8192, 8192, 8192));
     // The middle one takes 30 % more: e^0.262 more than the others say. Of these it is the nearer
@@ -90,7 +90,7 @@ fn a_scaled_kernel_may_be_as_far_off_as_scaling_was_with_a_batch_left_out() {
 }
 
 #[test]
-fn a_run_may_be_as_much_slower_as_a_step() {
+fn run_factors_default_to_step_factors() {
     let mut noisy = calibration([512_000, 1_024_000, 2_048_000]);
     noisy.work_factors = vec![0.9, 1.0, 1.1];
     // A quick step of a quick run, 0.81, and a slow one of a slow run, 1.21, are a ninth of all
@@ -108,11 +108,12 @@ fn recording(steps: &[i64]) -> Calibration {
 }
 
 fn step_ns(calibration: &Calibration) -> i64 {
-    never_run::of(&product(1024), calibration, DRAWS).expect("no cycle").rows[0].step_ns
+    never_run::predict_program(&product(1024), calibration, DRAWS).expect("no cycle").rows[0]
+        .step_ns
 }
 
 #[test]
-fn a_disturbed_step_moves_no_price() {
+fn a_single_disturbed_step_does_not_change_prices() {
     // Two of five steps met another program on their core.
     let disturbed = recording(&[1_000_000, 2_700_000, 1_010_000, 990_000, 1_900_000]);
     assert_eq!(step_ns(&disturbed), 1_010_000);
@@ -127,7 +128,7 @@ fn a_disturbed_step_moves_no_price() {
 }
 
 #[test]
-fn recordings_of_one_configuration_say_how_runs_differ() {
+fn repeated_recordings_give_run_factors() {
     let mut twice = recording(&[1_000_000, 1_000_000, 1_300_000]);
     assert_eq!(runs::factors(&twice), [0.0; 0]);
     twice.merge(recording(&[1_100_000, 1_050_000, 1_100_000]));
@@ -166,12 +167,12 @@ fn a_calibration_comes_back_from_its_file_with_steps_and_recordings() {
 }
 
 #[test]
-fn what_decides_a_step_is_what_to_make_faster_next() {
+fn critical_parts_are_ranked_first_for_speedup() {
     let step = step();
     let mut calibration = Calibration::default();
     collect::add(&mut calibration, &step, &[0]);
-    let found = prediction::of(&step, &calibration, DRAWS).expect("no cycle");
-    let rows = next::of(&step.program, &found.simulation);
+    let found = prediction::predict_step(&step, &calibration, DRAWS).expect("no cycle");
+    let rows = next::rank_speedups(&step.program, &found.simulation);
     let row = |subject: Subject, name: &str| {
         let row = rows.iter().find(|row| (row.subject, row.name.as_str()) == (subject, name));
         let row = row.unwrap_or_else(|| panic!("{name}"));

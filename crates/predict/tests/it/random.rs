@@ -197,7 +197,7 @@ proptest! {
 }
 
 #[test]
-fn a_program_that_waits_for_itself_is_refused() {
+fn a_cyclic_program_is_rejected() {
     let mut rank = rank(&[(Do::Launch(0), false), (Do::Launch(1), false)]);
     rank.works[0].after = vec![1];
     rank.works[1].after = vec![0];
@@ -210,5 +210,5 @@ fn a_program_that_waits_for_itself_is_refused() {
     program.names.intern("");
     let costs = Costs { ranks: vec![costs], constants: Constants::default() };
     let error = simulate::run(&program, &costs).expect_err("a cycle").to_string();
-    assert!(error.contains("work \"\"") && error.contains("waits for itself"), "{error}");
+    assert!(error.contains("work \"\"") && error.contains("cycle of waits"), "{error}");
 }

@@ -162,14 +162,14 @@ fn by_hand() {
 }
 
 #[test]
-fn what_cannot_be_done_is_said() {
+fn impossible_edits_are_rejected_with_a_reason() {
     let two = program(2, 2, (&STEPS, BYTES));
     let refused = |edit: Edit, expected: &str| {
         assert_eq!(edited(&two, edit).expect_err("no edit").to_string(), expected);
     };
     refused(
         exchange(1),
-        "edit 1 (drop-exchange): expected at least 2 of them that other ranks join, got 1 on rank 0",
+        "edit 1 (drop-exchange): expected at least 2 of them that all ranks take part in, got 1 on rank 0",
     );
     refused(tables(1.5), "edit 1 (move-table): expected a share from 0 to 1, got 1.5");
     let to = |to: u32| Edit::MoveTable { kernels: "k_*".to_owned(), from: 0, to, share: 0.5 };
@@ -179,7 +179,7 @@ fn what_cannot_be_done_is_said() {
     let kernels = Edit::MoveTable { kernels: "kk".to_owned(), from: 0, to: 1, share: 0.5 };
     refused(
         kernels,
-        "edit 1 (move-table): kernels: expected a name in the program, got \"kk\"; like it: k_0, \
+        "edit 1 (move-table): kernels: expected a name in the program, got \"kk\"; similar: k_0, \
          k_1, nccl",
     );
 }

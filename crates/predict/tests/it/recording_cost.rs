@@ -37,7 +37,7 @@ fn by_hand_step() -> Step {
 }
 
 #[test]
-fn predictions_are_of_steps_that_nobody_records() {
+fn predictions_exclude_the_profiler_overhead() {
     let steps = [by_hand_step()];
     assert_eq!(steps[0].recorded.ranks[0].events[0].iter().sum::<u32>(), 5);
     let found = event_ns(&steps, 90_000, |event_ns| calibrated(&steps, event_ns));
@@ -53,7 +53,7 @@ fn predictions_are_of_steps_that_nobody_records() {
 }
 
 #[test]
-fn unrecorded_steps_that_recorded_ones_cannot_be_of_are_refused() {
+fn contradictory_unrecorded_times_are_rejected() {
     let steps = [by_hand_step()];
     let of = |ns| event_ns(&steps, ns, |event_ns| calibrated(&steps, event_ns));
     assert_eq!(of(100_000).expect("no cost"), 0.0);

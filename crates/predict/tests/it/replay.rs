@@ -12,7 +12,7 @@ const CALIBRATED: [usize; 4] = [0, 1, 2, 3];
 fn a_step_of_eight_ranks_is_replayed_from_twelve_constants_of_four() {
     let Some(recording) = Recording::read(JOB) else { return };
     let step = recording.step(0);
-    let replay = replay::of(&step, &CALIBRATED).expect("no cycle");
+    let replay = replay::replay_step(&step, &CALIBRATED).expect("no cycle");
     assert!(replay.constants.count() <= 12, "{:?}", replay.constants);
     assert_eq!(replay.ranks.len(), 8);
     for row in &replay.ranks {
@@ -30,7 +30,7 @@ fn a_recorded_step_is_the_span_of_its_annotation() {
     let step = recording.step(0);
     let lengths: Vec<i64> = step.recorded.ranks.iter().map(|rank| rank.step_ns / 1_000).collect();
     assert_eq!(lengths, [14_455, 19_901, 13_017, 19_313, 17_979, 17_797, 13_091, 12_509]);
-    let replay = replay::of(&step, &CALIBRATED).expect("no cycle");
+    let replay = replay::replay_step(&step, &CALIBRATED).expect("no cycle");
     let idle: Vec<f64> =
         replay.ranks.iter().map(|row| (row.measured_idle_pct * 10.0).round() / 10.0).collect();
     assert_eq!(idle, [49.3, 34.3, 62.1, 43.2, 53.6, 55.6, 61.8, 75.8]);
@@ -46,12 +46,13 @@ fn a_recorded_step_is_the_span_of_its_annotation() {
 fn each_constant_moves_the_replay() {
     let Some(recording) = Recording::read(JOB) else { return };
     let step = recording.step(0);
-    let replay = replay::of(&step, &CALIBRATED).expect("no cycle");
+    let replay = replay::replay_step(&step, &CALIBRATED).expect("no cycle");
     // By how much the steps and the starts of kernels move, at most.
     let moved = |change: fn(&mut predict::cost::Constants)| {
         let mut constants = replay.constants.clone();
         change(&mut constants);
-        let changed = replay::with(&step, &CALIBRATED, constants).expect("no cycle");
+        let changed =
+            replay::replay_with_constants(&step, &CALIBRATED, constants).expect("no cycle");
         let both = replay.ranks.iter().zip(&changed.ranks);
         let steps = both.map(|(before, after)| after.step_ns - before.step_ns).max();
         let starts = step.program.ranks.iter().enumerate().flat_map(|(at, rank)| {
@@ -92,7 +93,7 @@ fn each_constant_moves_the_replay() {
 #[test]
 fn a_rank_left_out_is_predicted_from_the_others() {
     let Some(recording) = Recording::read(JOB) else { return };
-    let rows = leave_out::of(&recording.step(0)).expect("no cycle");
+    let rows = leave_out::evaluate_left_out_ranks(&recording.step(0)).expect("no cycle");
     let geomean = |take: fn(&leave_out::LeftOutRow) -> f64| geomean_pct(rows.iter().map(take));
     let worst = |take: fn(&leave_out::LeftOutRow) -> f64| {
         rows.iter().map(|row| take(row).abs()).fold(0.0, f64::max)
@@ -114,7 +115,7 @@ fn a_rank_left_out_is_predicted_from_the_others() {
 fn the_first_twenty_steps_predict_the_others() {
     let Some(recording) = Recording::read("linear/linear_kineto.json.gz") else { return };
     assert_eq!(recording.spans()[0].len(), 39);
-    let rows = recording.with_job(|job| iterations::of(job, &recording.spans()));
+    let rows = recording.with_job(|job| iterations::evaluate_later_steps(job, &recording.spans()));
     let rows = rows.expect("no cycle");
     assert_eq!((rows[0].calibrated_steps, rows[0].steps), (20, 19));
     assert!(rows[0].error_pct.abs() <= 3.0, "{rows:?}");

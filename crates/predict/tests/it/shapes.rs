@@ -1,19 +1,20 @@
 //! Kernels of sizes nobody recorded: what they take by those that were.
 
 use predict::calibration::price::{Method, Prices};
+use predict::calibration::roofline_scaling::{self, Roof};
 use predict::calibration::{Calibration, Key};
-use predict::effort::{self, Roof};
-use predict::lower;
-use predict::lower::own::{self, Workload};
 use predict::program::WorkKind;
+use predict::program::from_trainer;
+use predict::program::from_trainer::ops;
 use predict::recording::Setting;
+use predict::workload::Workload;
 use schema::{FeatureStats, ShardingPlan};
 
 /// What a work of so many bytes takes by others, to the nanosecond.
 fn scaled(known: &[(&str, f64)], detail: &str) -> i64 {
     // One byte a nanosecond.
-    let roof = Roof::of([("1; 0 FLOP, 100000000 B", 1e8)].into_iter());
-    effort::scaled(known, detail, roof).expect("a roofline").round() as i64
+    let roof = Roof::from_works([("1; 0 FLOP, 100000000 B", 1e8)].into_iter());
+    roofline_scaling::scaled(known, detail, roof).expect("a roofline").round() as i64
 }
 
 #[test]
@@ -31,7 +32,7 @@ fn an_update_of_a_few_rows_keeps_the_time_to_start_it() {
 }
 
 #[test]
-fn other_batches_of_the_same_layer_decide_alone() {
+fn other_batch_sizes_of_a_layer_take_precedence() {
     // The layer takes 4 ns a byte, one of other widths 8.
     let known = [
         ("512x64, 64x32; 1 FLOP, 1000 B", 4_000.0),
@@ -42,7 +43,7 @@ fn other_batches_of_the_same_layer_decide_alone() {
 }
 
 #[test]
-fn the_same_sizes_with_other_rows_come_before_another_batch() {
+fn equal_sizes_take_precedence_over_another_batch() {
     // Batches of one size differ in their distinct rows, and so in bytes. Two of a quarter of the
     // size take twice as long a byte.
     let known = [
@@ -55,13 +56,13 @@ fn the_same_sizes_with_other_rows_come_before_another_batch() {
 }
 
 /// What an operation of the first of two ranks of `dlrm-ddp` takes by one recorded kernel.
-fn of_two_ranks(op: &str, known: (&str, i64)) -> i64 {
+fn predict_on_two_ranks(op: &str, known: (&str, i64)) -> i64 {
     let text = include_str!("../../../../configs/dlrm-ddp.toml");
     let config = schema::JobConfig::parse(text, &[]).expect("a configuration");
     let plan = ShardingPlan::table_wise(&config.model.tables, 2);
     let features = FeatureStats::uniform(&config.model, 1);
     let workload = Workload { config: &config, plan: &plan, features: &features };
-    let program = lower::program(&own::ops(workload).expect("a workload"), 2.0);
+    let program = from_trainer::build_program(&ops::list_ops(workload).expect("a workload"), 2.0);
     let mut calibration = Calibration::default();
     let key = Key { class: WorkKind::Kernel, name: "k".to_owned(), detail: known.0.to_owned() };
     calibration.works.insert(key, vec![known.1].into());
@@ -72,14 +73,14 @@ fn of_two_ranks(op: &str, known: (&str, i64)) -> i64 {
 }
 
 #[test]
-fn an_exchange_within_a_process_takes_what_passes_over_memory_take() {
+fn in_process_exchanges_cost_memory_passes() {
     // 12 bytes a nanosecond on both cores, 6 on the one of each rank.
     let lookup = ("16384 long int, 16385 long int; 2100000 FLOP, 12000000 B", 1_000_000);
     // Half of the 4.2 MB of a rank's pooled values are copied, 4.2 MB are read, 4.2 MB written.
-    assert_eq!(of_two_ranks("rowmill::output_dist", lookup), 2_100_000);
+    assert_eq!(predict_on_two_ranks("rowmill::output_dist", lookup), 2_100_000);
     // 4.2 MB are gathered into messages, 4.2 MB put side by side: each is read and written.
-    assert_eq!(of_two_ranks("rowmill::gradient_dist", lookup), 2_800_000);
+    assert_eq!(predict_on_two_ranks("rowmill::gradient_dist", lookup), 2_800_000);
     // What computes is no pass: nothing else is known, so the roofline says what it takes.
     let product = ("512x512 float; 268000000 FLOP, 12600000 B", 2_000_000);
-    assert_eq!(of_two_ranks("rowmill::output_dist", product), 4_000_000);
+    assert_eq!(predict_on_two_ranks("rowmill::output_dist", product), 4_000_000);
 }

@@ -1,8 +1,8 @@
 //! Steps on hardware that nobody ran: properties of prices, memory to the byte, and tiles that
 //! move.
 
-use predict::lower::own::Workload;
 use predict::step::{Conditions, Models, StepPrice, StepPricer, price};
+use predict::workload::Workload;
 use schema::topology::Topology;
 use schema::{
     FeatureStats, IndexDistribution, JobConfig, Rank, ShardingPlan, TableId, Tile, topology,
@@ -47,7 +47,7 @@ fn step_ns(
 const DIP: f64 = 0.95;
 
 #[test]
-fn more_work_is_no_faster() {
+fn more_work_is_not_faster() {
     let models = Models::shipped().expect("models");
     for device in ["v100", "titan-xp", "p100", "t4", "a100", "h100"] {
         for (name, text, pooling) in PAPER {
@@ -78,7 +78,7 @@ fn more_work_is_no_faster() {
 }
 
 #[test]
-fn better_hardware_is_no_slower() {
+fn better_hardware_is_not_slower() {
     let models = Models::shipped().expect("models");
     // Each is better than the one before it in every number.
     for line in [["p100", "v100", "a100", "h100"], ["p4", "t4", "a100", "h100"]] {
@@ -251,7 +251,7 @@ fn a_tile_that_moves_gives_what_pricing_the_whole_step_gives() {
 }
 
 #[test]
-fn what_no_step_can_be_made_of_is_refused() {
+fn invalid_workloads_are_rejected() {
     let config = many_tables(4);
     let models = Models::shipped().expect("models");
     let topology = Topology::parse("a100x2").expect("a topology");
@@ -271,7 +271,7 @@ fn what_no_step_can_be_made_of_is_refused() {
 }
 
 #[test]
-fn a_lookup_of_a_trace_is_what_a_step_says_of_it() {
+fn lookup_sizes_of_an_execution_trace_match_its_step() {
     // Rank 3 of the public DLRM: bags of 100, 66 µs; 16 samples a rank.
     let mut config = config(DCNV2, &[]);
     config.training.batch_size = 16;

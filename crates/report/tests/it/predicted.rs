@@ -7,7 +7,7 @@ use predict::calibration::{Calibration, collect};
 use predict::edit::{Edit, Edits};
 use predict::prediction::Draws;
 use predict::prediction::what_if;
-use predict::recording::{self, Sizes, Span};
+use predict::recording::{self, Span, TensorSizes};
 use report::html::{self, PageOrigin};
 use report::predicted::{self, BarKind, EdgeKind, Predicted};
 use trace::store::{NewSlice, Trace};
@@ -41,14 +41,15 @@ fn view(edits: &[Edit]) -> Predicted {
     let trace = trace();
     let classifier = Classifier::new(ClassRule::Category);
     let scopes = [Scope::new(&trace, WindowRule::All, &classifier)];
-    let job = recording::Job::new(&scopes, |_| Sizes::default());
+    let job = recording::Job::new(&scopes, |_| TensorSizes::default());
     let spans: Vec<Span> = scopes.iter().map(|scope| recording::spans(scope)[0]).collect();
     let step = job.step(&spans).unwrap();
     let mut calibration = Calibration::default();
     collect::add(&mut calibration, &step, &[0]);
     let setting = step.recorded.setting(&step.program);
     let draws = Draws { count: 4, seed: 0 };
-    let found = what_if::of((&step.program, &setting), &calibration, ("", edits), draws).unwrap();
+    let found =
+        what_if::predict_edited(&step.program, &setting, &calibration, "", edits, draws).unwrap();
     let text = format!("{:?}", Edits { edit: edits.to_vec() });
     predicted::build_page("a step <b>", &step, &found, text)
 }

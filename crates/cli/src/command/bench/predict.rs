@@ -11,7 +11,7 @@ use analyze::graph;
 use predict::calibration::price::{Method, Prices};
 use predict::edit::{self, Edit};
 use predict::prediction::{self, Draws};
-use predict::{reprice, simulate};
+use predict::{finding_savings, simulate};
 use serde::Serialize;
 use trace::open::{self, ReadRequest};
 
@@ -170,12 +170,17 @@ fn turn(args: &BenchPredict, session: &Session, taken: &mut PredictTimes) -> Res
             simulate::run(&edited, &prices.price(&edited, &setting))
         })?;
     }
-    let draws = |count| prediction::of(&step, &known, Draws { count, seed: 0 });
+    let draws = |count| prediction::predict_step(&step, &known, Draws { count, seed: 0 });
     timed(&mut taken.draws, || draws(DRAWS))?;
     let mut findings = with_savings(&scopes)?;
     let spans = steps.one(0);
     let repriced = timed(&mut taken.reprice, || {
-        reprice::of((&step, &simulation), is_inside(&scopes, &spans), &mut findings)
+        finding_savings::reprice_findings(
+            &step,
+            &simulation,
+            is_inside(&scopes, &spans),
+            &mut findings,
+        )
     });
     let (ranks, nodes, findings) = (traces.len(), simulation.graph.len(), findings.len());
     Ok(Size { ranks, nodes, findings, repriced })

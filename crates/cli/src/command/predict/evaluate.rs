@@ -6,7 +6,7 @@ use predict::evaluate::leave_out::{self, LeftOutRow};
 use predict::evaluate::{RankRow, geomean_pct, replay};
 use predict::recording::Step;
 use predict::step::Models;
-use predict::step::launched::{self, LaunchedRow};
+use predict::step::execution_trace_time::{self, ExecutionTraceTimeRow};
 use schema::topology::hardware;
 use serde::Serialize;
 use trace::store::Trace;
@@ -31,7 +31,7 @@ struct Report {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     later_steps: Vec<IterationRow>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    launched: Vec<LaunchedRow>,
+    launched: Vec<ExecutionTraceTimeRow>,
 }
 
 /// Runs the command.
@@ -44,10 +44,14 @@ pub fn run(args: &PredictEvaluate, session: &Session) -> Result<(), Error> {
     let ranks = traces.len();
     let first = args.calibrate_ranks.map_or(ranks.div_ceil(2), |first| first as usize);
     let calibrated: Vec<usize> = (0..first.min(ranks)).collect();
-    let replay = replay::of(&step, &calibrated)?;
-    let leave_one_out = if ranks > 1 { leave_out::of(&step)? } else { Vec::new() };
-    let later_steps =
-        if steps.count() > 1 { iterations::of(&job, &steps.spans)? } else { Vec::new() };
+    let replay = replay::replay_step(&step, &calibrated)?;
+    let leave_one_out =
+        if ranks > 1 { leave_out::evaluate_left_out_ranks(&step)? } else { Vec::new() };
+    let later_steps = if steps.count() > 1 {
+        iterations::evaluate_later_steps(&job, &steps.spans)?
+    } else {
+        Vec::new()
+    };
     let launched = launched_rows(args, (&traces, &step), session)?;
     let sizes = |take: fn(&LeftOutRow) -> f64| {
         (!leave_one_out.is_empty()).then(|| geomean_pct(leave_one_out.iter().map(take)))
@@ -85,7 +89,7 @@ fn launched_rows(
     args: &PredictEvaluate,
     (traces, step): (&[Trace], &Step),
     session: &Session,
-) -> Result<Vec<LaunchedRow>, Error> {
+) -> Result<Vec<ExecutionTraceTimeRow>, Error> {
     if args.execution.is_empty() {
         return Ok(Vec::new());
     }
@@ -93,15 +97,15 @@ fn launched_rows(
     let devices = machine(traces).devices;
     let recorded = devices.first().map_or("", String::as_str);
     let device = hardware(args.hardware.as_deref().unwrap_or(recorded));
-    let device = device.map_err(predict::kernel::Error::from)?;
+    let device = device.map_err(kernel_model::Error::from)?;
     let models = Models::shipped()?;
-    let rows = launched::rows((&executions, 0), step, (&models, device));
+    let rows = execution_trace_time::rows(&executions, 0, step, &models, device);
     rows.map_err(|source| execution::named(&executions, source))
 }
 
 fn launched(report: &Report) -> String {
     let percent = |value: f64| format!("{value:.2}");
-    let row = |row: &LaunchedRow| {
+    let row = |row: &ExecutionTraceTimeRow| {
         vec![
             row.rank.to_string(),
             render::nanos(row.measured_ns as f64),

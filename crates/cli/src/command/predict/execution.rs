@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
-use predict::lower::execution::{Execution, Unknown};
 use predict::prediction::never_run;
 use predict::program::Program;
+use predict::program::from_execution_trace::{Execution, UnknownOperators};
 use predict::recording::Setting;
-use predict::step::launched;
+use predict::step::execution_trace_time;
 use schema::unit::counted;
 use trace::execution_trace::{self, ExecutionTrace};
 use trace::store::Loss;
@@ -31,7 +31,7 @@ pub fn run(args: &PredictStep, calibrated: &PathBuf, session: &Session) -> Resul
         let setting = Setting::default();
         return played((&found.program, &setting, None), (args, &known), session);
     }
-    let predicted = never_run::of(&found.program, &known, args.drawn.into())?;
+    let predicted = never_run::predict_program(&found.program, &known, args.drawn.into())?;
     if let Some(folder) = &args.write_trace {
         write_traces(folder, &found.program, &predicted.simulation)?;
     }
@@ -49,7 +49,8 @@ pub fn by_models(args: &PredictStep, session: &Session) -> Result<(), Error> {
     let traces = read(&args.execution_trace, session)?;
     let mut rows = Vec::new();
     for trace in &traces {
-        let found = launched::by_models(trace, args.recorded.step, models, &topology.device);
+        let found =
+            execution_trace_time::by_models(trace, args.recorded.step, models, &topology.device);
         rows.push(found.map_err(|source| named(&traces, source))?);
     }
     let opaque: usize = rows.iter().map(|row| row.opaque).sum();
@@ -124,7 +125,7 @@ fn say(found: &Execution, step: usize, session: &Session) {
 }
 
 /// The names that occur most often.
-fn most(unknown: &Unknown) -> String {
+fn most(unknown: &UnknownOperators) -> String {
     const SHOWN: usize = 8;
     let mut all: Vec<(&String, &u64)> = unknown.iter().collect();
     all.sort_by_key(|(_, count)| std::cmp::Reverse(**count));

@@ -2,9 +2,9 @@
 
 use analyze::Scope;
 use analyze::findings::{Finding, RuleSettings, SavingSource, Severity};
+use predict::finding_savings;
 use predict::prediction::{self, Draws};
 use predict::recording::Span;
-use predict::reprice;
 use serde::Serialize;
 
 use super::{Priced, priced, recordings, scopes};
@@ -35,14 +35,18 @@ pub fn run(args: &PredictNext, session: &Session) -> Result<(), Error> {
     let all = scopes(&traces);
     let asked = (args.calibration.as_ref(), args.recorded);
     let Priced { step, known, spans } = priced(asked, (&traces, &all), session)?;
-    let predicted = prediction::of(&step, &known, Draws { count: 0, seed: 0 })?;
+    let predicted = prediction::predict_step(&step, &known, Draws { count: 0, seed: 0 })?;
     let mut findings = with_savings(&all)?;
     let recorded: Vec<(String, i64)> = findings
         .iter()
         .filter_map(|finding| Some((finding.key.clone(), finding.saving?.mid_ns)))
         .collect();
-    let repriced =
-        reprice::of((&step, &predicted.simulation), is_inside(&all, &spans), &mut findings);
+    let repriced = finding_savings::reprice_findings(
+        &step,
+        &predicted.simulation,
+        is_inside(&all, &spans),
+        &mut findings,
+    );
     session.console.say(format_args!(
         "{repriced} of {} findings by a simulation of step {}, the others by the recording",
         findings.len(),

@@ -1,5 +1,5 @@
 //! `rowmill predict hardware | kernels | train-kernels` and `evaluate --kernels`: kernels without a
-//! trace. The models are `predict::kernel`'s; here are the files.
+//! trace. The models are `kernel_model`'s; here are the files.
 
 pub mod evaluate;
 pub mod hardware;
@@ -10,8 +10,8 @@ pub mod train;
 
 use std::path::{Path, PathBuf};
 
-use predict::kernel::measured::Table;
-use predict::kernel::{self, KernelModel, Kind, Measured, Source};
+use kernel_model::measured::Table;
+use kernel_model::{KernelModel, Kind, Measured, Source};
 
 use crate::error::Error;
 
@@ -37,7 +37,7 @@ fn read(paths: &[PathBuf]) -> Result<(Vec<Measured>, Vec<Vec<Source>>), Error> {
 
 /// The measurements of one table.
 fn table(path: &Path) -> Result<Vec<Measured>, Error> {
-    let wrong = |source: kernel::Error| Error::Kernels { path: path.to_owned(), source };
+    let wrong = |source: kernel_model::Error| Error::Kernels { path: path.to_owned(), source };
     let mut table: Option<Table> = None;
     data::small_table::for_each_record(path, |line, fields| {
         match &mut table {
@@ -49,7 +49,7 @@ fn table(path: &Path) -> Result<Vec<Measured>, Error> {
         }
         Ok::<(), Error>(())
     })?;
-    let empty = kernel::Error::Column { column: "OPName", got: vec!["no text".to_owned()] };
+    let empty = kernel_model::Error::Column { column: "OPName", got: vec!["no text".to_owned()] };
     table.ok_or(empty).and_then(Table::finish).map_err(wrong)
 }
 
@@ -62,7 +62,7 @@ pub fn file(folder: &Path, kind: Kind) -> PathBuf {
 pub fn model(folder: Option<&Path>, kind: Kind) -> Result<KernelModel, Error> {
     let Some(folder) = folder else {
         let source = || PathBuf::from(format!("rowmill's own {}.kernels", kind.name()));
-        let own = kernel::shipped::model(kind);
+        let own = kernel_model::shipped::model(kind);
         return own.map_err(|error| Error::Kernels { path: source(), source: error });
     };
     let path = file(folder, kind);

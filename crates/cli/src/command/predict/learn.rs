@@ -1,5 +1,5 @@
 //! `rowmill predict learn`: what operations take on a CPU, measured and learnt in one command, or
-//! what a recorded suite says of a GPU. The models are `predict::kernel`'s.
+//! what a recorded suite says of a GPU. The models are `kernel_model`'s.
 
 mod alone;
 pub mod device;
@@ -13,8 +13,9 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use predict::kernel::Error as KernelError;
-use predict::kernel::cpu::{CpuKindErrors, CpuModel, Example, MeasuredStep, MeasuredSteps};
+use kernel_model::Error as KernelError;
+use kernel_model::cpu::{CpuKindErrors, CpuModel, Example, MeasuredStep, MeasuredSteps};
+use predict::step::cpu;
 use serde::Serialize;
 use trace::packed::unpacked;
 
@@ -107,8 +108,8 @@ fn learnt(measured: &MeasuredSteps) -> Result<(CpuModel, Vec<CpuKindErrors>), Er
     let workloads: Vec<Workload> = measured.steps.iter().map(workload).collect::<Result<_, _>>()?;
     let both = workloads.iter().zip(&measured.steps);
     let examples: Vec<Example<'_>> = both
-        .map(|(workload, measured)| Example { workload: workload.borrowed(), measured })
-        .collect();
+        .map(|(workload, measured)| cpu::build_example(workload.borrowed(), measured))
+        .collect::<Result<_, _>>()?;
     Ok(CpuModel::learn(measured.machine.clone(), &examples, &measured.tables)?)
 }
 

@@ -1,7 +1,7 @@
 //! `rowmill predict model`: the step of a configuration that was never run.
 
-use predict::lower::{self, own};
 use predict::prediction::never_run::{self, NeverRunRow};
+use predict::program::from_trainer::{self, ops};
 use serde::Serialize;
 
 use super::{calibration, say_machine, write_traces};
@@ -31,8 +31,8 @@ pub fn run(args: &PredictModel, session: &Session) -> Result<(), Error> {
     // Each rank has its share of the threads, of which the calibration had all.
     let threads = (session.threads / ranks as usize).max(1);
     let slowdown = session.threads as f64 / threads as f64;
-    let program = lower::program(&own::ops(workload.borrowed())?, slowdown);
-    let found = never_run::of(&program, &known, args.drawn.into())?;
+    let program = from_trainer::build_program(&ops::list_ops(workload.borrowed())?, slowdown);
+    let found = never_run::predict_program(&program, &known, args.drawn.into())?;
     if let Some(folder) = &args.write_trace {
         write_traces(folder, &program, &found.simulation)?;
     }

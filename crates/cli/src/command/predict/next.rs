@@ -19,7 +19,7 @@ pub fn run(args: &PredictNext, session: &Session) -> Result<(), Error> {
     let setting = step.recorded.setting(&step.program);
     let costs = Prices::new(&known, Method::Full).price(&step.program, &setting);
     let simulation = simulate::run(&step.program, &costs)?;
-    let mut rows = next::of(&step.program, &simulation);
+    let mut rows = next::rank_speedups(&step.program, &simulation);
     if args.top > 0 {
         rows.truncate(args.top);
     }

@@ -1,7 +1,7 @@
 //! The memory of a step of rowmill's own trainer on a CPU: what the trainer's constructors count,
 //! for the process as a whole. The times are `predict::step::cpu`'s.
 
-use predict::kernel::cpu::Machine;
+use kernel_model::cpu::Machine;
 use predict::step::largest_batch;
 use train::memory::{MemoryMoment, WeightSource};
 

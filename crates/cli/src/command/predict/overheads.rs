@@ -37,7 +37,7 @@ pub fn run(args: &PredictOverheads, session: &Session) -> Result<(), Error> {
                 (_, 1) => name.into_owned(),
                 _ => format!("{name}, rank {}", trace.rank),
             };
-            rows.extend(overheads::of(&source, &found, args.top));
+            rows.extend(overheads::summarize_overheads(&source, &found, args.top));
             together.merge(found);
         }
     }

@@ -13,9 +13,9 @@ use crate::error::Error;
 use crate::resolve::Session;
 use crate::resolve::workload::Workload;
 use crate::sheet::{self, SheetTarget};
-use predict::kernel::Error as KernelError;
-use predict::kernel::cpu::CpuModel;
-use predict::step::{self, Conditions, Estimate, Models, Stage, StepDomain, StepPrice, StepPricer};
+use kernel_model::cpu::CpuModel;
+use kernel_model::{Error as KernelError, Estimate};
+use predict::step::{self, Conditions, Models, Stage, StepDomain, StepPrice, StepPricer};
 use schema::Topology;
 use serde::Serialize;
 
@@ -113,7 +113,7 @@ impl Hardware {
     /// # Errors
     /// The nearest names of devices; of a file, what is wrong with it.
     pub fn of(text: &str, models: Option<&Path>) -> Result<Self, Error> {
-        let models_of = || Models::of(|kind| model(models, kind)).map(Box::new);
+        let models_of = || Models::from_loader(|kind| model(models, kind)).map(Box::new);
         let unknown = match topology(text) {
             Ok(topology) => return Ok(Self::Devices(Box::new(topology), models_of()?)),
             Err(error) => error,
@@ -130,7 +130,7 @@ impl Hardware {
         };
         let topology = Topology { device: spec.clone(), ..topology(&spec.key)? };
         let beside = file.parent().unwrap_or(Path::new("."));
-        let own = Models::of(|kind| {
+        let own = Models::from_loader(|kind| {
             let is_own = models.is_none() && kernel_file(beside, kind).exists();
             model(if is_own { Some(beside) } else { models }, kind)
         });

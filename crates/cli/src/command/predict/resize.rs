@@ -80,8 +80,7 @@ pub fn between_recordings(
     let second = Sized { program: &large.step.program, size: until };
     let program = between(first, second, to)?;
     let setting = small.step.recorded.setting(&small.step.program);
-    let base = (&small.step.program, &setting);
-    Ok(what_if::compared(base, program, &known, ("", draws))?)
+    Ok(what_if::compare_programs(&small.step.program, &setting, program, &known, "", draws)?)
 }
 
 /// Reads a recording at one size.

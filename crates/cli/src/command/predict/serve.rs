@@ -34,7 +34,7 @@ pub fn run(args: &PredictServe, session: &Session) -> Result<(), Error> {
     let origin = PageOrigin::Editor { edit: server.path(EDIT) };
     let title = title(&args.paths);
     let setting = priced.step.recorded.setting(&priced.step.program);
-    let base = Unedited::new((&priced.step.program, &setting), &priced.known)?;
+    let base = Unedited::new(&priced.step.program, &setting, &priced.known)?;
     let shown = Shown { title: &title, step: &priced.step, base };
     let first = shown.with(&[], DRAWS)?;
     let page = ServedPage {
@@ -64,7 +64,7 @@ pub struct Shown<'a> {
 impl Shown<'_> {
     /// What a page shows of it with edits.
     pub fn with(&self, edits: &[Edit], draws: Draws) -> Result<Predicted, Error> {
-        let found = self.base.with(("", edits), draws)?;
+        let found = self.base.with("", edits, draws)?;
         Ok(predicted::build_page(self.title, self.step, &found, text(edits)))
     }
 

@@ -41,7 +41,7 @@ pub fn run(args: &PredictStep, session: &Session) -> Result<(), Error> {
         let of = (&step.program, &setting, Some(measured.as_slice()));
         return played(of, (args, &calibration_of), session);
     }
-    let predicted = prediction::of(&step, &calibration_of, args.drawn.into())?;
+    let predicted = prediction::predict_step(&step, &calibration_of, args.drawn.into())?;
     let mut rows = predicted.rows;
     for (row, spans) in rows.iter_mut().zip(&steps.spans) {
         add_spread(row, spans);
@@ -85,8 +85,8 @@ pub fn played(
     session: &Session,
 ) -> Result<(), Error> {
     let mode = args.mode.into();
-    let constants = constants::of(calibration);
-    let steps = mode::steps((program, setting), (calibration, &constants), mode)?;
+    let constants = constants::derive_constants(calibration);
+    let steps = mode::predict_step_times(program, setting, calibration, &constants, mode)?;
     let row = |(at, step_ns): (usize, i64)| {
         let measured_ns = measured.map(|measured| measured[at]);
         let error_pct = measured_ns.map(|measured| error_pct(step_ns, measured));

@@ -35,7 +35,7 @@ pub fn run(args: &PredictSweep, session: &Session) -> Result<(), Error> {
                     };
                     let workload = Workload::resolve(model, &asked, hardware.ranks())?;
                     let priced = hardware.price(&workload, pooling, launch_ns)?;
-                    rows.push(SweepRow::new((model, name), batch_size, &priced.price));
+                    rows.push(SweepRow::new(model, name, batch_size, &priced.price));
                 }
             }
         }

@@ -54,13 +54,13 @@ pub fn run(args: &PredictWhatIf, session: &Session) -> Result<(), Error> {
         warn_of_network(edits, step.program.ranks.len(), session);
     }
     let setting = step.recorded.setting(&step.program);
-    let base = Unedited::new((&step.program, &setting), known)?;
+    let base = Unedited::new(&step.program, &setting, known)?;
     let measured = measured(&args.measured, session)?;
     let draws = args.drawn.into();
     let mut rows = Vec::new();
     for (path, edits) in args.edits.iter().zip(&edits) {
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
-        let found = base.with((&name, &edits.edit), draws);
+        let found = base.with(&name, &edits.edit, draws);
         let found = found.map_err(|source| Error::Edits { path: path.clone(), source })?;
         for predicted in found.rows {
             rows.push(row(predicted, &measured)?);

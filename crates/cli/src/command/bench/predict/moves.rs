@@ -4,8 +4,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use predict::kernel::{Element, Error as KernelError, Kind, Work, shipped};
-use predict::lower::own;
+use kernel_model::{Element, Error as KernelError, Kind, Work, shipped};
 use predict::step::{Conditions, Models, StepPricer};
 use schema::random::CounterRng;
 use schema::topology::hardware;
@@ -63,7 +62,7 @@ pub fn run(args: &BenchPredict, session: &Session) -> Result<(), Error> {
     let ranks = topology.ranks() as u32;
     let plan = ShardingPlan::table_wise(&job.model.tables, ranks);
     let features = FeatureStats::uniform(&job.model, 1);
-    let workload = own::Workload { config: &job, plan: &plan, features: &features };
+    let workload = predict::workload::Workload { config: &job, plan: &plan, features: &features };
     let conditions = Conditions { topology: &topology, models: &models, launch_ns: 0.0 };
     let mut pricer = StepPricer::new(workload, conditions)?;
     let (mut whole, mut moved) = (Vec::new(), Vec::new());

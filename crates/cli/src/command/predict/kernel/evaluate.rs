@@ -1,9 +1,9 @@
 //! `rowmill predict evaluate --kernels`: errors of kernel models on rows they did not learn from.
 
 use analyze::distribution;
-use predict::kernel::evaluate::{self, KernelRow, MlpRow};
-use predict::kernel::leave_out::{self, LeftOutRow};
-use predict::kernel::{Kind, Measured, Part};
+use kernel_model::evaluate::{self, KernelRow, MlpRow};
+use kernel_model::leave_out::{self, LeftOutRow};
+use kernel_model::{Kind, Measured, Part};
 use serde::Serialize;
 
 use super::{model, published, read, suite};
@@ -32,11 +32,15 @@ pub fn run(args: &PredictEvaluate, session: &Session) -> Result<(), Error> {
     let mut report = Report { kernels: Vec::new(), left_out: Vec::new() };
     for &kind in &kinds {
         if args.kernels.leave_out {
-            report.left_out.extend(leave_out::of(kind, &rows, session.threads));
+            report.left_out.extend(leave_out::evaluate_left_out_devices(
+                kind,
+                &rows,
+                session.threads,
+            ));
             continue;
         }
         let model = model(args.kernels.models.as_deref(), kind)?;
-        report.kernels.extend(evaluate::of(&model, &rows, Part::Test));
+        report.kernels.extend(evaluate::evaluate_model(&model, &rows, Part::Test));
     }
     if let Some(grid) = args.kernels.published {
         published::add(&mut report.kernels, &kinds, &rows, grid, session)?;

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use device::Cpu;
 use device::limits::{Arithmetic, RowSet, gflop_per_s};
-use predict::kernel::Error as KernelError;
+use kernel_model::Error as KernelError;
 use schema::HardwareSpec;
 use schema::topology::{Flops, HARDWARE, hardware};
 use serde::Serialize;

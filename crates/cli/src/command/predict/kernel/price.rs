@@ -1,10 +1,11 @@
 //! `rowmill predict kernels`: what single kernels take on a device.
 
-use predict::kernel::embedding;
-use predict::kernel::measured::operation;
-use predict::kernel::{Domain, Error as KernelError, KernelModel, Kind, Price, Work, roofline_ns};
-use predict::step::Estimate;
-use predict::step::single::{RankExchange, SingleKind, SingleWork};
+use kernel_model::Estimate;
+use kernel_model::embedding;
+use kernel_model::formula_kernels::{SingleKind, SingleWork};
+use kernel_model::measured::operation;
+use kernel_model::{Domain, Error as KernelError, KernelModel, Kind, Price, Work, roofline_ns};
+use predict::step::RankExchange;
 use schema::{HardwareSpec, Topology};
 use serde::Serialize;
 

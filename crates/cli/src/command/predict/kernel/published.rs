@@ -1,10 +1,10 @@
-//! The MLPs of arXiv:2201.07821, trained by rowmill's own layers: `predict::kernel::published` says
+//! The MLPs of arXiv:2201.07821, trained by rowmill's own layers: `kernel_model::published` says
 //! which and on what, `train::regression` trains them.
 
 use device::Cpu;
-use predict::kernel::evaluate::KernelRow;
-use predict::kernel::published::{self, ChosenMlp, MlpProblem, Regressor};
-use predict::kernel::{Kind, Measured, MlpGrid, MlpSetting};
+use kernel_model::evaluate::KernelRow;
+use kernel_model::published::{self, ChosenMlp, MlpProblem, Regressor};
+use kernel_model::{Kind, Measured, MlpGrid, MlpSetting};
 use schema::OptimizerConfig;
 use train::regression::{Regression, RegressionConfig, RegressionExamples};
 

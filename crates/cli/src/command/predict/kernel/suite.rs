@@ -1,9 +1,9 @@
 //! `rowmill predict evaluate --kernels SUITE`: the published table of kernel errors for the GPU of
-//! a recorded suite. The figures are `predict::kernel::suite`'s.
+//! a recorded suite. The figures are `kernel_model::suite`'s.
 
 use std::path::{Path, PathBuf};
 
-use predict::kernel::suite::{self, ErrorPair, SuiteRow};
+use kernel_model::suite::{self, ErrorPair, SuiteRow};
 use serde::Serialize;
 
 use super::model;

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use predict::kernel::{self, KernelModel, Kind, MODEL_BYTES_MOST, adapt};
+use kernel_model::{KernelModel, Kind, MODEL_BYTES_MOST, few_shot};
 
 use super::{file, model, read, table};
 use crate::args::PredictTrainKernels;
@@ -22,7 +22,7 @@ pub fn run(args: &PredictTrainKernels, session: &Session) -> Result<(), Error> {
         for kind in Kind::ALL.into_iter().filter(|kind| of(*kind)) {
             let at = models.iter().position(|model| model.kind() == kind);
             let base = at.map_or_else(|| model(None, kind), |at| Ok(models.swap_remove(at)))?;
-            models.push(adapt::adapted(base, &rows).map_err(wrong)?);
+            models.push(few_shot::calibrate(base, &rows).map_err(wrong)?);
         }
     }
     let _made = output::folder(&args.output)?;
@@ -37,7 +37,7 @@ fn learnt(paths: &[PathBuf], session: &Session) -> Result<Vec<KernelModel>, Erro
             continue;
         }
         let path = paths.first().cloned().unwrap_or_default();
-        let found = kernel::train(kind, &rows, sources, session.threads);
+        let found = kernel_model::train(kind, &rows, sources, session.threads);
         models.push(found.map_err(|source| Error::Kernels { path, source })?);
         session.console.detail(format_args!("learnt {}", kind.name()));
     }

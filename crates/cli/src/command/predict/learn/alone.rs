@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use device::Cpu;
 use device::limits::RowSet;
-use predict::kernel::cpu::{EqualTables, TablesRound};
+use kernel_model::cpu::{EqualTables, TablesRound};
 
 use crate::args::{BenchEmbedding, Sampling};
 use crate::command::bench::batch::{self, Made};

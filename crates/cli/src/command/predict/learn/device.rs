@@ -1,7 +1,6 @@
 //! The file of a GPU whose rates a suite measured, beside its kernel models. Knows nothing of
 //! suites.
 
-use predict::kernel;
 use schema::HardwareSpec;
 use serde::{Deserialize, Serialize};
 
@@ -20,15 +19,16 @@ pub struct LearntDevice {
 /// The device of such a file; `None` for another file.
 ///
 /// # Errors
-/// [`kernel::Error::Model`] for another version, and numbers that are none.
-pub fn parse(text: &str) -> Result<Option<HardwareSpec>, kernel::Error> {
+/// [`kernel_model::Error::Model`] for another version, and numbers that are none.
+pub fn parse(text: &str) -> Result<Option<HardwareSpec>, kernel_model::Error> {
     let Ok(value) = serde_json::from_str::<serde_json::Value>(text) else { return Ok(None) };
     let Some(version) = value.get("rowmill_device") else { return Ok(None) };
     let expected = format!("a device of rowmill predict learn, version {DEVICE_VERSION}");
     if version.as_u64() != Some(u64::from(DEVICE_VERSION)) {
-        return Err(kernel::Error::Model { expected, got: format!("version {version}") });
+        return Err(kernel_model::Error::Model { expected, got: format!("version {version}") });
     }
     let read: Result<LearntDevice, _> = serde_json::from_value(value);
-    let read = read.map_err(|error| kernel::Error::Model { expected, got: error.to_string() })?;
+    let read =
+        read.map_err(|error| kernel_model::Error::Model { expected, got: error.to_string() })?;
     Ok(Some(read.spec))
 }

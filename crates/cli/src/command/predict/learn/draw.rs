@@ -1,7 +1,7 @@
 //! Made-up configurations to measure: tables, layers, batches, rules and laws of ids drawn at
 //! random, so that what is learnt from them holds between and around them.
 
-use predict::kernel::cpu::EqualTables;
+use kernel_model::cpu::EqualTables;
 use schema::random::CounterRng;
 use schema::{DataType, IndexDistribution, Optimizer};
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use device::Cpu;
 use device::limits::RowSet;
-use predict::kernel::cpu::{Machine, MeasuredStep, MeasuredSteps, MeasuredTables};
+use kernel_model::cpu::{Machine, MeasuredStep, MeasuredSteps, MeasuredTables};
 use trace::OpSpan;
 
 use super::alone::{self, Bench, SAMPLING};

@@ -4,10 +4,10 @@
 use std::io::Write;
 use std::path::Path;
 
+use kernel_model::evaluate::{self, KernelRow};
+use kernel_model::suite::{SuiteMeasured, SuiteWork};
+use kernel_model::{Kind, Measured, Part, Timed, few_shot};
 use predict::calibration::{Calibration, constants};
-use predict::kernel::evaluate::{self, KernelRow};
-use predict::kernel::suite::{SuiteMeasured, SuiteWork};
-use predict::kernel::{self, Kind, Measured, Part, Timed, adapt};
 use schema::HardwareSpec;
 use schema::topology::hardware;
 use serde::Serialize;
@@ -51,7 +51,8 @@ pub fn run(folder: &Path, output: &Path, session: &Session) -> Result<(), Error>
         written.push(path.display().to_string());
     }
     let gpu = suite.gpu();
-    let launch_ns = overheads.as_ref().map_or(0, |found| constants::of(found).launch_ns);
+    let launch_ns =
+        overheads.as_ref().map_or(0, |found| constants::derive_constants(found).launch_ns);
     let mut kernels = Vec::new();
     let mut device = None;
     match gpu {
@@ -60,7 +61,7 @@ pub fn run(folder: &Path, output: &Path, session: &Session) -> Result<(), Error>
              rowmill predict learn measures a CPU",
         ),
         Some(gpu) => {
-            let spec = hardware(gpu).map_err(kernel::Error::from)?;
+            let spec = hardware(gpu).map_err(kernel_model::Error::from)?;
             let rows = learnt(&suite::microbenchmarks(folder, &suite)?, spec);
             let (paths, judged) = models(&rows, output)?;
             written.extend(paths);
@@ -121,12 +122,12 @@ fn models(rows: &[Measured], output: &Path) -> Result<(Vec<String>, Vec<KernelRo
         let of_kind: Vec<Measured> =
             rows.iter().filter(|row| row.work.kind() == kind).copied().collect();
         let learnt: Vec<Measured> =
-            of_kind.iter().filter(|row| Part::of(&row.work) != Part::Test).copied().collect();
+            of_kind.iter().filter(|row| Part::for_work(&row.work) != Part::Test).copied().collect();
         if learnt.len() < ROWS_LEAST {
             continue;
         }
-        let adapted = adapt::adapted(model(None, kind)?, &learnt)?;
-        judged.extend(evaluate::of(&adapted, &of_kind, Part::Test));
+        let adapted = few_shot::calibrate(model(None, kind)?, &learnt)?;
+        judged.extend(evaluate::evaluate_model(&adapted, &of_kind, Part::Test));
         let path = file(output, kind);
         let bytes = adapted.to_bytes()?;
         output::put(&path, |file| file.write_all(&bytes).map_err(Error::io(&path, "write")))?;

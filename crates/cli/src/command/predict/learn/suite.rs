@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use predict::kernel::suite::{SuiteMeasured, SuiteWork};
-use predict::kernel::{self, Element, Kind, Work};
-use predict::step::single::{SingleKind, SingleWork};
+use kernel_model::formula_kernels::{SingleKind, SingleWork};
+use kernel_model::suite::{SuiteMeasured, SuiteWork};
+use kernel_model::{Element, Kind, Work};
 use schema::HardwareSpec;
 use schema::topology::hardware;
 use serde::Deserialize;
@@ -56,7 +56,7 @@ pub fn read(folder: &Path) -> Result<SuiteFile, Error> {
     let text = std::fs::read_to_string(&path).map_err(Error::io(&path, "read"))?;
     let expected = "the list of a suite that bench/collect recorded, version 1".to_owned();
     let wrong = |got: String| {
-        let source = kernel::Error::Model { expected: expected.clone(), got };
+        let source = kernel_model::Error::Model { expected: expected.clone(), got };
         Error::Kernels { path: path.clone(), source }
     };
     let suite: SuiteFile = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
@@ -70,13 +70,13 @@ pub fn read(folder: &Path) -> Result<SuiteFile, Error> {
 pub fn kernels(folder: &Path) -> Result<(&'static HardwareSpec, Vec<SuiteMeasured>), Error> {
     let suite = read(folder)?;
     let Some(gpu) = suite.gpu() else {
-        let source = kernel::Error::Model {
+        let source = kernel_model::Error::Model {
             expected: "a suite that was recorded on a GPU".to_owned(),
             got: "one of a CPU".to_owned(),
         };
         return Err(Error::Kernels { path: folder.join(SUITE), source });
     };
-    let device = hardware(gpu).map_err(kernel::Error::from)?;
+    let device = hardware(gpu).map_err(kernel_model::Error::from)?;
     Ok((device, microbenchmarks(folder, &suite)?))
 }
 
@@ -94,10 +94,10 @@ pub fn microbenchmarks(folder: &Path, suite: &SuiteFile) -> Result<Vec<SuiteMeas
             let text = |column: &'static str| {
                 let at = header.iter().position(|name| name == column);
                 let field = at.and_then(|at| fields.get(at).copied());
-                let missing = || kernel::Error::Column { column, got: header.clone() };
+                let missing = || kernel_model::Error::Column { column, got: header.clone() };
                 field.ok_or_else(missing)
             };
-            let read = || -> Result<Option<SuiteMeasured>, kernel::Error> {
+            let read = || -> Result<Option<SuiteMeasured>, kernel_model::Error> {
                 let (op, shape, dtype) = (text("op")?, text("shape")?, text("dtype")?);
                 let median = text("median_us")?;
                 let is_f32 = matches!(dtype, "float32" | "uint8");
@@ -105,7 +105,7 @@ pub fn microbenchmarks(folder: &Path, suite: &SuiteFile) -> Result<Vec<SuiteMeas
                     return Ok(None);
                 };
                 let us = median.parse::<f64>().ok().filter(|us| us.is_finite() && *us > 0.0);
-                let us = us.ok_or_else(|| kernel::Error::Rows {
+                let us = us.ok_or_else(|| kernel_model::Error::Rows {
                     count: 1,
                     rows: line as usize,
                     line,

@@ -1,0 +1,113 @@
+//! The part of a latency that needs no training: at least the launch overhead; above it, the kernel
+//! time plus the share of the overhead that passes before the kernel starts. `max(overhead, start ·
+//! overhead + slope · roofline)`.
+
+use serde::{Deserialize, Serialize};
+
+/// The latency of a call before any training: a linear function of launch overhead and roofline
+/// time, at least the overhead. Forests learn the residual over it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Baseline {
+    /// Share of the launch overhead that has passed when the kernel starts.
+    pub start: f64,
+    /// Kernel time as a multiple of roofline time.
+    pub slope: f64,
+}
+
+/// One measurement that a baseline is fitted to, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct BaselinePoint {
+    pub roofline_ns: f64,
+    /// Launch overhead of the operation.
+    pub floor_ns: f64,
+    pub latency_ns: f64,
+}
+
+/// The baseline of a device, with the launch overhead of one operation.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceBaseline {
+    pub overhead_ns: f64,
+    pub line: Baseline,
+}
+
+/// Starts and slopes that are tried.
+const STARTS: u32 = 21;
+const SLOPES: u32 = 61;
+const SLOPE_LEAST: f64 = 0.7;
+const SLOPE_MOST: f64 = 8.0;
+/// Most points used, evenly chosen.
+const POINTS: usize = 2_000;
+/// Number of points that the baseline of the other devices counts for.
+const OTHERS: f64 = 2.0;
+const START_WEIGHT: f64 = 3.0;
+
+impl Baseline {
+    /// The roofline, at least the launch overhead: for devices without a fitted baseline.
+    pub const ROOFLINE: Self = Self { start: 0.0, slope: 1.0 };
+
+    /// Fits start and slope by the least sum of absolute errors, in logarithms.
+    pub fn fit(points: &[BaselinePoint]) -> Self {
+        Self::best(points, |_| 0.0)
+    }
+
+    /// Fits a baseline to few points, shrunk towards this baseline of other devices.
+    pub fn fit_near(self, points: &[BaselinePoint]) -> Self {
+        Self::best(points, |line| {
+            let slope = (line.slope / self.slope).ln().abs();
+            OTHERS * (slope + START_WEIGHT * (line.start - self.start).abs())
+        })
+    }
+
+    /// Takes the median of the starts and the median of the slopes; the roofline if there are no
+    /// baselines.
+    pub fn median(lines: impl Iterator<Item = Self> + Clone) -> Self {
+        let middle = |value: fn(Self) -> f64| {
+            let mut values: Vec<f64> = lines.clone().map(value).collect();
+            schema::median::float_median(&mut values)
+        };
+        let (start, slope) = (middle(|line| line.start), middle(|line| line.slope));
+        start.zip(slope).map_or(Self::ROOFLINE, |(start, slope)| Self { start, slope })
+    }
+
+    /// Predicts the latency of a kernel that is longer than the launch overhead.
+    pub fn above_ns(self, roofline_ns: f64, floor_ns: f64) -> f64 {
+        self.start * floor_ns + self.slope * roofline_ns
+    }
+
+    /// Predicts the latency of a call: at least the launch overhead.
+    pub fn ns(self, roofline_ns: f64, floor_ns: f64) -> f64 {
+        self.above_ns(roofline_ns, floor_ns).max(floor_ns)
+    }
+
+    /// Checks that start and slope are in the range that a fit can give.
+    pub fn is_valid(self) -> bool {
+        (0.0..=1.0).contains(&self.start) && self.slope > 0.0 && self.slope.is_finite()
+    }
+
+    /// The line with the least errors and penalty; the first of equal ones.
+    fn best(points: &[BaselinePoint], penalty: impl Fn(Self) -> f64) -> Self {
+        let step = points.len().div_ceil(POINTS).max(1);
+        let error = |line: Self| {
+            let point_error = |point: &BaselinePoint| {
+                (point.latency_ns / line.ns(point.roofline_ns, point.floor_ns)).ln().abs()
+            };
+            points.iter().step_by(step).map(point_error).sum::<f64>() + penalty(line)
+        };
+        let mut best = (Self::ROOFLINE, f64::INFINITY);
+        for start in 0..STARTS {
+            for slope in 0..SLOPES {
+                let share = f64::from(slope) / f64::from(SLOPES - 1);
+                let line = Self {
+                    start: f64::from(start) / f64::from(STARTS - 1),
+                    slope: SLOPE_LEAST * (SLOPE_MOST / SLOPE_LEAST).powf(share),
+                };
+                let error = error(line);
+                if error < best.1 {
+                    best = (line, error);
+                }
+            }
+        }
+        best.0
+    }
+}

@@ -1,0 +1,51 @@
+//! Features in at most 255 bins each, so that a tree compares bytes and tries few splits.
+
+/// Most bins of a feature.
+const MOST: usize = 255;
+
+/// Maps each feature to at most 255 bins, so that trees compare bytes instead of floats.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Bins {
+    /// Upper ends of the bins of each feature, rising. A value belongs to the first bin whose end
+    /// it does not exceed.
+    ends: Vec<Vec<f32>>,
+}
+
+impl Bins {
+    /// Restores bins from the ends that a file contains.
+    pub fn from_ends(ends: Vec<Vec<f32>>) -> Self {
+        Self { ends }
+    }
+
+    /// Computes bins that hold about as many rows each.
+    pub fn from_rows(rows: &[&[f32]]) -> Self {
+        let features = rows.first().map_or(0, |row| row.len());
+        let ends = |feature: usize| {
+            let mut values: Vec<f32> = rows.iter().map(|row| row[feature]).collect();
+            values.sort_by(f32::total_cmp);
+            let mut distinct = values.clone();
+            distinct.dedup();
+            let between = |a: f32, b: f32| a + (b - a) / 2.0;
+            if distinct.len() <= MOST {
+                return distinct.windows(2).map(|pair| between(pair[0], pair[1])).collect();
+            }
+            let mut ends: Vec<f32> =
+                (1..MOST).map(|bin| values[bin * values.len() / MOST]).collect();
+            ends.dedup();
+            ends
+        };
+        Self { ends: (0..features).map(ends).collect() }
+    }
+
+    /// Returns the upper ends of the bins of each feature.
+    pub fn ends(&self) -> &[Vec<f32>] {
+        &self.ends
+    }
+
+    /// Writes the bin of each feature of `row` to `bins`.
+    pub fn place(&self, row: &[f32], bins: &mut [u8]) {
+        for ((ends, value), bin) in self.ends.iter().zip(row).zip(bins) {
+            *bin = ends.partition_point(|end| end < value) as u8;
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! Trains gradient-boosted trees on histograms: each tree learns the residuals of the trees before
+//! it.
+//!
+//! One thread grows one forest in a fixed order, so the same rows give the same trees on any
+//! machine.
+
+use std::ops::Range;
+
+use schema::random::CounterRng;
+
+use super::forest::{Forest, LEAF_MOST, LEAVES, Tree};
+
+/// Hyperparameters of gradient boosting.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BoostingParams {
+    pub rounds: usize,
+    /// Leaves of a tree.
+    pub leaves: usize,
+    /// Learning rate: the share of its leaf values that a tree adds.
+    pub rate: f64,
+    /// Minimum number of rows in a leaf.
+    pub rows: u32,
+    /// Share of the features that a tree may split on.
+    pub features: f64,
+}
+
+/// L2 regularization of leaf values: a leaf shrinks as if it held this many rows of residual zero.
+const RIDGE: f64 = 1.0;
+/// Quantile of absolute residuals above which gradients are clipped (Huber loss).
+const OFF: f64 = 0.9;
+/// Gradient of clipped rows. Gradients are integers, so that sums do not depend on their order.
+const GRADIENT_MOST: i32 = 32_767;
+/// Bins of a feature in a histogram.
+const BINS: usize = 256;
+
+/// Training rows: features as bins, and one target per row.
+pub struct BinnedRows {
+    pub features: usize,
+    pub bins: Vec<u8>,
+    pub targets: Vec<f32>,
+}
+
+/// Sum of gradients and number of rows in one bin.
+#[derive(Clone, Copy, Default)]
+struct BinSum {
+    gradient: i64,
+    rows: u32,
+}
+
+/// A leaf of the growing tree that may be split further.
+struct Leaf {
+    start: usize,
+    end: usize,
+    sums: Vec<BinSum>,
+    best: Option<Split>,
+    node: usize,
+}
+
+/// The best split of a leaf: feature, bin, and gain in score.
+#[derive(Clone, Copy)]
+struct Split {
+    gain: f64,
+    feature: usize,
+    bin: usize,
+}
+
+/// A node of a tree that is being grown. Leaves refer to a range of the sorted rows.
+enum GrowingNode {
+    Leaf { start: usize, end: usize },
+    Split { feature: usize, bin: usize, left: usize, right: usize },
+}
+
+/// Trains a forest. `seed` chooses the features that each tree may split on.
+pub fn forest(table: &BinnedRows, params: BoostingParams, seed: u64) -> Forest {
+    if table.targets.is_empty() {
+        return Forest::default();
+    }
+    let least = table.targets.iter().copied().fold(f32::INFINITY, f32::min);
+    let most = table.targets.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let start = median(table.targets.clone()) as f32;
+    let mut trees = Vec::with_capacity(params.rounds);
+    let mut residuals: Vec<f32> = table.targets.iter().map(|target| target - start).collect();
+    let random = CounterRng::new(seed, 0);
+    for round in 0..params.rounds {
+        let chosen = chosen(table.features, params.features, random.child(round as u64));
+        let tree = tree(table, &residuals, &chosen, params);
+        for (row, left) in residuals.iter_mut().enumerate() {
+            let from = row * table.features;
+            *left -= tree.value(&table.bins[from..from + table.features]);
+        }
+        trees.push(tree);
+    }
+    Forest::new(start, least..=most, trees)
+}
+
+/// Clips residuals at a quantile and scales them to integer gradients (Huber loss).
+fn gradients(residuals: &[f32]) -> Vec<i32> {
+    let mut off: Vec<f32> = residuals.iter().map(|left| left.abs()).collect();
+    let at = ((off.len() - 1) as f64 * OFF) as usize;
+    let most = off.select_nth_unstable_by(at, f32::total_cmp).1.max(f32::MIN_POSITIVE);
+    let gradient =
+        |left: &f32| f64::from(left.clamp(-most, most) / most) * f64::from(GRADIENT_MOST);
+    residuals.iter().map(|left| gradient(left) as i32).collect()
+}
+
+/// Draws the features that one tree may split on, in ascending order.
+fn chosen(features: usize, part: f64, random: CounterRng) -> Vec<usize> {
+    let wanted = ((features as f64 * part).ceil() as usize).clamp(1, features);
+    let mut all: Vec<usize> = (0..features).collect();
+    all.sort_by_key(|&feature| random.bits(feature as u64));
+    all.truncate(wanted);
+    all.sort_unstable();
+    all
+}
+
+fn tree(table: &BinnedRows, residuals: &[f32], chosen: &[usize], params: BoostingParams) -> Tree {
+    let mut rows: Vec<u32> = (0..residuals.len() as u32).collect();
+    let mut nodes: Vec<GrowingNode> = Vec::new();
+    let gradients = gradients(residuals);
+    let sums = histogram(table, &gradients, &rows, chosen);
+    let mut leaves = vec![leaf(&mut nodes, 0..rows.len(), sums, chosen, params)];
+    while leaves.len() < params.leaves.min(LEAVES) {
+        // The first of the best ones: the order does not depend on how gains are rounded.
+        let mut best: Option<(usize, Split)> = None;
+        for (at, leaf) in leaves.iter().enumerate() {
+            if let Some(split) = leaf.best
+                && best.is_none_or(|(_, found)| split.gain > found.gain)
+            {
+                best = Some((at, split));
+            }
+        }
+        let Some((at, split)) = best else { break };
+        let parent = leaves.swap_remove(at);
+        let middle = parent.start + part(table, &mut rows[parent.start..parent.end], split);
+        let (left, right) = (parent.start..middle, middle..parent.end);
+        let is_left_small = left.len() <= right.len();
+        let small = if is_left_small { &rows[left.clone()] } else { &rows[right.clone()] };
+        let small = histogram(table, &gradients, small, chosen);
+        let large = difference(parent.sums, &small);
+        let (left_sums, right_sums) = if is_left_small { (small, large) } else { (large, small) };
+        let left = leaf(&mut nodes, left, left_sums, chosen, params);
+        let right = leaf(&mut nodes, right, right_sums, chosen, params);
+        let (feature, bin) = (split.feature, split.bin);
+        nodes[parent.node] =
+            GrowingNode::Split { feature, bin, left: left.node, right: right.node };
+        leaves.push(left);
+        leaves.push(right);
+    }
+    in_preorder(&nodes, &rows, residuals, params.rate)
+}
+
+fn leaf(
+    nodes: &mut Vec<GrowingNode>,
+    range: Range<usize>,
+    sums: Vec<BinSum>,
+    chosen: &[usize],
+    params: BoostingParams,
+) -> Leaf {
+    let Range { start, end } = range;
+    let gradient: i64 = sums[..BINS].iter().map(|sum| sum.gradient).sum();
+    nodes.push(GrowingNode::Leaf { start, end });
+    let total = BinSum { gradient, rows: (end - start) as u32 };
+    let best = best_split(&sums, total, chosen, params.rows);
+    Leaf { start, end, sums, best, node: nodes.len() - 1 }
+}
+
+/// Sums gradients and rows by bin, for each of the chosen features.
+fn histogram(table: &BinnedRows, gradients: &[i32], rows: &[u32], chosen: &[usize]) -> Vec<BinSum> {
+    let mut sums = vec![BinSum::default(); chosen.len() * BINS];
+    for &row in rows {
+        let row = row as usize;
+        let gradient = i64::from(gradients[row]);
+        let bins = &table.bins[row * table.features..(row + 1) * table.features];
+        for (sums, &feature) in sums.chunks_exact_mut(BINS).zip(chosen) {
+            let sum = &mut sums[usize::from(bins[feature])];
+            sum.gradient += gradient;
+            sum.rows += 1;
+        }
+    }
+    sums
+}
+
+fn difference(mut all: Vec<BinSum>, part: &[BinSum]) -> Vec<BinSum> {
+    for (sum, part) in all.iter_mut().zip(part) {
+        sum.gradient -= part.gradient;
+        sum.rows -= part.rows;
+    }
+    all
+}
+
+fn best_split(sums: &[BinSum], total: BinSum, chosen: &[usize], least: u32) -> Option<Split> {
+    let score = |sum: i64, rows: u32| {
+        (sum as f64 / f64::from(GRADIENT_MOST)).powi(2) / (f64::from(rows) + RIDGE)
+    };
+    let BinSum { gradient, rows } = total;
+    let whole = score(gradient, rows);
+    let mut best: Option<Split> = None;
+    for (sums, &feature) in sums.chunks_exact(BINS).zip(chosen) {
+        let mut left = BinSum::default();
+        for (bin, sum) in sums.iter().enumerate() {
+            if sum.rows == 0 {
+                continue;
+            }
+            left.gradient += sum.gradient;
+            left.rows += sum.rows;
+            let right = rows - left.rows;
+            if right < least {
+                break;
+            }
+            if left.rows < least {
+                continue;
+            }
+            let parts = score(left.gradient, left.rows) + score(gradient - left.gradient, right);
+            let gain = parts - whole;
+            if gain > 1e-9 && best.is_none_or(|found| gain > found.gain) {
+                best = Some(Split { gain, feature, bin });
+            }
+        }
+    }
+    best
+}
+
+/// Partitions rows by a split, stable on both sides, and returns the number of rows on the left.
+fn part(table: &BinnedRows, rows: &mut [u32], split: Split) -> usize {
+    let is_left = |row: &u32| {
+        usize::from(table.bins[*row as usize * table.features + split.feature]) <= split.bin
+    };
+    let (left, right): (Vec<u32>, Vec<u32>) = rows.iter().copied().partition(is_left);
+    rows[..left.len()].copy_from_slice(&left);
+    rows[left.len()..].copy_from_slice(&right);
+    left.len()
+}
+
+/// Returns the median, the mean of the two middle values where their number is even.
+fn median(mut values: Vec<f32>) -> f64 {
+    let middle = values.len() / 2;
+    let is_even = values.len().is_multiple_of(2);
+    let (below, at, _) = values.select_nth_unstable_by(middle, f32::total_cmp);
+    let at = f64::from(*at);
+    let before = below.iter().copied().max_by(f32::total_cmp).filter(|_| is_even);
+    before.map_or(at, |before| (f64::from(before) + at) / 2.0)
+}
+
+/// Converts a grown tree to preorder. Leaf values are rounded to whole steps first, so that the
+/// next tree learns from the values that are stored.
+fn in_preorder(nodes: &[GrowingNode], rows: &[u32], residuals: &[f32], rate: f64) -> Tree {
+    let value = |node: &GrowingNode| {
+        let GrowingNode::Leaf { start, end } = *node else { return 0.0 };
+        let values = rows[start..end].iter().map(|row| residuals[*row as usize]).collect();
+        let count = (end - start) as f64;
+        rate * median(values) * count / (count + RIDGE)
+    };
+    let values: Vec<f64> = nodes.iter().map(value).collect();
+    let most = values.iter().map(|value| value.abs()).fold(0.0, f64::max);
+    let step = ((most / f64::from(LEAF_MOST)) as f32).max(f32::MIN_POSITIVE);
+    let mut tree = Tree::new(step);
+    // What is to be written: a node, and the split whose right side it begins.
+    let mut open: Vec<(usize, Option<usize>)> = vec![(0, None)];
+    while let Some((at, right_of)) = open.pop() {
+        if let Some(split) = right_of {
+            tree.begin_right(split);
+        }
+        match nodes[at] {
+            GrowingNode::Leaf { .. } => {
+                let steps = (values[at] / f64::from(step)).round();
+                let steps = steps.clamp(-f64::from(LEAF_MOST), f64::from(LEAF_MOST));
+                tree.push_leaf(steps as i32);
+            }
+            GrowingNode::Split { feature, bin, left, right } => {
+                let split = tree.push_split(feature as u8, bin as u8);
+                open.push((right, Some(split)));
+                open.push((left, None));
+            }
+        }
+    }
+    tree
+}

@@ -1,0 +1,99 @@
+//! Fits a non-negative time per unit to each amount of work, and averages the residuals of similar
+//! works.
+
+use super::work::CpuWork;
+
+/// Rounds of iteratively reweighted least squares, which minimize the sum of absolute errors.
+const ROUNDS: usize = 40;
+/// Relative errors below this get equal weights.
+const NEAR: f64 = 0.01;
+/// Coordinate-descent sweeps over all amounts in each round.
+const SWEEPS: usize = 300;
+
+/// Fits a non-negative time per unit to each amount of work, in nanoseconds, by the least sum of
+/// absolute relative errors.
+#[must_use]
+pub fn fit_units(works: &[(&CpuWork, f64)]) -> Vec<f64> {
+    let Some((first, _)) = works.first() else { return Vec::new() };
+    let count = first.amounts.len();
+    // Shares of a work's time, were each unit 1 ns; scaled, so that all are about as large.
+    let mut shares: Vec<Vec<f64>> = works
+        .iter()
+        .map(|(work, ns)| work.amounts.iter().map(|one| one.1 / ns).collect())
+        .collect();
+    let scale: Vec<f64> = (0..count)
+        .map(|at| {
+            (shares.iter().map(|row| row[at] * row[at]).sum::<f64>() / works.len() as f64).sqrt()
+        })
+        .collect();
+    for row in &mut shares {
+        for (share, scale) in row.iter_mut().zip(&scale) {
+            *share = if *scale > 0.0 { *share / scale } else { 0.0 };
+        }
+    }
+    let mut units = vec![0.0; count];
+    let mut weights = vec![1.0; works.len()];
+    for _ in 0..ROUNDS {
+        least_squares(&shares, &weights, &mut units);
+        for (weight, row) in weights.iter_mut().zip(&shares) {
+            let sum: f64 = row.iter().zip(&units).map(|(share, unit)| share * unit).sum();
+            // Half of the time is as far off as twice of it.
+            let off = (sum.max(1e-3)).ln().abs();
+            *weight = 1.0 / off.max(NEAR) / sum.max(0.1);
+        }
+    }
+    units
+        .iter()
+        .zip(&scale)
+        .map(|(unit, scale)| if *scale > 0.0 { unit / scale } else { 0.0 })
+        .collect()
+}
+
+/// Solves the weighted least squares `Σ share · unit = 1` with non-negative units by coordinate
+/// descent.
+fn least_squares(shares: &[Vec<f64>], weights: &[f64], units: &mut [f64]) {
+    let count = units.len();
+    let mut products = vec![vec![0.0; count]; count];
+    let mut wanted = vec![0.0; count];
+    for (row, weight) in shares.iter().zip(weights) {
+        for a in 0..count {
+            wanted[a] += weight * row[a];
+            for b in 0..count {
+                products[a][b] += weight * row[a] * row[b];
+            }
+        }
+    }
+    for _ in 0..SWEEPS {
+        for at in 0..count {
+            let own = products[at][at];
+            if own > 0.0 {
+                let sum: f64 = products[at].iter().zip(units.iter()).map(|(p, u)| p * u).sum();
+                units[at] = (units[at] + (wanted[at] - sum) / own).max(0.0);
+            }
+        }
+    }
+}
+
+/// Number of neighbors whose residuals are averaged.
+const NEAREST: usize = 8;
+/// Distance at which a neighbor weighs as much as the prior of a zero residual.
+const REACH: f64 = 0.35;
+
+/// Averages the residuals of the nearest `known` works, in logarithms, shrunk towards 0 with
+/// distance.
+#[must_use]
+pub fn nearby_residual<'a>(known: impl Iterator<Item = (&'a [f32], f64)>, sizes: &[f32]) -> f64 {
+    let apart = |other: &[f32]| -> f64 {
+        other.iter().zip(sizes).map(|(a, b)| f64::from((a - b) * (a - b))).sum()
+    };
+    let mut near: Vec<(f64, f64)> = known.map(|(other, left)| (apart(other), left)).collect();
+    near.sort_by(|a, b| a.0.total_cmp(&b.0));
+    near.truncate(NEAREST);
+    let weight = |apart: f64| REACH * REACH / (apart + 0.02);
+    let (mut all, mut sum) = (1.0, 0.0);
+    for (apart, left) in near {
+        all += weight(apart);
+        sum += weight(apart) * left;
+    }
+    sum / all
+}

@@ -1,0 +1,161 @@
+//! Boosted trees over the residuals of works. Features are plain numbers: nothing here depends on
+//! operations.
+
+use schema::random::CounterRng;
+use serde::{Deserialize, Serialize};
+
+use crate::bins::Bins;
+use crate::bit_stream::{BitReader, BitWriter};
+use crate::boosting::{self, BinnedRows, BoostingParams};
+use crate::forest::Forest;
+
+/// Some hundred works are few: small trees.
+const SETTINGS: BoostingParams =
+    BoostingParams { rounds: 300, leaves: 16, rate: 0.08, rows: 6, features: 0.4 };
+/// Forests of which the mean counts: each grows on a part of the works, and errs elsewhere.
+const FORESTS: u64 = 4;
+/// Each forest trains without one of this many works.
+const WITHOUT_ONE_OF: u64 = 5;
+/// Most bins of a feature: a file stays small.
+const BINS: usize = 32;
+const SEED: u64 = 26;
+
+/// Features of a work, and its residual in logarithms.
+pub type ResidualExample = (Vec<f32>, f64);
+
+/// Boosted forests over the residuals of works, with the bins of their features.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "TreesText", into = "TreesText")]
+pub struct Trees {
+    bins: Bins,
+    forests: Vec<Forest>,
+}
+
+/// The serialized form: bins as numbers, trees as hexadecimal digits.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TreesText {
+    ends: Vec<Vec<f32>>,
+    trees: Vec<String>,
+}
+
+impl Trees {
+    /// Trains forests on residuals. Each forest leaves out another part of the works.
+    #[must_use]
+    pub fn learn(works: &[&ResidualExample]) -> Self {
+        let features = works.first().map_or(0, |work| work.0.len());
+        let bins = Bins::from_ends((0..features).map(|at| ends(works, at)).collect());
+        let mut placed = vec![0; features];
+        let forest = |number| {
+            let random = CounterRng::new(SEED, number);
+            let mut table = BinnedRows { features, bins: Vec::new(), targets: Vec::new() };
+            for (at, (sizes, left)) in (0..).zip(works) {
+                if random.below(at, WITHOUT_ONE_OF) > 0 {
+                    bins.place(sizes, &mut placed);
+                    table.bins.extend_from_slice(&placed);
+                    table.targets.push(*left as f32);
+                }
+            }
+            boosting::forest(&table, SETTINGS, SEED + number)
+        };
+        Self { forests: (0..FORESTS).map(forest).collect(), bins }
+    }
+
+    /// Predicts the residual of a work with these features, as the mean of all forests.
+    #[must_use]
+    pub fn at(&self, features: &[f32]) -> f64 {
+        let mut placed = vec![0; self.bins.ends().len()];
+        self.bins.place(features, &mut placed);
+        let sum: f64 = self.forests.iter().map(|forest| forest.predict(&placed)).sum();
+        sum / self.forests.len().max(1) as f64
+    }
+}
+
+/// Computes bin ends for a feature, with about as many works in each bin.
+fn ends(works: &[&ResidualExample], feature: usize) -> Vec<f32> {
+    let rounded = |value: f32| (1e3 * value).round() / 1e3;
+    let mut values: Vec<f32> = works.iter().map(|work| work.0[feature]).collect();
+    values.sort_by(f32::total_cmp);
+    let mut distinct = values.clone();
+    distinct.dedup();
+    let between = |a: f32, b: f32| rounded(a + (b - a) / 2.0);
+    let mut ends: Vec<f32> = if distinct.len() <= BINS {
+        distinct.windows(2).map(|pair| between(pair[0], pair[1])).collect()
+    } else {
+        (1..BINS).map(|bin| rounded(values[bin * values.len() / BINS])).collect()
+    };
+    ends.dedup();
+    ends
+}
+
+impl From<Trees> for TreesText {
+    fn from(trees: Trees) -> Self {
+        let digits = |forest: &Forest| {
+            let mut out = BitWriter::default();
+            forest.write(&mut out);
+            out.into_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
+        };
+        let ends = trees.bins.ends().to_vec();
+        Self { ends, trees: trees.forests.iter().map(digits).collect() }
+    }
+}
+
+impl TryFrom<TreesText> for Trees {
+    type Error = String;
+
+    fn try_from(text: TreesText) -> Result<Self, String> {
+        let is_rising = |ends: &Vec<f32>| {
+            ends.len() <= BINS && ends.is_sorted() && ends.iter().all(|end| end.is_finite())
+        };
+        if !text.ends.iter().all(is_rising) {
+            return Err("ends of bins that fall".to_owned());
+        }
+        let features = text.ends.len();
+        let forests: Option<Vec<Forest>> =
+            text.trees.iter().map(|trees| forest(trees, features)).collect();
+        let forests = forests.filter(|forests| !forests.is_empty()).ok_or("no trees")?;
+        Ok(Self { bins: Bins::from_ends(text.ends), forests })
+    }
+}
+
+/// Decodes a forest from hexadecimal digits.
+fn forest(digits: &str, features: usize) -> Option<Forest> {
+    let is_hex = digits.len().is_multiple_of(2) && digits.is_ascii();
+    let byte = |at: usize| u8::from_str_radix(digits.get(2 * at..2 * at + 2)?, 16).ok();
+    let bytes: Option<Vec<u8>> = (0..digits.len() / 2).map(byte).collect();
+    let bytes = bytes.filter(|_| is_hex)?;
+    let mut input = BitReader::new(&bytes);
+    Forest::read(&mut input, features).filter(|_| input.is_at_end())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ResidualExample, Trees};
+    use schema::random::CounterRng;
+
+    fn works(count: u64) -> Vec<ResidualExample> {
+        let random = CounterRng::new(3, 0);
+        let one = |at: u64| {
+            let sizes = [random.unit(2 * at) as f32, random.unit(2 * at + 1) as f32];
+            let left = if sizes[0] > 0.5 { 0.3 } else { -0.1 } + 0.2 * f64::from(sizes[1]);
+            (sizes.to_vec(), left)
+        };
+        (0..count).map(one).collect()
+    }
+
+    #[test]
+    fn a_step_and_a_slope_are_found_and_come_back_from_text() {
+        let works = works(400);
+        let trees = Trees::learn(&works.iter().collect::<Vec<_>>());
+        let text = serde_json::to_string(&trees).unwrap();
+        let read: Trees = serde_json::from_str(&text).unwrap();
+        assert_eq!(read, trees);
+        let off: f64 = works.iter().map(|(sizes, left)| (trees.at(sizes) - left).abs()).sum();
+        assert!(off / 400.0 < 0.02, "{off}");
+        for (from, to) in [("\"trees\":[\"", "\"trees\":[\"zz"), ("\"ends\":[[", "\"ends\":[[9.0,")]
+        {
+            let broken = text.replacen(from, to, 1);
+            assert!(serde_json::from_str::<Trees>(&broken).is_err(), "{to}");
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Errors of works, measurements and model files.
+
+/// Why a kernel time cannot be predicted, or a model cannot be trained or read.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{kind}: expected {expected}, got {}", listed(sizes))]
+    Shape { kind: &'static str, sizes: Vec<u64>, expected: String },
+    #[error("operation {name:?}: expected one of {}", known.join(", "))]
+    Operation { name: String, known: Vec<&'static str> },
+    #[error("expected a column {column:?}, got {}", names(got))]
+    Column { column: &'static str, got: Vec<String> },
+    /// Rows of a table that are no measurements.
+    #[error(
+        "{count} of {rows} rows are not measurements; line {line}: expected {expected}, got {got:?}"
+    )]
+    Rows {
+        count: usize,
+        rows: usize,
+        /// Line number of the first bad row.
+        line: u64,
+        expected: String,
+        got: String,
+    },
+    #[error("{kind}: expected at least {expected} rows to learn from, got {got}")]
+    TooFew { kind: &'static str, expected: usize, got: usize },
+    #[error("kernel model: expected {expected}, got {got}")]
+    Model { expected: String, got: String },
+    #[error("expected measurements of one machine, {expected}, got {got}")]
+    OtherCpu { expected: String, got: String },
+    #[error(transparent)]
+    Hardware(#[from] schema::topology::HardwareError),
+}
+
+/// Names of a table's columns as they may stand in a message: the file may be none of text.
+fn names(all: &[String]) -> String {
+    const SHOWN: usize = 20;
+    const LETTERS: usize = 40;
+    let name = |name: &String| {
+        let shown: String = name.chars().take(LETTERS).flat_map(char::escape_debug).collect();
+        if name.chars().nth(LETTERS).is_some() { shown + "…" } else { shown }
+    };
+    let mut shown: Vec<String> = all.iter().take(SHOWN).map(name).collect();
+    if all.len() > SHOWN {
+        shown.push(format!("and {} more", all.len() - SHOWN));
+    }
+    shown.join(", ")
+}
+
+fn listed(sizes: &[u64]) -> String {
+    let words: Vec<String> = sizes.iter().map(u64::to_string).collect();
+    if words.is_empty() { "none".to_owned() } else { words.join(" ") }
+}

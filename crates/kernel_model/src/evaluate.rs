@@ -1,0 +1,100 @@
+//! Computes prediction errors on held-out rows, beside those of the roofline.
+
+use serde::Serialize;
+
+use super::device_rows::{DeviceRows, by_device};
+use super::error_metrics::{gmae, mape};
+use super::feature::roofline_ns;
+use super::grid::MlpSetting;
+use super::measured::Measured;
+use super::model::KernelModel;
+use super::peaks::{self, MeasuredPeaks};
+use super::split::Part;
+
+/// Prediction errors of one kind of kernel on one device.
+#[derive(Clone, Debug, Serialize)]
+pub struct KernelRow {
+    pub kind: &'static str,
+    pub device: String,
+    /// Rows above the launch overhead, which errors are computed on. For memory-bound kinds only
+    /// rows whose kernels are long enough to be observed.
+    pub rows: usize,
+    /// Geometric mean of the absolute errors of max(roofline, launch overhead).
+    pub roofline_gmae_pct: f64,
+    pub roofline_mape_pct: f64,
+    /// Geometric mean of the absolute errors of the published roofline with measured peaks.
+    pub measured_peak_gmae_pct: f64,
+    pub measured_peak_mape_pct: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mlp: Option<MlpRow>,
+    /// Geometric mean of the absolute errors of the model.
+    pub gmae_pct: f64,
+    pub mape_pct: f64,
+    /// Mean absolute error over rows of at least twice the launch overhead, which are mostly kernel
+    /// time.
+    pub kernel_mape_pct: f64,
+    /// Share of all rows, including those at the launch overhead, that lie within their intervals.
+    pub covered_pct: f64,
+    /// Launch overhead of the operation with most rows.
+    pub floor_ns: f64,
+    /// Drift of the launch overhead from one row to the next.
+    pub drift_ns_per_row: f64,
+}
+
+/// Prediction errors of the MLP that the published grid search chose.
+#[derive(Clone, Debug, Serialize)]
+pub struct MlpRow {
+    #[serde(flatten)]
+    pub setting: MlpSetting,
+    /// Epoch with the least error on the calibration rows.
+    pub epoch: usize,
+    /// Geometric mean of its absolute errors there, of rows at the floor too.
+    pub calibrate_gmae_pct: f64,
+    /// Geometric mean of its absolute errors on test rows above the floor.
+    pub gmae_pct: f64,
+    pub mape_pct: f64,
+}
+
+/// Computes errors by device on one part of the rows: [`Part::Test`] to judge a model,
+/// [`Part::Calibrate`] to choose how models are made.
+#[must_use]
+pub fn evaluate_model(model: &KernelModel, rows: &[Measured], part: Part) -> Vec<KernelRow> {
+    let peaks = peaks::peaks_by_device(rows);
+    let device_row = |device: &DeviceRows| row(model, device, part, peaks[&*device.device.key]);
+    by_device(model.kind, rows).iter().map(device_row).collect()
+}
+
+fn row(model: &KernelModel, device: &DeviceRows, part: Part, peaks: MeasuredPeaks) -> KernelRow {
+    let tested: Vec<&Measured> = device.part(part).collect();
+    let above = |floors: f64| {
+        let is_far = move |row: &&Measured| device.latency_ns(row) > floors * device.floor_ns(row);
+        tested.iter().copied().filter(|row| device.is_above_floor(row)).filter(is_far)
+    };
+    let over_floor =
+        |row: &Measured, ns: f64| (ns.max(device.floor_ns(row)), device.latency_ns(row));
+    let roofline = above(1.0).map(|row| over_floor(row, roofline_ns(&row.work, row.device)));
+    let measured_peak = above(1.0).map(|row| over_floor(row, peaks.roofline_ns(&row.work)));
+    let predicted =
+        |row: &Measured| (model.latency(&row.work, row.device).0.ns, device.latency_ns(row));
+    let covered = tested.iter().filter(|row| {
+        let (found, (low, high), _) = model.latency(&row.work, row.device);
+        (found.ns * low..=found.ns * high).contains(&device.latency_ns(row))
+    });
+    let floor = device.rows.first().map(|row| device.floor(row)).unwrap_or_default();
+    KernelRow {
+        kind: model.kind.name(),
+        device: device.device.key.clone().into_owned(),
+        rows: above(1.0).count(),
+        roofline_gmae_pct: gmae(roofline.clone()),
+        roofline_mape_pct: mape(roofline),
+        measured_peak_gmae_pct: gmae(measured_peak.clone()),
+        measured_peak_mape_pct: mape(measured_peak),
+        mlp: None,
+        gmae_pct: gmae(above(1.0).map(predicted)),
+        mape_pct: mape(above(1.0).map(predicted)),
+        kernel_mape_pct: mape(above(2.0).map(predicted)),
+        covered_pct: 100.0 * covered.count() as f64 / tested.len().max(1) as f64,
+        floor_ns: floor.ns,
+        drift_ns_per_row: floor.drift_ns,
+    }
+}

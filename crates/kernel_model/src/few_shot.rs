@@ -1,0 +1,289 @@
+//! Calibrates a model for a new device with a few rows: they give its launch overhead and how its
+//! kernels differ from the shared forest.
+//!
+//! Kernels that were timed alone contain no launch overhead. Their device gets a baseline of its
+//! own, and cross-validation chooses between own trees and the shared forest for the residual.
+
+use std::collections::BTreeMap;
+
+use schema::HardwareSpec;
+
+use super::baseline::{Baseline, BaselinePoint, DeviceBaseline};
+use super::bins::Bins;
+use super::boosting::{self, BinnedRows, BoostingParams};
+use super::correction::{Correction, share};
+use super::error_interval::{ErrorInterval, quantiles};
+use super::feature::{Features, MOST, roofline_ns};
+use super::forest::Forest;
+use super::latency::{Latency, latency};
+use super::measured::{Measured, Timed};
+use super::model::{DeviceModel, DeviceResidual, KernelModel, LaunchOverheads};
+use super::roofline_slack::slack;
+use super::split;
+use super::{Error, Kind};
+
+/// Minimum number of rows to calibrate a device with.
+const ROWS_LEAST: usize = 5;
+/// Weight of the mean over all operations against the rows of one operation, in its launch
+/// overhead.
+const ALL: f64 = 0.3;
+/// Number of folds of the cross-validation that chooses among [`Residual`]s.
+const FOLDS: u64 = 5;
+/// Hyperparameters for a device's own kernel times: few rows allow few leaves.
+const OWN: BoostingParams =
+    BoostingParams { rounds: 200, leaves: 7, rate: 0.06, rows: 4, features: 0.5 };
+
+/// The forest that is trained on all devices, with the bins of its features.
+#[derive(Clone, Copy, Debug)]
+pub struct SharedForest<'a> {
+    pub bins: &'a Bins,
+    pub pooled: &'a Forest,
+}
+
+/// Adds a device to a model, or replaces it, calibrated by a few rows.
+///
+/// # Errors
+/// [`Error::TooFew`] with fewer than five rows of the model's kind.
+pub fn calibrate(mut model: KernelModel, rows: &[Measured]) -> Result<KernelModel, Error> {
+    let rows: Vec<Measured> =
+        rows.iter().filter(|row| row.work.kind() == model.kind).copied().collect();
+    let mut keys: Vec<&HardwareSpec> = rows.iter().map(|row| row.device).collect();
+    keys.sort_by(|a, b| a.key.cmp(&b.key));
+    keys.dedup_by(|a, b| a.key == b.key);
+    let known = LaunchOverheads::usual_of(model.devices.iter().map(|device| &device.floors));
+    let line = Baseline::median(model.devices.iter().map(|device| device.line));
+    for device in keys {
+        let own: Vec<Measured> =
+            rows.iter().filter(|row| row.device.key == device.key).copied().collect();
+        let kernels: Vec<Measured> =
+            own.iter().filter(|row| !row.timed.is_call()).copied().collect();
+        let trees = SharedForest { bins: &model.bins, pooled: &model.pooled };
+        let found = if kernels.is_empty() {
+            fit_device(model.kind, trees, &known, line, &own)?
+        } else {
+            fit_kernel_times(model.kind, trees, &kernels)?
+        };
+        model.devices.retain(|old| old.device != device.key);
+        model.devices.push(found);
+    }
+    Ok(model)
+}
+
+/// Fits launch overhead, baseline and correction of a device to a few rows of call latencies.
+pub fn fit_device(
+    kind: Kind,
+    trees: SharedForest<'_>,
+    known: &LaunchOverheads,
+    line: Baseline,
+    rows: &[Measured],
+) -> Result<DeviceModel, Error> {
+    enough(kind, rows)?;
+    let floors = floors(known, rows);
+    let point = |row: &Measured| BaselinePoint {
+        roofline_ns: roofline_ns(&row.work, row.device),
+        floor_ns: floors.ns(row.work.name()),
+        latency_ns: row.latency_ns,
+    };
+    let line = line.fit_near(&rows.iter().map(point).collect::<Vec<_>>());
+    let found: Vec<(Latency, f64)> = rows
+        .iter()
+        .map(|row| {
+            let floor = DeviceBaseline { overhead_ns: floors.ns(row.work.name()), line };
+            (latency(trees.bins, trees.pooled, &row.work, row.device, floor), row.latency_ns)
+        })
+        .collect();
+    let correction = fitted(&found);
+    // Each row by the line through the others: what new rows are off by.
+    let left_out = (0..found.len()).map(|at| {
+        let mut others = found.clone();
+        let (one, measured) = others.remove(at);
+        (measured / fitted(&others).applied(one).ns).ln()
+    });
+    let (low, high) = quantiles(left_out);
+    Ok(DeviceModel {
+        device: rows[0].device.key.clone().into_owned(),
+        rows: rows.len(),
+        floors,
+        timed: Timed::Call,
+        line,
+        slack: slack(rows.iter().map(|row| (row, row.latency_ns))),
+        learnt: DeviceResidual::Adapted(correction),
+        interval: ErrorInterval::flat(low, high),
+    })
+}
+
+fn enough(kind: Kind, rows: &[Measured]) -> Result<(), Error> {
+    let (kind, expected, got) = (kind.name(), ROWS_LEAST, rows.len());
+    if got < expected { Err(Error::TooFew { kind, expected, got }) } else { Ok(()) }
+}
+
+/// How the residual over the baseline of kernel times is predicted.
+#[derive(Clone, Copy, Debug)]
+enum Residual {
+    None,
+    /// By trees trained on these rows.
+    Own,
+    /// By the shared forest, corrected.
+    Pooled,
+}
+
+/// Fits a device whose kernels were timed alone. Cross-validation chooses the residual.
+fn fit_kernel_times(
+    kind: Kind,
+    trees: SharedForest<'_>,
+    rows: &[Measured],
+) -> Result<DeviceModel, Error> {
+    enough(kind, rows)?;
+    let fold = |row: &Measured| split::hash(&row.work, 1) % FOLDS;
+    let without = |one: u64| rows.iter().filter(move |row| fold(row) != one);
+    let left_out: Vec<(u64, DeviceModel)> = (0..FOLDS)
+        .map(|one| (one, over_line(&without(one).copied().collect::<Vec<_>>(), rows[0].device)))
+        .collect();
+    let offs = |residual: Residual| -> Vec<f64> {
+        let fold_residuals = |(one, base): &(u64, DeviceModel)| {
+            let others: Vec<Measured> = without(*one).copied().collect();
+            let model = base.clone().with_residual(residual, trees, &others);
+            let tested = rows.iter().filter(|row| fold(row) == *one);
+            tested.map(|row| off(&model, row, trees)).collect::<Vec<_>>()
+        };
+        left_out.iter().flat_map(fold_residuals).collect()
+    };
+    let error = |offs: &[f64]| offs.iter().map(|off| off.abs()).sum::<f64>();
+    let mut best = (Residual::None, offs(Residual::None));
+    for residual in [Residual::Own, Residual::Pooled] {
+        let found = offs(residual);
+        if error(&found) < error(&best.1) {
+            best = (residual, found);
+        }
+    }
+    let model = over_line(rows, rows[0].device).with_residual(best.0, trees, rows);
+    let (low, high) = quantiles(best.1.into_iter());
+    Ok(DeviceModel { interval: ErrorInterval::flat(low, high), ..model })
+}
+
+fn off(model: &DeviceModel, row: &Measured, trees: SharedForest<'_>) -> f64 {
+    let found = model.latency(trees.bins, Some(trees.pooled), &row.work, row.device);
+    (row.latency_ns / found.ns).ln()
+}
+
+/// Fits a baseline over the shortest kernel of each operation.
+fn over_line(rows: &[Measured], device: &HardwareSpec) -> DeviceModel {
+    let mut shortest: BTreeMap<&str, f64> = BTreeMap::new();
+    for row in rows {
+        let least = shortest.entry(row.work.name()).or_insert(f64::INFINITY);
+        *least = least.min(row.latency_ns);
+    }
+    let floors = LaunchOverheads::new(shortest.into_iter().map(|(name, ns)| (name.to_owned(), ns)));
+    let point = |row: &Measured| BaselinePoint {
+        roofline_ns: roofline_ns(&row.work, row.device),
+        floor_ns: floors.ns(row.work.name()),
+        latency_ns: row.latency_ns,
+    };
+    let line = Baseline::fit(&rows.iter().map(point).collect::<Vec<_>>());
+    DeviceModel {
+        device: device.key.clone().into_owned(),
+        rows: rows.len(),
+        floors,
+        timed: Timed::Kernel,
+        line,
+        slack: slack(rows.iter().map(|row| (row, row.latency_ns))),
+        learnt: DeviceResidual::Own(Forest::default()),
+        interval: ErrorInterval::flat(0.0, 0.0),
+    }
+}
+
+impl DeviceModel {
+    /// Adds a residual of the chosen kind.
+    fn with_residual(
+        mut self,
+        residual: Residual,
+        trees: SharedForest<'_>,
+        rows: &[Measured],
+    ) -> Self {
+        match residual {
+            Residual::None => {}
+            Residual::Own => self.learnt = DeviceResidual::Own(self.own_trees(trees.bins, rows)),
+            Residual::Pooled => {
+                // Predict without correction first, then fit the correction to the errors.
+                let none = Correction { middle: 0.0, shift: 0.0, slope: 0.0 };
+                self.learnt = DeviceResidual::Adapted(none);
+                let found = |row: &Measured| {
+                    let found = self.latency(trees.bins, Some(trees.pooled), &row.work, row.device);
+                    (found, row.latency_ns)
+                };
+                let found: Vec<(Latency, f64)> = rows.iter().map(found).collect();
+                self.learnt = DeviceResidual::Adapted(fitted(&found));
+            }
+        }
+        self
+    }
+
+    /// Trains a forest on the residuals of the rows over the baseline.
+    fn own_trees(&self, bins: &Bins, rows: &[Measured]) -> Forest {
+        let features = bins.ends().len();
+        let mut table = BinnedRows { features, bins: Vec::new(), targets: Vec::new() };
+        let mut placed = [0; MOST];
+        for row in rows {
+            let floor_ns = self.floors.ns(row.work.name());
+            let features_of_row = Features::compute(
+                &row.work,
+                row.device,
+                DeviceBaseline { overhead_ns: floor_ns, line: self.line },
+            );
+            bins.place(features_of_row.values(), &mut placed);
+            table.bins.extend_from_slice(&placed[..features]);
+            let base = self.line.ns(roofline_ns(&row.work, row.device), floor_ns);
+            table.targets.push((row.latency_ns / base).ln() as f32);
+        }
+        boosting::forest(&table, OWN, features as u64)
+    }
+}
+
+/// Scales the launch overheads of other devices by the rows that are at their overhead: rows of the
+/// operation if there are any, else of all operations.
+fn floors(known: &LaunchOverheads, rows: &[Measured]) -> LaunchOverheads {
+    let ratio = |row: &Measured| row.latency_ns / known.ns(row.work.name());
+    let is_at_floor = |row: &&Measured| {
+        roofline_ns(&row.work, row.device) < 0.3 * known.ns(row.work.name()) && ratio(row) < 3.0
+    };
+    let factors = |name: Option<&str>| {
+        let own = rows.iter().filter(|row| name.is_none_or(|name| row.work.name() == name));
+        let mut factors: Vec<f64> = own.filter(is_at_floor).map(|row| ratio(row).ln()).collect();
+        factors.sort_by(f64::total_cmp);
+        let at = |at: usize| factors.get(at).copied();
+        let middle = at(factors.len().saturating_sub(1) / 2).zip(at(factors.len() / 2));
+        middle.map(|(low, high)| (f64::midpoint(low, high), factors.len() as f64))
+    };
+    let all = factors(None).map(|found| found.0);
+    let all = all.unwrap_or_else(|| rows.iter().map(ratio).fold(1.0, f64::min).ln());
+    known.with_each(|name, ns| {
+        let (own, count) = factors(Some(name)).unwrap_or((all, 0.0));
+        ns * ((count * own + ALL * all) / (count + ALL)).exp()
+    })
+}
+
+/// Fits a correction to pairs of predicted and measured latency, by ridge regression towards zero.
+fn fitted(rows: &[(Latency, f64)]) -> Correction {
+    const SHIFT_RIDGE: f64 = 0.3;
+    const SLOPE_RIDGE: f64 = 8.0;
+    let share = |row: &(Latency, f64)| share(&row.0);
+    let weight: f64 = rows.iter().map(share).sum();
+    if weight <= 0.0 {
+        return Correction { middle: 0.0, shift: 0.0, slope: 0.0 };
+    }
+    let above = |row: &(Latency, f64)| f64::from(row.0.above_floor);
+    let middle = rows.iter().map(|row| share(row) * above(row)).sum::<f64>() / weight;
+    let (mut aa, mut ab, mut bb, mut a, mut b) = (SHIFT_RIDGE, 0.0, SLOPE_RIDGE, 0.0, 0.0);
+    for row in rows {
+        let (one, two) = (share(row), share(row) * (above(row) - middle));
+        let off = (row.1 / row.0.ns).ln();
+        aa += one * one;
+        ab += one * two;
+        bb += two * two;
+        a += one * off;
+        b += two * off;
+    }
+    let determinant = aa * bb - ab * ab;
+    let (shift, slope) = ((a * bb - b * ab) / determinant, (b * aa - a * ab) / determinant);
+    Correction { middle, shift, slope }
+}

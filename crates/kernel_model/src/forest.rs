@@ -1,0 +1,248 @@
+//! Boosted trees in memory and on disk: bits in preorder, about a hundred bytes for a tree of 31
+//! leaves.
+
+use std::ops::RangeInclusive;
+
+use super::bit_stream::{BitReader, BitWriter};
+
+/// Bits of a leaf: a whole number of steps of its tree.
+const LEAF_BITS: u32 = 10;
+/// Largest step number of a leaf; the smallest is its negative.
+pub const LEAF_MOST: i32 = (1 << (LEAF_BITS - 1)) - 1;
+/// Bits of a feature's number.
+const FEATURE_BITS: u32 = 6;
+/// Bits of a bin.
+const BIN_BITS: u32 = 8;
+/// Value of [`Node::below`] that marks a leaf: no bin lies below 0.
+const LEAF: u8 = 0;
+/// Number of the last bin.
+pub const BIN_MOST: u8 = u8::MAX - 1;
+/// Maximum number of leaves of a tree, because evaluation uses one bit per leaf.
+pub const LEAVES: usize = 32;
+/// Number of trees that are evaluated together.
+const TOGETHER: usize = 512;
+
+/// A split or a leaf of a tree in preorder.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Node {
+    feature: u8,
+    /// Rows below this bin go to the next node, all others to `right`; [`LEAF`] for leaves.
+    below: u8,
+    right: u16,
+}
+
+/// A regression tree as nodes in preorder.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Tree {
+    /// The size of a leaf's steps.
+    step: f32,
+    nodes: Vec<Node>,
+    /// Value of each node; 0 for splits.
+    values: Vec<f32>,
+}
+
+impl Tree {
+    /// Creates an empty tree whose leaf values are multiples of `step`.
+    pub fn new(step: f32) -> Self {
+        Self { step, nodes: Vec::new(), values: Vec::new() }
+    }
+
+    /// Appends a split as the next node in preorder and returns its number. Rows up to `bin` go
+    /// left, which comes next.
+    pub fn push_split(&mut self, feature: u8, bin: u8) -> usize {
+        let number = self.nodes.len();
+        self.nodes.push(Node { feature, below: bin.min(BIN_MOST) + 1, right: 0 });
+        self.values.push(0.0);
+        number
+    }
+
+    /// Appends a leaf as the next node in preorder.
+    pub fn push_leaf(&mut self, steps: i32) {
+        self.nodes.push(Node { feature: 0, below: LEAF, right: 0 });
+        self.values.push(steps as f32 * self.step);
+    }
+
+    /// Marks that the right side of `split` comes next.
+    pub fn begin_right(&mut self, split: usize) {
+        self.nodes[split].right = self.nodes.len() as u16;
+    }
+
+    /// Returns the value of the leaf that a row of bins falls into.
+    pub fn value(&self, bins: &[u8]) -> f32 {
+        let mut at = 0;
+        loop {
+            let node = self.nodes[at];
+            if node.below == LEAF {
+                return self.values[at];
+            }
+            let is_left = bins[usize::from(node.feature)] < node.below;
+            at = if is_left { at + 1 } else { usize::from(node.right) };
+        }
+    }
+}
+
+/// A split for the evaluation of many trees at once: a row on its right cannot reach any leaf on
+/// its left.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct ExcludedLeaves {
+    tree: u16,
+    /// All bits but those of the excluded leaves.
+    mask: u32,
+}
+
+/// Some trees, their splits ordered by feature and bin. A row goes through those that it is not
+/// below, one after the other, and each tree is left with its leaf as the lowest bit. No step
+/// waits for the one before it, as on the way down a tree.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct TreesTogether {
+    /// Sorted by feature, then bin.
+    splits: Vec<ExcludedLeaves>,
+    /// First split of each feature, and the end of its splits that each bin is not below.
+    begins: Vec<usize>,
+    ends: Vec<[u32; 256]>,
+    /// The leaves of all trees, from left to right, and where those of each tree begin.
+    leaves: Vec<f32>,
+    firsts: Vec<u32>,
+}
+
+impl TreesTogether {
+    fn new(trees: &[Tree]) -> Self {
+        let mut found = Self::default();
+        let mut splits: Vec<(u8, u8, ExcludedLeaves)> = Vec::new();
+        for (number, tree) in trees.iter().enumerate() {
+            found.firsts.push(found.leaves.len() as u32);
+            // Leaves before each node, in preorder: from left to right.
+            let mut before = Vec::with_capacity(tree.nodes.len());
+            let mut leaves = 0u32;
+            for (node, value) in tree.nodes.iter().zip(&tree.values) {
+                before.push(leaves);
+                if node.below == LEAF {
+                    found.leaves.push(*value);
+                    leaves += 1;
+                }
+            }
+            for (node, from) in tree.nodes.iter().zip(&before).filter(|(node, _)| node.below > LEAF)
+            {
+                let to = before[usize::from(node.right)];
+                let left = ((1u64 << to) - (1u64 << from)) as u32;
+                let excluded = ExcludedLeaves { tree: number as u16, mask: !left };
+                splits.push((node.feature, node.below, excluded));
+            }
+        }
+        splits.sort_by_key(|(feature, below, excluded)| (*feature, *below, excluded.tree));
+        let features = splits.last().map_or(0, |(feature, ..)| usize::from(*feature) + 1);
+        for feature in 0..features {
+            let begin = splits.partition_point(|split| usize::from(split.0) < feature);
+            let end = splits.partition_point(|split| usize::from(split.0) <= feature);
+            let of_feature = &splits[begin..end];
+            let ends = std::array::from_fn(|bin| {
+                (begin + of_feature.partition_point(|split| usize::from(split.1) <= bin)) as u32
+            });
+            found.begins.push(begin);
+            found.ends.push(ends);
+        }
+        found.splits = splits.into_iter().map(|(.., excluded)| excluded).collect();
+        found
+    }
+
+    /// Sums the values of all trees for a row, in tree order.
+    fn sum(&self, bins: &[u8]) -> f64 {
+        let mut left = [u32::MAX; TOGETHER];
+        for ((begin, ends), bin) in self.begins.iter().zip(&self.ends).zip(bins) {
+            for split in &self.splits[*begin..ends[usize::from(*bin)] as usize] {
+                left[usize::from(split.tree) % TOGETHER] &= split.mask;
+            }
+        }
+        let leaf = |(first, left): (&u32, &u32)| {
+            f64::from(self.leaves[(first + left.trailing_zeros()) as usize])
+        };
+        self.firsts.iter().zip(&left).map(leaf).sum()
+    }
+}
+
+/// A sum of boosted trees, clamped to the range of the training targets.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Forest {
+    start: f32,
+    bounds: (f32, f32),
+    trees: Vec<Tree>,
+    together: Vec<TreesTogether>,
+}
+
+impl Forest {
+    /// Creates a forest of `trees` added to `start`, clamped to `bounds`.
+    #[must_use]
+    pub fn new(start: f32, bounds: RangeInclusive<f32>, trees: Vec<Tree>) -> Self {
+        let bounds = bounds.into_inner();
+        let together = trees.chunks(TOGETHER).map(TreesTogether::new).collect();
+        Self { start, bounds, trees, together }
+    }
+
+    /// Predicts the target of a row of bins.
+    #[must_use]
+    pub fn predict(&self, bins: &[u8]) -> f64 {
+        let sum: f64 = self.together.iter().map(|together| together.sum(bins)).sum();
+        let bounds = (f64::from(self.bounds.0), f64::from(self.bounds.1));
+        (f64::from(self.start) + sum).max(bounds.0).min(bounds.1)
+    }
+
+    /// Appends all trees as packed bits.
+    pub fn write(&self, out: &mut BitWriter) {
+        for value in [self.start, self.bounds.0, self.bounds.1] {
+            out.float(value);
+        }
+        out.bits(self.trees.len() as u32, 16);
+        for tree in &self.trees {
+            out.float(tree.step);
+            for (node, value) in tree.nodes.iter().zip(&tree.values) {
+                let is_leaf = node.below == LEAF;
+                out.bits(u32::from(is_leaf), 1);
+                if is_leaf {
+                    let steps = (value / tree.step).round() as i32 + LEAF_MOST;
+                    out.bits(steps as u32, LEAF_BITS);
+                } else {
+                    out.bits(u32::from(node.feature), FEATURE_BITS);
+                    out.bits(u32::from(node.below - 1), BIN_BITS);
+                }
+            }
+        }
+    }
+
+    /// Reads the bits that [`Forest::write`] wrote; `None` if they do not form a forest on
+    /// `features`.
+    #[must_use]
+    pub fn read(input: &mut BitReader<'_>, features: usize) -> Option<Self> {
+        let mut float = || input.float().filter(|value| value.is_finite());
+        let (start, bounds) = (float()?, (float()?, float()?));
+        let count = input.bits(16)?;
+        let trees = (0..count).map(|_| read_tree(input, features)).collect::<Option<_>>()?;
+        (bounds.0 <= bounds.1).then(|| Self::new(start, bounds.0..=bounds.1, trees))
+    }
+}
+
+fn read_tree(input: &mut BitReader<'_>, features: usize) -> Option<Tree> {
+    let mut tree = Tree::new(input.float().filter(|step| step.is_finite())?);
+    // Splits whose left side is being read.
+    let mut open: Vec<usize> = Vec::new();
+    loop {
+        // A split has a leaf more than there are splits.
+        if tree.nodes.len() >= 2 * LEAVES - 1 {
+            return None;
+        }
+        if input.bits(1)? == 0 {
+            let feature = input.bits(FEATURE_BITS)? as u8;
+            let bin = input.bits(BIN_BITS)? as u8;
+            if usize::from(feature) >= features || bin > BIN_MOST {
+                return None;
+            }
+            open.push(tree.push_split(feature, bin));
+            continue;
+        }
+        tree.push_leaf(input.bits(LEAF_BITS)? as i32 - LEAF_MOST);
+        let Some(split) = open.pop() else { return Some(tree) };
+        tree.begin_right(split);
+    }
+}
+
+#[cfg(test)]
+mod tests;

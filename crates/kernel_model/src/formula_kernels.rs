@@ -1,0 +1,278 @@
+//! Kernels without a trained model, priced by formulas over the bytes they move: lookups, row
+//! updates, concatenations, transposes, triangles of interactions, copies.
+
+use std::fmt;
+
+use schema::{HardwareSpec, Optimizer};
+
+use crate::Error;
+use crate::embedding::{self, Popularity, TableLookup, V100};
+use crate::estimate::Estimate;
+use crate::rank_load::{RankLoad, TileTerms};
+use crate::tile_use::TileUse;
+
+/// Duration of an empty copy.
+pub const MOVE_NS: f64 = 1_500.0;
+/// Share of the memory's peak that copies of many pieces reach (arXiv:2201.07821).
+pub const MOVE_SHARE: f64 = 0.79;
+/// Lowest and highest factor on the estimated time of a copy; the paper's Table IV reports mean
+/// errors of 5 to 11 %.
+pub const MOVED: (f64, f64) = (0.8, 1.3);
+/// Lowest and highest factor on the time of a formula that was not compared with measurements.
+const UNMEASURED: (f64, f64) = (0.5, 2.0);
+/// Lowest and highest factor on V100 lookups that are bound by their longest bag; they were within
+/// 10 %.
+const LONGEST_BAG: (f64, f64) = (1.0 / 1.15, 1.15);
+/// Time of an empty copy between host and device.
+const HOST_COPY_NS: f64 = 6_000.0;
+/// Bytes per ns over PCIe 3: pinned memory, and pageable memory by way of a pinned buffer
+/// (arXiv:2201.07821 measured 8.1 on A100 and V100).
+const PINNED: f64 = 12.0;
+const PAGEABLE: f64 = 8.1;
+
+/// A kind of kernel that is priced by a formula instead of a trained model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SingleKind {
+    EmbeddingForward,
+    /// The update of the rows of such a lookup by SGD.
+    EmbeddingBackward,
+    /// `parts` matrices of `rows × columns` side by side.
+    Concat,
+    /// `[rows, parts, columns]` to `[rows, columns, parts]`.
+    Transpose,
+    /// Pairs below the diagonal of `rows` matrices of `vectors × vectors`.
+    TrilForward,
+    /// Gradients of these pairs back into such matrices.
+    TrilBackward,
+    /// A copy within a device.
+    Copy,
+    /// Pinned memory of the host to a device.
+    CopyToDevice,
+    /// Other memory of the host to a device.
+    CopyToDevicePageable,
+    /// A device's memory to pinned memory of the host.
+    CopyToHost,
+    /// A device's memory to other memory of the host.
+    CopyToHostPageable,
+}
+
+impl SingleKind {
+    /// Every kind, in declaration order.
+    pub const ALL: [Self; 11] = [
+        Self::EmbeddingForward,
+        Self::EmbeddingBackward,
+        Self::Concat,
+        Self::Transpose,
+        Self::TrilForward,
+        Self::TrilBackward,
+        Self::Copy,
+        Self::CopyToDevice,
+        Self::CopyToDevicePageable,
+        Self::CopyToHost,
+        Self::CopyToHostPageable,
+    ];
+
+    /// Returns the name that users and tables use.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::EmbeddingForward => "embedding",
+            Self::EmbeddingBackward => "embedding_backward",
+            Self::Concat => "concat",
+            Self::Transpose => "transpose",
+            Self::TrilForward => "tril",
+            Self::TrilBackward => "tril_backward",
+            Self::Copy => "copy",
+            Self::CopyToDevice => "copy_to_device",
+            Self::CopyToDevicePageable => "copy_to_device_pageable",
+            Self::CopyToHost => "copy_to_host",
+            Self::CopyToHostPageable => "copy_to_host_pageable",
+        }
+    }
+
+    /// Finds the kind with a name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// Names the sizes that describe a kernel of this kind, in order.
+    #[must_use]
+    pub fn sizes(self) -> &'static [&'static str] {
+        match self {
+            Self::EmbeddingForward | Self::EmbeddingBackward => {
+                &["batch", "tables", "rows", "dim", "pooling"]
+            }
+            Self::Concat | Self::Transpose => &["rows", "parts", "columns"],
+            Self::TrilForward | Self::TrilBackward => &["rows", "vectors"],
+            Self::Copy
+            | Self::CopyToDevice
+            | Self::CopyToDevicePageable
+            | Self::CopyToHost
+            | Self::CopyToHostPageable => &["bytes"],
+        }
+    }
+
+    fn is_lookup(self) -> bool {
+        matches!(self, Self::EmbeddingForward | Self::EmbeddingBackward)
+    }
+}
+
+/// A kernel of one of the [`SingleKind`]s with its sizes, in `f32`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SingleWork {
+    kind: SingleKind,
+    sizes: [u64; 5],
+}
+
+impl SingleWork {
+    /// Creates a kernel after checking its sizes.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for another number of sizes, a size of 0, and more than 2⁵³ values.
+    pub fn new(kind: SingleKind, given: &[u64]) -> Result<Self, Error> {
+        const TABLES_MOST: u64 = 100_000;
+        const MOST: u128 = 1 << 53;
+        let names = kind.sizes();
+        let wrong =
+            |expected| Err(Error::Shape { kind: kind.name(), sizes: given.to_vec(), expected });
+        if given.len() != names.len() {
+            return wrong(format!("{} sizes: {}", names.len(), names.join(", ")));
+        }
+        if let Some(at) = (0..given.len()).find(|at| given[*at] == 0) {
+            return wrong(format!("{} above 0", names[at]));
+        }
+        let mut sizes = [1; 5];
+        sizes[..given.len()].copy_from_slice(given);
+        if kind.is_lookup() && sizes[1] > TABLES_MOST {
+            return wrong(format!("at most {TABLES_MOST} tables"));
+        }
+        let all = sizes.iter().try_fold(1u128, |all, size| all.checked_mul(u128::from(*size)));
+        let squared = matches!(kind, SingleKind::TrilForward | SingleKind::TrilBackward);
+        let all = if squared { all.and_then(|all| all.checked_mul(sizes[1].into())) } else { all };
+        // A batch of ids of every row of every table is more than there ever is.
+        let most = if kind.is_lookup() { MOST << 40 } else { MOST };
+        match all {
+            Some(all)
+                if all < most && (!kind.is_lookup() || sizes.iter().all(|s| *s <= 1 << 32)) =>
+            {
+                Ok(Self { kind, sizes })
+            }
+            _ => wrong("fewer than 2^53 values".to_owned()),
+        }
+    }
+
+    /// Returns the kind of kernel.
+    #[must_use]
+    pub fn kind(&self) -> SingleKind {
+        self.kind
+    }
+
+    /// Returns the sizes, in the order of [`SingleKind::sizes`].
+    #[must_use]
+    pub fn sizes(&self) -> &[u64] {
+        &self.sizes[..self.kind.sizes().len()]
+    }
+
+    /// Returns the tables of a lookup; empty for other kernels.
+    #[must_use]
+    pub fn tables(&self) -> Vec<TableLookup> {
+        if !self.kind.is_lookup() {
+            return Vec::new();
+        }
+        let [batch, tables, rows, dim, pooling] = self.sizes;
+        let popularity = Popularity::uniform(rows);
+        let pooling_mean = pooling as f64;
+        let table = TableLookup {
+            batch,
+            rows,
+            dim,
+            pooling: pooling_mean,
+            longest_bag: pooling,
+            popularity,
+        };
+        vec![table; tables as usize]
+    }
+
+    /// Returns the least number of bytes read and written; for lookups without any cache.
+    #[must_use]
+    pub fn bytes(&self) -> f64 {
+        let [a, b, c, ..] = self.sizes.map(|size| size as f64);
+        match self.kind {
+            SingleKind::Concat | SingleKind::Transpose => 8.0 * a * b * c,
+            SingleKind::TrilForward => 8.0 * a * pairs(b),
+            SingleKind::TrilBackward => 4.0 * a * (b * b + pairs(b)),
+            SingleKind::Copy => 2.0 * a,
+            SingleKind::CopyToDevice
+            | SingleKind::CopyToDevicePageable
+            | SingleKind::CopyToHost
+            | SingleKind::CopyToHostPageable => a,
+            SingleKind::EmbeddingForward | SingleKind::EmbeddingBackward => {
+                let [batch, tables, _, dim, pooling] = self.sizes.map(|size| size as f64);
+                batch * tables * (pooling * (8.0 + 4.0 * dim) + 4.0 * dim)
+            }
+        }
+    }
+
+    /// Predicts the time on a device from data-sheet rates and constants measured on V100.
+    #[must_use]
+    pub fn price(&self, device: &HardwareSpec) -> Estimate {
+        let moved = |ns: f64| Estimate::within(ns, MOVED);
+        match self.kind {
+            SingleKind::EmbeddingForward => {
+                let ns = embedding::forward_ns(&self.tables(), device, V100);
+                let is_measured = self.is_measured(device);
+                Estimate::within(ns, if is_measured { LONGEST_BAG } else { UNMEASURED })
+            }
+            SingleKind::EmbeddingBackward => self.row_update(device),
+            SingleKind::CopyToDevice | SingleKind::CopyToHost => {
+                Estimate::within(HOST_COPY_NS + self.bytes() / PINNED, UNMEASURED)
+            }
+            SingleKind::CopyToDevicePageable | SingleKind::CopyToHostPageable => {
+                Estimate::within(HOST_COPY_NS + self.bytes() / PAGEABLE, UNMEASURED)
+            }
+            _ => moved(MOVE_NS + 1e9 * self.bytes() / (MOVE_SHARE * device.dram)),
+        }
+    }
+
+    /// Returns whether the formula was validated by measurements: V100 lookups bound by their
+    /// longest bag.
+    #[must_use]
+    pub fn is_measured(&self, device: &HardwareSpec) -> bool {
+        let [.., pooling] = self.sizes;
+        let line = V100.start_ns + pooling as f64 * V100.row_ns;
+        self.kind == SingleKind::EmbeddingForward
+            && device.key.starts_with("v100")
+            && embedding::forward_ns(&self.tables(), device, V100) <= line
+    }
+
+    fn row_update(&self, device: &HardwareSpec) -> Estimate {
+        let [batch, tables, rows, dim, pooling] = self.sizes;
+        let tile = TileUse {
+            table: 0,
+            rank: 0,
+            dim: dim as usize,
+            rows,
+            weight_bytes: 4,
+            bags: batch as usize,
+            vectors: 1,
+            uses: batch as f64 * pooling as f64,
+            longest_bag: pooling,
+            popularity: Popularity::uniform(rows),
+        };
+        let terms = TileTerms::new(&tile, Optimizer::Sgd, None);
+        RankLoad::from_tiles(std::iter::repeat_n(&terms, tables as usize), device).backward
+    }
+}
+
+fn pairs(vectors: f64) -> f64 {
+    vectors * (vectors - 1.0) / 2.0
+}
+
+/// Formats a kernel as its name and sizes, such as `concat 512 27 64`.
+impl fmt::Display for SingleWork {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.kind.name())?;
+        self.sizes().iter().try_for_each(|size| write!(f, " {size}"))
+    }
+}

@@ -1,0 +1,36 @@
+//! The latency that a forest predicts for a call: baseline times residual.
+
+use schema::HardwareSpec;
+
+use super::baseline::DeviceBaseline;
+use super::bins::Bins;
+use super::feature::{Features, MOST, physics_ns, roofline_ns};
+use super::forest::Forest;
+use super::work::Work;
+
+/// A predicted latency of a call, with the launch overhead that it contains.
+#[derive(Clone, Copy, Debug)]
+pub struct Latency {
+    pub ns: f64,
+    /// Launch overhead below which kernels cannot be observed; 0 where kernels were timed alone.
+    pub floor_ns: f64,
+    pub above_floor: f32,
+}
+
+/// Predicts the latency of a call: the baseline times the residual that the forest predicts, never
+/// below the physical limit.
+pub fn latency(
+    bins: &Bins,
+    forest: &Forest,
+    work: &Work,
+    device: &HardwareSpec,
+    baseline: DeviceBaseline,
+) -> Latency {
+    let features = Features::compute(work, device, baseline);
+    let mut placed = [0; MOST];
+    bins.place(features.values(), &mut placed);
+    let floor_ns = baseline.overhead_ns;
+    let base = baseline.line.ns(roofline_ns(work, device), floor_ns);
+    let ns = (base * forest.predict(&placed).exp()).max(physics_ns(work, device));
+    Latency { ns, floor_ns, above_floor: features.above_floor() }
+}

@@ -1,0 +1,198 @@
+//! Finds the host's share of a latency: the minimum over calls, its drift from row to row, and the
+//! host's speed while a row was measured.
+
+use schema::median;
+
+use super::baseline::{Baseline, BaselinePoint};
+use super::feature::roofline_ns;
+use super::measured::Measured;
+use super::work::Kind;
+
+/// One of this many rows, those of the smallest works, determines the launch overhead, but at least
+/// [`LEAST`] rows.
+const SMALLEST: usize = 50;
+const LEAST: usize = 20;
+
+/// Calls on either side of a row whose median shows how fast the host was then.
+const BESIDE: usize = 3;
+/// Minimum number of calls without visible kernel time for tracking the host's speed.
+const CALLS: usize = 50;
+/// Kernels shorter than this share of the launch overhead cannot be observed; calls longer than
+/// [`SLOW`] overheads are not pure overhead.
+const UNSEEN: f64 = 0.35;
+const SLOW: f64 = 1.6;
+/// Calls near in time must differ by less than this share of the difference of calls near in size.
+const BY_TIME: f64 = 0.9;
+
+/// Host time that a call adds to its kernel: a minimum, a drift from row to row, and the host's
+/// changing speed.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LaunchOverhead {
+    /// Latency of calls of the smallest works, nanoseconds.
+    pub ns: f64,
+    /// Nanoseconds by which each row takes longer than the row before it.
+    pub drift_ns: f64,
+    /// Position in the table and latency of calls without visible kernel time; empty if the host's
+    /// speed did not change.
+    calls: Vec<(u32, f64)>,
+}
+
+impl LaunchOverhead {
+    /// Fits the launch overhead to rows of one operation on one device.
+    ///
+    /// Takes the lower quartile of the smallest works. For kernel times, which contain no host
+    /// time, it takes the shortest.
+    pub fn fit(rows: &[Measured]) -> Self {
+        if rows.iter().any(|row| !row.timed.is_call()) {
+            let shortest = rows.iter().map(|row| row.latency_ns).reduce(f64::min);
+            return Self { ns: shortest.unwrap_or(1.0), ..Self::default() };
+        }
+        let drift_ns = drift_ns(rows);
+        let mut all: Vec<(f64, f64)> = rows
+            .iter()
+            .map(|row| (roofline_ns(&row.work, row.device), without(row, drift_ns)))
+            .collect();
+        all.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
+        all.truncate(LEAST.max(all.len() / SMALLEST));
+        let mut smallest: Vec<f64> = all.into_iter().map(|(_, ns)| ns).collect();
+        smallest.sort_by(f64::total_cmp);
+        let ns = smallest.get(smallest.len() / 4).copied().unwrap_or(1.0);
+        Self { ns, drift_ns, calls: calls(rows, ns, drift_ns) }
+    }
+
+    /// Returns the host time of a call at a position of the table: the median of the calls beside
+    /// it.
+    pub fn at(&self, place: u32) -> f64 {
+        let after = self.calls.partition_point(|call| call.0 < place);
+        let own = usize::from(self.calls.get(after).is_some_and(|call| call.0 == place));
+        let before = &self.calls[after.saturating_sub(BESIDE)..after];
+        let later = self.calls[after + own..].iter().take(BESIDE);
+        middle(before.iter().chain(later).map(|call| call.1)).unwrap_or(self.ns)
+    }
+
+    /// Returns whether a latency contains observable kernel time.
+    pub fn shows(&self, row: &Measured) -> bool {
+        roofline_ns(&row.work, row.device) >= UNSEEN * self.ns
+    }
+
+    /// Returns whether a kernel is known to be hidden by the launch overhead. Small matrix products
+    /// stay so far behind the roofline that this is never known of them.
+    pub fn hides(&self, row: &Measured) -> bool {
+        row.timed.is_call() && waits_for_memory(row) && !self.shows(row)
+    }
+
+    /// Returns a row with the launch overhead at its position, to fit a baseline to.
+    pub fn point(&self, row: &Measured) -> BaselinePoint {
+        BaselinePoint {
+            roofline_ns: roofline_ns(&row.work, row.device),
+            floor_ns: self.at(row.place),
+            latency_ns: without(row, self.drift_ns),
+        }
+    }
+
+    /// Converts a latency to what a host of constant speed without drift would have shown.
+    pub fn latency_ns(&self, row: &Measured, line: Baseline) -> f64 {
+        let point = self.point(row);
+        let by = |floor_ns: f64| line.ns(point.roofline_ns, floor_ns);
+        point.latency_ns * by(self.ns) / by(point.floor_ns)
+    }
+}
+
+/// Returns the calls without visible kernel time, if neighbors in time are more alike than
+/// neighbors in size. Otherwise the kernels differ, not the host.
+///
+/// Only memory-bound kinds qualify: small matrix products stay so far behind the roofline that none
+/// is known to be hidden.
+fn calls(rows: &[Measured], floor_ns: f64, drift_ns: f64) -> Vec<(u32, f64)> {
+    if !rows.first().is_some_and(waits_for_memory) {
+        return Vec::new();
+    }
+    let mut found: Vec<(&Measured, f64)> = rows
+        .iter()
+        .filter(|row| roofline_ns(&row.work, row.device) < UNSEEN * floor_ns)
+        .map(|row| (row, without(row, drift_ns)))
+        .filter(|call| call.1 < SLOW * floor_ns)
+        .collect();
+    if found.len() < CALLS {
+        return Vec::new();
+    }
+    let all = middle(found.iter().map(|call| call.1)).unwrap_or(floor_ns);
+    let apart = |ns: f64, other: f64| (ns / other).ln().abs();
+    let count = found.len() as f64;
+    let mean = |sum: f64| sum / count;
+    let of_all = mean(found.iter().map(|call| apart(call.1, all)).sum());
+    let by_size = |size: fn(&Measured) -> u64| {
+        let mut calls = found.clone();
+        calls.sort_by_key(|(row, _)| (size(row), row.work, row.place));
+        mean(beside(&calls).map(|(ns, others)| apart(ns, others)).sum())
+    };
+    let by_sizes = by_size(|row| roofline_ns(&row.work, row.device) as u64)
+        .min(by_size(|row| row.work.sizes().last().copied().unwrap_or(0)));
+    found.sort_by_key(|(row, _)| row.place);
+    let by_time: f64 = mean(beside(&found).map(|(ns, others)| apart(ns, others)).sum());
+    if by_time >= BY_TIME * of_all.min(by_sizes) {
+        return Vec::new();
+    }
+    found.into_iter().map(|(row, ns)| (row.place, ns)).collect()
+}
+
+/// Returns whether a row is of a memory-bound kind.
+fn waits_for_memory(row: &Measured) -> bool {
+    matches!(row.work.kind(), Kind::LayerNorm | Kind::Softmax | Kind::ElementWise)
+}
+
+/// Pairs each call with the median of the calls beside it.
+fn beside<'a>(calls: &'a [(&Measured, f64)]) -> impl Iterator<Item = (f64, f64)> + 'a {
+    calls.iter().enumerate().map(|(at, (_, ns))| {
+        let end = calls.len().min(at + 1 + BESIDE);
+        let others = calls[at.saturating_sub(BESIDE)..at].iter().chain(&calls[at + 1..end]);
+        (*ns, middle(others.map(|call| call.1)).unwrap_or(*ns))
+    })
+}
+
+/// The median, or the mean of the two in the middle.
+fn middle(values: impl Iterator<Item = f64>) -> Option<f64> {
+    median::float_median(&mut values.collect::<Vec<f64>>())
+}
+
+/// Subtracts the drift from a latency; at least a tenth of it remains as kernel time.
+fn without(row: &Measured, drift_ns: f64) -> f64 {
+    (row.latency_ns - drift_ns * f64::from(row.place)).max(0.1 * row.latency_ns)
+}
+
+/// Fits how much longer each row takes than the one before: a line through low quantiles of blocks
+/// of rows.
+///
+/// Only tables whose sizes do not depend on the position qualify; otherwise the slope would be that
+/// of the sizes.
+fn drift_ns(rows: &[Measured]) -> f64 {
+    const BLOCKS: usize = 40;
+    const LEAST_ROWS: usize = 25;
+    let mut rows: Vec<&Measured> = rows.iter().collect();
+    rows.sort_by_key(|row| row.place);
+    let sizes =
+        rows.iter().map(|row| (f64::from(row.place), roofline_ns(&row.work, row.device).ln()));
+    if rows.len() < BLOCKS * LEAST_ROWS || line(sizes).1.abs() > 0.1 {
+        return 0.0;
+    }
+    let low = |block: &[&Measured]| {
+        let mut latencies: Vec<f64> = block.iter().map(|row| row.latency_ns).collect();
+        latencies.sort_by(f64::total_cmp);
+        let places: f64 = block.iter().map(|row| f64::from(row.place)).sum();
+        (places / block.len() as f64, latencies[latencies.len() / 50])
+    };
+    let (slope, correlation) = line(rows.chunks(rows.len().div_ceil(BLOCKS)).map(low));
+    // Blocks of one floor scatter round it; those of one that grows lie on a line.
+    if correlation > 0.8 { slope } else { 0.0 }
+}
+
+/// Slope and correlation of points.
+fn line(points: impl Iterator<Item = (f64, f64)> + Clone) -> (f64, f64) {
+    let count = points.clone().count() as f64;
+    let sum = |of: fn((f64, f64)) -> f64| points.clone().map(of).sum::<f64>() / count;
+    let (x, y) = (sum(|point| point.0), sum(|point| point.1));
+    let xx = sum(|point| point.0 * point.0) - x * x;
+    let yy = sum(|point| point.1 * point.1) - y * y;
+    let xy = sum(|point| point.0 * point.1) - x * y;
+    if xx <= 0.0 || yy <= 0.0 { (0.0, 0.0) } else { (xy / xx, xy / (xx * yy).sqrt()) }
+}

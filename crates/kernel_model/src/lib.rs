@@ -1,0 +1,57 @@
+//! Predicts the time of a kernel on a device from its sizes: a baseline times a learned residual.
+//!
+//! The latency of a call includes its launch overhead, the host time that hides shorter kernels.
+//! Boosted trees learn `ln(latency ÷ baseline)`: one forest for each kind of kernel and device, and
+//! one over all devices for unmeasured ones. The result is the time of the *kernel*, without launch
+//! overhead, never below the physical limit. It has an interval that covered nine of ten
+//! calibration rows, and says whether the sizes lie within the training data.
+
+mod baseline;
+mod bins;
+mod bit_stream;
+mod boosting;
+mod correction;
+pub mod cpu;
+mod device_rows;
+pub mod embedding;
+mod error;
+mod error_interval;
+pub mod error_metrics;
+mod estimate;
+pub mod evaluate;
+mod feature;
+pub mod few_shot;
+mod file;
+mod forest;
+pub mod formula_kernels;
+mod grid;
+mod latency;
+mod launch_overhead;
+pub mod leave_out;
+pub mod measured;
+mod model;
+mod parallel;
+mod peaks;
+pub mod published;
+pub mod rank_load;
+mod roofline_slack;
+pub mod shipped;
+mod split;
+mod state_drift;
+pub mod suite;
+pub mod tile_use;
+mod train;
+mod train_forest;
+mod work;
+
+pub use error::Error;
+pub use estimate::Estimate;
+pub use feature::{physics_ns, roofline_ns};
+pub use file::VERSION;
+pub use grid::{MlpGrid, MlpSetting};
+pub use measured::{Measured, Timed};
+pub use model::{DeviceModel, Domain, KernelModel, Outside, Price, Source};
+pub use peaks::MeasuredPeaks;
+pub use split::Part;
+pub use train::{MODEL_BYTES_MOST, train};
+pub use work::{Element, Kind, Work};

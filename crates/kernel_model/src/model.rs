@@ -1,0 +1,290 @@
+//! The trained model of one kind of kernel, and its predictions for a work on a device.
+
+use schema::HardwareSpec;
+use serde::{Deserialize, Serialize};
+
+use super::baseline::{Baseline, DeviceBaseline};
+use super::bins::Bins;
+use super::correction::Correction;
+use super::error_interval::ErrorInterval;
+use super::feature::{physics_ns, roofline_ns};
+use super::forest::Forest;
+use super::latency::{Latency, latency};
+use super::measured::Timed;
+use super::work::{Kind, Work};
+
+/// Below this many launch overheads a latency contains no information on the kernel.
+const HIDDEN: f64 = 1.1;
+/// Above this many launch overheads a latency is kernel time alone.
+const SEEN: f64 = 3.0;
+/// At [`SEEN`] a kernel may take this many times the time of similar kernels; at [`HIDDEN`], once.
+const BELIEVED: f64 = 12.0;
+/// Shortest kernel that was ever recorded.
+const LAUNCH_NS: f64 = 1_000.0;
+/// Widening of an interval for each factor of e outside the training domain.
+const WIDENING: f64 = 0.25;
+
+/// A table of measurements that a model was trained on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Source {
+    pub name: String,
+    pub rows: usize,
+    /// Checksum of the table's text.
+    pub checksum: String,
+}
+
+/// Launch overhead of each operation of a device, in nanoseconds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct LaunchOverheads(Vec<(String, f64)>);
+
+impl LaunchOverheads {
+    pub(super) fn new(floors: impl Iterator<Item = (String, f64)>) -> Self {
+        Self(floors.collect())
+    }
+
+    /// Returns the overhead of an operation; the geometric mean of the others if it was not
+    /// measured.
+    pub(super) fn ns(&self, name: &str) -> f64 {
+        let found = self.0.iter().find(|(known, _)| known == name).map(|(_, ns)| *ns);
+        found.unwrap_or_else(|| mean(self.0.iter().map(|(_, ns)| *ns)))
+    }
+
+    /// Takes the median over devices for each operation, the lower of the two in the middle: few
+    /// hosts are much faster than others, but some are much slower.
+    pub(super) fn usual_of<'a>(all: impl Iterator<Item = &'a Self> + Clone) -> Self {
+        let mut names: Vec<&String> =
+            all.clone().flat_map(|one| &one.0).map(|one| &one.0).collect();
+        names.sort();
+        names.dedup();
+        let usual = |name: &String| {
+            let mut floors: Vec<f64> = all.clone().map(|floors| floors.ns(name)).collect();
+            floors.sort_by(f64::total_cmp);
+            (name.clone(), floors[(floors.len() - 1) / 2])
+        };
+        Self(names.into_iter().map(usual).collect())
+    }
+
+    /// Applies `change` to the name and overhead of each operation.
+    pub(super) fn with_each(&self, change: impl Fn(&str, f64) -> f64) -> Self {
+        Self(self.0.iter().map(|(name, ns)| (name.clone(), change(name, *ns))).collect())
+    }
+
+    pub(super) fn is_valid(&self) -> bool {
+        !self.0.is_empty() && self.0.iter().all(|(_, ns)| ns.is_finite() && *ns > 0.0)
+    }
+}
+
+/// Computes the geometric mean; 1 of no values.
+fn mean(values: impl Iterator<Item = f64>) -> f64 {
+    let (sum, count) =
+        values.fold((0.0, 0.0), |(sum, count), value| (sum + value.ln(), count + 1.0));
+    if count > 0.0 { (sum / count).exp() } else { 1.0 }
+}
+
+/// How the residual over a device's baseline is predicted.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum DeviceResidual {
+    /// By a forest trained on this device.
+    Own(Forest),
+    /// By the shared forest, corrected with a few rows.
+    Adapted(Correction),
+}
+
+/// The part of a model that is specific to one device.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeviceModel {
+    /// Key of its hardware.
+    pub(super) device: String,
+    /// Rows it was learnt from.
+    pub(super) rows: usize,
+    pub(super) floors: LaunchOverheads,
+    pub(super) timed: Timed,
+    pub(super) line: Baseline,
+    /// Median of measured over roofline time of long kernels.
+    pub(super) slack: f64,
+    pub(super) learnt: DeviceResidual,
+    pub(super) interval: ErrorInterval,
+}
+
+impl DeviceModel {
+    /// Returns the key of the device.
+    #[must_use]
+    pub fn device(&self) -> &str {
+        &self.device
+    }
+
+    /// Predicts the latency of a call. `pooled` is the forest of all devices, for calibrated
+    /// devices.
+    pub(super) fn latency(
+        &self,
+        bins: &Bins,
+        pooled: Option<&Forest>,
+        work: &Work,
+        device: &HardwareSpec,
+    ) -> Latency {
+        let floor_ns = self.floors.ns(work.name());
+        // Nothing hides a kernel that was measured by itself.
+        let hidden_ns = if self.timed.is_call() { floor_ns } else { 0.0 };
+        let baseline = DeviceBaseline { overhead_ns: floor_ns, line: self.line };
+        let by = |forest: &Forest| Latency {
+            floor_ns: hidden_ns,
+            ..latency(bins, forest, work, device, baseline)
+        };
+        match (&self.learnt, pooled) {
+            (DeviceResidual::Own(forest), _) => by(forest),
+            (DeviceResidual::Adapted(correction), Some(forest)) => correction.applied(by(forest)),
+            (DeviceResidual::Adapted(_), None) => {
+                Latency { ns: floor_ns, floor_ns, above_floor: 0.0 }
+            }
+        }
+    }
+}
+
+/// A size outside the range of the training data.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Outside {
+    pub size: &'static str,
+    pub asked: u64,
+    /// Smallest and largest size of the training data.
+    pub least: u64,
+    pub most: u64,
+}
+
+/// How well the training data support a price.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Domain {
+    /// The device was not measured: the price is computed from its data sheet.
+    pub is_unseen_device: bool,
+    /// The kernel is shorter than its launch overhead, so measurements of calls do not show it.
+    pub is_under_floor: bool,
+    /// The size that is farthest outside the training data.
+    pub outside: Option<Outside>,
+}
+
+impl Domain {
+    /// Returns whether the price is an interpolation of measurements.
+    #[must_use]
+    pub fn is_inside(&self) -> bool {
+        !self.is_unseen_device && !self.is_under_floor && self.outside.is_none()
+    }
+}
+
+/// Predicted time of a kernel without launch overhead, with an interval that nine of ten
+/// measurements lie in.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Price {
+    pub mean_ns: f64,
+    pub low_ns: f64,
+    pub high_ns: f64,
+    pub domain: Domain,
+}
+
+/// The parts of a model that price devices without any measurement.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Unseen {
+    /// Forest of all devices over the roofline.
+    pub forest: Forest,
+    /// Worst interval of the devices when each was left out.
+    pub interval: ErrorInterval,
+}
+
+/// The trained model of one kind of kernel for all devices.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KernelModel {
+    pub(super) kind: Kind,
+    pub(super) sources: Vec<Source>,
+    /// Range of each size in the training data.
+    pub(super) least: Vec<u64>,
+    pub(super) most: Vec<u64>,
+    pub(super) bins: Bins,
+    /// Forest of all devices over their baselines, for calibrated devices.
+    pub(super) pooled: Forest,
+    pub(super) unseen: Unseen,
+    pub(super) devices: Vec<DeviceModel>,
+}
+
+impl KernelModel {
+    /// Returns the kind of kernel that the model prices.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Returns the tables that the model was trained on.
+    #[must_use]
+    pub fn sources(&self) -> &[Source] {
+        &self.sources
+    }
+
+    /// Returns the devices that the model was trained on or calibrated for.
+    #[must_use]
+    pub fn devices(&self) -> &[DeviceModel] {
+        &self.devices
+    }
+
+    /// Predicts the kernel time of a work on a device.
+    ///
+    /// # Cost
+    /// Some microseconds: 400 trees of 5 levels.
+    #[must_use]
+    pub fn price(&self, work: &Work, device: &HardwareSpec) -> Price {
+        let (latency, (low, high), slack) = self.latency(work, device);
+        let (outside, distance) = self.outside(work);
+        let wider = (WIDENING * distance).exp();
+        let launch_ns = device.launch_floor_ns.map_or(LAUNCH_NS, f64::from);
+        let least = physics_ns(work, device).max(launch_ns);
+        let high_ns = latency.ns * high * wider;
+        let by_roofline = roofline_ns(work, device) * slack;
+        // Just above the floor it is the host that varies: a kernel far below it is still not seen.
+        let above = (latency.ns / latency.floor_ns / HIDDEN).ln() / (SEEN / HIDDEN).ln();
+        let believed = by_roofline * BELIEVED.powf(above.max(0.0));
+        let is_under_floor = above < 0.0 || (above < 1.0 && latency.ns > believed);
+        let (mean_ns, low_ns) = if is_under_floor {
+            // Anything from physics to the floor would have been measured as the floor.
+            let mean = believed.max(least).min(latency.ns.max(least));
+            (mean, least.min(mean))
+        } else {
+            let mean = latency.ns.max(least);
+            (mean, (latency.ns * low / wider).max(least).min(mean))
+        };
+        let is_unseen_device = self.find_device(device).is_none();
+        let domain = Domain { is_unseen_device, is_under_floor, outside };
+        Price { mean_ns, low_ns, high_ns: high_ns.max(mean_ns), domain }
+    }
+
+    /// Predicts a latency, with the factors of its interval and the roofline slack.
+    pub(super) fn latency(&self, work: &Work, device: &HardwareSpec) -> (Latency, (f64, f64), f64) {
+        if let Some(own) = self.find_device(device) {
+            let found = own.latency(&self.bins, Some(&self.pooled), work, device);
+            return (found, own.interval.at(found.above_floor), own.slack);
+        }
+        let floors = LaunchOverheads::usual_of(self.devices.iter().map(|device| &device.floors));
+        let overhead_ns = floors.ns(work.name());
+        let baseline = DeviceBaseline { overhead_ns, line: Baseline::ROOFLINE };
+        let found = latency(&self.bins, &self.unseen.forest, work, device, baseline);
+        let slack = mean(self.devices.iter().map(|device| device.slack));
+        (found, self.unseen.interval.at(found.above_floor), slack)
+    }
+
+    fn find_device(&self, device: &HardwareSpec) -> Option<&DeviceModel> {
+        self.devices.iter().find(|known| known.device == device.key)
+    }
+
+    /// Finds the size that is farthest outside the training data, and its distance in factors of e.
+    fn outside(&self, work: &Work) -> (Option<Outside>, f64) {
+        let mut farthest = (None, 0.0);
+        for (at, &asked) in work.sizes().iter().enumerate() {
+            let (least, most) = (self.least[at], self.most[at]);
+            // Padding may be 0.
+            let log = |size: u64| (size as f64).max(0.5).ln();
+            let distance = (log(least) - log(asked)).max(log(asked) - log(most));
+            if distance > farthest.1 {
+                let size = self.kind.sizes()[at];
+                farthest = (Some(Outside { size, asked, least, most }), distance);
+            }
+        }
+        farthest
+    }
+}

@@ -1,0 +1,246 @@
+//! The MLP kernel models of arXiv:2201.07821, for comparison: one MLP per kind and device, chosen
+//! by grid search.
+//!
+//! The published search chose MLPs by the same rows that it reported errors on; this one uses the
+//! calibration rows. The caller provides the MLP implementation, because this crate has no layers.
+
+use super::device_rows::{DeviceRows, by_device};
+use super::error_metrics::{gmae, mape};
+use super::evaluate::{KernelRow, MlpRow};
+use super::grid::{MlpGrid, MlpSetting};
+use super::measured::Measured;
+use super::parallel::in_parallel;
+use super::split::Part;
+use super::work::{Element, Kind, Work};
+
+/// Rows as an MLP reads them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct MlpExamples {
+    /// `[N, inputs]`, row by row: logarithms of sizes; other inputs as they are.
+    pub inputs: Vec<f32>,
+    /// `[N]`, `ln` of microseconds.
+    pub targets: Vec<f32>,
+}
+
+/// What one MLP learns: the latencies of one kind on one device, split as for our own models.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MlpProblem {
+    pub kind: Kind,
+    /// Key of the device.
+    pub device: String,
+    pub train: MlpExamples,
+    pub calibrate: MlpExamples,
+    pub test: MlpExamples,
+}
+
+/// Lists the problems of a kind by device. An MLP is trained on the same latencies as our models:
+/// without host jitter and drift.
+#[must_use]
+pub fn problems(kind: Kind, rows: &[Measured]) -> Vec<MlpProblem> {
+    let problem = |device: &DeviceRows| MlpProblem {
+        kind,
+        device: device.device.key.clone().into_owned(),
+        train: examples(device, Part::Train),
+        calibrate: examples(device, Part::Calibrate),
+        test: examples(device, Part::Test),
+    };
+    by_device(kind, rows).iter().map(problem).collect()
+}
+
+fn examples(device: &DeviceRows, part: Part) -> MlpExamples {
+    let mut examples = MlpExamples::default();
+    for row in device.part(part) {
+        put_inputs(&row.work, &mut examples.inputs);
+        examples.targets.push((device.latency_ns(row) / 1e3).ln() as f32);
+    }
+    examples
+}
+
+/// Appends the inputs of a work.
+fn put_inputs(work: &Work, to: &mut Vec<f32>) {
+    let log = |size: u64| (size as f64).ln() as f32;
+    match (work.kind(), work.sizes()) {
+        (Kind::Conv, &[batch, channels_in, channels_out, kernel, size, stride, padding]) => {
+            to.extend([batch, size + 2 * padding, channels_in, channels_out].map(log));
+            to.extend([kernel, stride].map(|count| count as f32));
+        }
+        (_, sizes) => to.extend(sizes.iter().copied().map(log)),
+    }
+    // The published MLPs are of one operation each; these five share one.
+    if work.kind() == Kind::ElementWise {
+        let is = |element: &Element| f32::from(u8::from(work.element() == Some(*element)));
+        to.extend(Element::ALL.iter().map(is));
+    }
+}
+
+/// An MLP that is trained on a [`MlpProblem`]. The caller implements it, because this crate has no
+/// layers.
+pub trait Regressor {
+    /// Error of training or prediction.
+    type Error;
+
+    /// Trains for one epoch over all rows.
+    ///
+    /// # Errors
+    /// Where it cannot.
+    fn epoch(&mut self) -> Result<(), Self::Error>;
+
+    /// Predicts the targets of rows.
+    ///
+    /// # Errors
+    /// Where it cannot.
+    fn predict(&mut self, inputs: &[f32]) -> Result<Vec<f32>, Self::Error>;
+}
+
+/// The MLP that a grid search chose for one kind on one device, with its predictions.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ChosenMlp {
+    pub kind: Kind,
+    /// Key of the device.
+    pub device: String,
+    pub setting: MlpSetting,
+    /// Epoch with the least error on the calibration rows.
+    pub epoch: usize,
+    /// Geometric mean of the absolute errors on the rows it was chosen by.
+    pub calibrate_gmae_pct: f64,
+    /// Predictions for the test rows, in order.
+    pub predicted_ns: Vec<f64>,
+}
+
+/// An MLP during training, with its best epoch so far.
+struct MlpLearner<R> {
+    regressor: R,
+    setting: MlpSetting,
+    epochs: usize,
+    best: BestEpoch,
+}
+
+/// The epoch of an MLP with the least calibration error, with its predictions.
+#[derive(Clone)]
+struct BestEpoch {
+    epoch: usize,
+    calibrate_gmae_pct: f64,
+    predicted: Vec<f32>,
+}
+
+impl<R: Regressor> MlpLearner<R> {
+    /// Trains for some epochs and keeps the predictions of the epoch with the least error on the
+    /// calibration rows.
+    fn learn(&mut self, problem: &MlpProblem, epochs: usize) -> Result<(), R::Error> {
+        for _ in 0..epochs {
+            self.regressor.epoch()?;
+            self.epochs += 1;
+            let found = self.regressor.predict(&problem.calibrate.inputs)?;
+            let pairs = found.iter().zip(&problem.calibrate.targets);
+            let error = gmae(pairs.map(|(found, target)| (nanos(*found), nanos(*target))));
+            // A comparison with NaN is false, so diverged MLPs are skipped.
+            if error < self.best.calibrate_gmae_pct {
+                let predicted = self.regressor.predict(&problem.test.inputs)?;
+                self.best = BestEpoch { epoch: self.epochs, calibrate_gmae_pct: error, predicted };
+            }
+        }
+        Ok(())
+    }
+}
+
+fn nanos(ln_us: f32) -> f64 {
+    1e3 * f64::from(ln_us).exp()
+}
+
+/// Finds the setting of a grid whose MLP has the least error on the calibration rows; `make`
+/// creates an MLP. `None` if no MLP has a finite error, as without calibration rows.
+///
+/// # Errors
+/// Those of the MLPs.
+pub fn search<R: Regressor>(
+    problem: &MlpProblem,
+    grid: MlpGrid,
+    make: impl Fn(&MlpSetting) -> Result<R, R::Error>,
+) -> Result<Option<ChosenMlp>, R::Error> {
+    let (first, all) = grid.epochs();
+    let mut chosen: Option<MlpLearner<R>> = None;
+    for setting in grid.settings() {
+        let regressor = make(&setting)?;
+        let best = BestEpoch { epoch: 0, calibrate_gmae_pct: f64::INFINITY, predicted: Vec::new() };
+        let mut learner = MlpLearner { regressor, setting, epochs: 0, best };
+        learner.learn(problem, first)?;
+        let error = learner.best.calibrate_gmae_pct;
+        // The first of equal ones.
+        let least = chosen.as_ref().map_or(f64::INFINITY, |found| found.best.calibrate_gmae_pct);
+        if error < least {
+            chosen = Some(learner);
+        }
+    }
+    let Some(mut chosen) = chosen else { return Ok(None) };
+    chosen.learn(problem, all - first)?;
+    let BestEpoch { epoch, calibrate_gmae_pct, predicted } = chosen.best;
+    Ok(Some(ChosenMlp {
+        kind: problem.kind,
+        device: problem.device.clone(),
+        setting: chosen.setting,
+        epoch,
+        calibrate_gmae_pct,
+        predicted_ns: predicted.into_iter().map(nanos).collect(),
+    }))
+}
+
+/// Runs [`search`] for many problems in parallel and calls `found` with each result as it arrives.
+/// Results are in the order of the problems, without those that no MLP solves.
+///
+/// # Errors
+/// The first of the MLPs'.
+pub fn search_all<'a, R: Regressor>(
+    problems: &'a [MlpProblem],
+    grid: MlpGrid,
+    threads: usize,
+    make: impl Fn(&'a MlpProblem, &MlpSetting) -> Result<R, R::Error> + Sync,
+    found: impl Fn(&ChosenMlp) + Sync,
+) -> Result<Vec<ChosenMlp>, R::Error>
+where
+    R::Error: Send,
+{
+    // The longest first, so that no thread ends long after the others.
+    let mut order: Vec<usize> = (0..problems.len()).collect();
+    order.sort_by_key(|at| std::cmp::Reverse(problems[*at].train.targets.len()));
+    let searched = in_parallel(threads, order.len(), |job| {
+        let problem = &problems[order[job]];
+        let chosen = search(problem, grid, |setting| make(problem, setting))?;
+        chosen.iter().for_each(&found);
+        Ok(chosen)
+    });
+    let mut searched: Vec<_> = order.into_iter().zip(searched).collect();
+    searched.sort_by_key(|(at, _)| *at);
+    searched.into_iter().filter_map(|(_, chosen)| chosen.transpose()).collect()
+}
+
+/// Adds the errors of chosen MLPs to `table`, computed on the same test rows as its other errors.
+pub fn add(table: &mut [KernelRow], rows: &[Measured], chosen: &[ChosenMlp]) {
+    for of_kind in chosen.chunk_by(|one, next| one.kind == next.kind) {
+        let devices = by_device(of_kind[0].kind, rows);
+        for mlp in of_kind {
+            let is_same =
+                |row: &&mut KernelRow| row.kind == mlp.kind.name() && row.device == mlp.device;
+            let device = devices.iter().find(|device| *device.device.key == *mlp.device);
+            if let (Some(row), Some(device)) = (table.iter_mut().find(is_same), device) {
+                row.mlp = Some(errors(mlp, device));
+            }
+        }
+    }
+}
+
+fn errors(mlp: &ChosenMlp, device: &DeviceRows) -> MlpRow {
+    let tested = device.part(Part::Test).zip(&mlp.predicted_ns);
+    let pairs = tested
+        .filter(|(row, _)| device.is_above_floor(row))
+        .map(|(row, predicted)| (*predicted, device.latency_ns(row)));
+    MlpRow {
+        setting: mlp.setting,
+        epoch: mlp.epoch,
+        calibrate_gmae_pct: mlp.calibrate_gmae_pct,
+        gmae_pct: gmae(pairs.clone()),
+        mape_pct: mape(pairs),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,201 @@
+//! Time and memory of the tiles of one rank: lookups, row updates, weights and states. Each tile is
+//! described once; the load of a rank is the sum over its tiles in plan order and allocates
+//! nothing.
+
+use schema::{HardwareSpec, Optimizer};
+
+use crate::Estimate;
+use crate::embedding::{BAG_BYTES, CACHE_SHARE, HitCurve, V100, sectors};
+use crate::tile_use::TileUse;
+
+/// Lookups of V100 whose longest bag decides are within this; see [`UNMEASURED`].
+const MEASURED: (f64, f64) = (0.87, 1.15);
+/// Lowest and highest factor on the time of a formula that was not compared with measurements.
+const UNMEASURED: (f64, f64) = (0.5, 2.0);
+/// Linearizing, scanning and sorting a handful of ids: the public 8-rank DLRM trace (V100), for one
+/// module of tables.
+const SORT_START_NS: f64 = 54_000.0;
+/// The two kernels that update rows, for a handful of them: same source.
+const UPDATE_START_NS: f64 = 17_000.0;
+/// Bytes of an id and its place while they are sorted.
+const SORTED_BYTES: f64 = 12.0;
+/// Bits of a key that one pass of the sort orders.
+const SORT_BITS: f64 = 8.0;
+/// Threads' groups that sum the gradients of one row together.
+const GROUPS_PER_ROW: f64 = 32.0;
+
+/// Number of kernel launches of a lookup.
+pub const FORWARD_LAUNCHES: u32 = 2;
+/// Number of kernel launches of a row update.
+pub const BACKWARD_LAUNCHES: u32 = 12;
+
+/// Precomputed terms of a tile that do not depend on the rank that holds it.
+#[derive(Clone, Debug)]
+pub struct TileTerms {
+    /// Columns that each sample gets.
+    width: f64,
+    bags: f64,
+    uses: f64,
+    longest: f64,
+    /// Bytes of a row in whole transactions.
+    row_bytes: f64,
+    /// Bytes that no cache keeps.
+    passing_bytes: f64,
+    /// Bytes of the rows that a batch uses.
+    used_bytes: f64,
+    curve: HitCurve,
+    rows: f64,
+    /// Bytes that a row update reads and writes.
+    update_bytes: f64,
+    gradient_bytes: f64,
+    gradient_reads: f64,
+    /// Uses of the row that is used most.
+    hottest: f64,
+    weights: u64,
+    states: u64,
+}
+
+impl TileTerms {
+    /// Computes the terms of a tile whose rows are updated by `rule`. `alike` is the tile before
+    /// it, whose hit curve is reused if it is equal.
+    pub fn new(tile: &TileUse, rule: Optimizer, alike: Option<(&TileUse, &Self)>) -> Self {
+        let (bags, dim, uses) = (tile.bags as f64, tile.dim as f64, tile.uses);
+        let row_bytes = sectors(dim * tile.weight_bytes as f64);
+        let known = alike.filter(|(other, _)| {
+            other.uses == uses && other.rows == tile.rows && other.popularity == tile.popularity
+        });
+        let curve =
+            known.map_or_else(|| HitCurve::new(&tile.popularity, uses), |(_, terms)| terms.curve);
+        let rows_used = tile.rows_used();
+        let state = rule.state_per_row(tile.dim) as f64;
+        let row = (tile.dim * tile.weight_bytes) as u64;
+        let ids = if bags > 0.0 { uses / bags } else { 0.0 };
+        Self {
+            width: (tile.vectors * tile.dim) as f64,
+            bags,
+            uses,
+            longest: tile.longest_bag as f64,
+            row_bytes,
+            passing_bytes: bags * (sectors(4.0 * ids) + sectors(4.0 * dim)),
+            used_bytes: rows_used * row_bytes,
+            curve,
+            rows: tile.rows as f64,
+            update_bytes: rows_used * (2.0 * row_bytes + 2.0 * sectors(4.0 * state)),
+            gradient_bytes: bags * 4.0 * dim,
+            gradient_reads: uses * 4.0 * dim,
+            hottest: uses * tile.popularity.hottest(),
+            weights: tile.rows.saturating_mul(row),
+            states: tile.rows.saturating_mul(4 * rule.state_per_row(tile.dim) as u64),
+        }
+    }
+}
+
+/// Time and memory of the tiles of one rank: lookups, row updates, weights and states.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct RankLoad {
+    /// Columns that each sample of the batch gets from it.
+    pub width: f64,
+    /// Ids looked up in a batch.
+    pub uses: f64,
+    /// Bags looked up in a batch.
+    pub bags: f64,
+    pub forward: Estimate,
+    pub backward: Estimate,
+    pub weights: u64,
+    /// Bytes of optimizer states.
+    pub states: u64,
+}
+
+/// Sums over the tiles of a rank that lookup and update times follow from.
+#[derive(Clone, Copy, Default)]
+struct Sums {
+    used: f64,
+    dram: f64,
+    l2: f64,
+    longest: f64,
+    rows: f64,
+    update: f64,
+    gradients: f64,
+    gradient_reads: f64,
+    hottest: f64,
+}
+
+impl RankLoad {
+    /// Sums the tiles of a rank, in plan order.
+    pub fn from_tiles<'a>(
+        tiles: impl Iterator<Item = &'a TileTerms> + Clone,
+        device: &HardwareSpec,
+    ) -> Self {
+        let mut load = Self::default();
+        let mut sums =
+            Sums { used: tiles.clone().map(|tile| tile.used_bytes).sum(), ..Sums::default() };
+        let mut is_empty = true;
+        for tile in tiles {
+            is_empty = false;
+            load.add(tile);
+            // Tables share the cache by the bytes they use of it.
+            let share = if sums.used > 0.0 { tile.used_bytes / sums.used } else { 0.0 };
+            let cached = CACHE_SHARE * device.l2_bytes as f64 * share / tile.row_bytes;
+            sums.add(tile, tile.curve.at(cached));
+        }
+        if !is_empty {
+            load.forward = forward(&sums, device);
+            load.backward = backward(&sums, load.uses, device);
+        }
+        load
+    }
+
+    fn add(&mut self, tile: &TileTerms) {
+        self.width += tile.width;
+        self.uses += tile.uses;
+        self.bags += tile.bags;
+        self.weights = self.weights.saturating_add(tile.weights);
+        self.states = self.states.saturating_add(tile.states);
+    }
+}
+
+impl Sums {
+    fn add(&mut self, tile: &TileTerms, hits: f64) {
+        let rows = tile.uses * tile.row_bytes;
+        self.dram += tile.passing_bytes + (1.0 - hits) * rows;
+        self.l2 += tile.bags * BAG_BYTES + hits * rows;
+        self.longest = self.longest.max(tile.longest);
+        self.rows += tile.rows;
+        self.update += tile.update_bytes;
+        self.gradients += tile.gradient_bytes;
+        self.gradient_reads += tile.gradient_reads;
+        self.hottest = self.hottest.max(tile.hottest);
+    }
+}
+
+/// Returns the bandwidths of memory and last-level cache in bytes per second.
+fn bandwidths(device: &HardwareSpec) -> (f64, f64) {
+    let dram = device.dram_sustained.unwrap_or(device.dram);
+    // Unmeasured cache bandwidth is assumed to be three times that of memory.
+    (dram, device.l2.unwrap_or(3.0 * dram))
+}
+
+fn forward(sums: &Sums, device: &HardwareSpec) -> Estimate {
+    let (dram, l2) = bandwidths(device);
+    let moved = (1e9 * sums.dram / dram).max(1e9 * sums.l2 / l2);
+    let longest = sums.longest * V100.row_ns;
+    let is_measured = moved <= longest && device.key.starts_with("v100");
+    let interval = if is_measured { MEASURED } else { UNMEASURED };
+    Estimate::within(V100.start_ns + moved.max(longest), interval)
+}
+
+/// Predicts a row update: ids are sorted by row, the gradients of each row summed, and each row
+/// read and written once.
+fn backward(sums: &Sums, uses: f64, device: &HardwareSpec) -> Estimate {
+    let (dram, l2) = bandwidths(device);
+    let passes = (sums.rows.max(2.0).log2() / SORT_BITS).ceil();
+    let sort = 1e9 * 2.0 * passes * SORTED_BYTES * uses / dram;
+    // The gradient of a bag is read once for each of its ids, from the cache as far as it fits.
+    let cache = CACHE_SHARE * device.l2_bytes as f64;
+    let missed = (1.0 - cache / sums.gradients.max(1.0)).max(0.0);
+    let reads = (sums.gradient_reads * missed).max(sums.gradients.min(sums.gradient_reads));
+    let moved = 1e9 * ((reads + sums.update) / dram).max(sums.gradient_reads / l2);
+    let hottest = sums.hottest * V100.row_ns / GROUPS_PER_ROW;
+    let ns = SORT_START_NS + sort + UPDATE_START_NS + moved.max(hottest);
+    Estimate::within(ns, UNMEASURED)
+}

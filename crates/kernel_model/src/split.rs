@@ -1,0 +1,35 @@
+//! Splits rows into training, calibration and test rows by kind and shape, so that a shape is in
+//! the same part on all devices.
+
+use schema::random::mix;
+
+use super::work::Work;
+
+/// Part of the train, calibrate and test split that a row belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Training rows, 60 of 100.
+    Train,
+    /// Rows that intervals are computed on, 20 of 100.
+    Calibrate,
+    /// Rows that errors are reported on, 20 of 100.
+    Test,
+}
+
+impl Part {
+    /// Assigns a work to a part by a hash. All element-wise operations of one size share a part.
+    #[must_use]
+    pub fn for_work(work: &Work) -> Self {
+        match hash(work, 0) % 100 {
+            0..60 => Self::Train,
+            60..80 => Self::Calibrate,
+            _ => Self::Test,
+        }
+    }
+}
+
+/// Hashes kind, sizes and `salt`, independent of the device.
+pub fn hash(work: &Work, salt: u64) -> u64 {
+    let start = mix(work.kind() as u64 + 1) ^ mix(salt.wrapping_add(0x9e37_79b9_7f4a_7c15));
+    work.sizes().iter().fold(start, |hash, size| mix(hash.wrapping_mul(31).wrapping_add(*size)))
+}

@@ -1,0 +1,483 @@
+//! Computes Table IV of arXiv:2201.07821 for a device whose kernels a suite measured: errors of the
+//! published formulas, and of our models with none of the device's rows, with twenty, and with four
+//! fifths of them. Sweeps are small, so each fifth is predicted from the others.
+
+use schema::HardwareSpec;
+use schema::random::mix;
+use serde::Serialize;
+
+use super::cpu::{CpuWork, KindModel};
+use super::embedding::{self, TableLookup};
+use super::error_metrics::{gmae, mape};
+use super::few_shot;
+use super::measured::{Measured, Timed};
+use super::model::KernelModel;
+use super::split::hash;
+use super::work::{Kind, Work};
+use crate::formula_kernels::{SingleKind, SingleWork};
+
+/// Number of calibration rows of the new device.
+const SHOTS: usize = 20;
+/// Number of random draws of these rows; errors are means over the draws.
+const DRAWS: u64 = 5;
+/// Minimum number of rows of a kernel.
+const ROWS_LEAST: usize = 10;
+/// Number of folds that are predicted in turn.
+const FOLDS: u64 = 5;
+/// Tensors of at least this many times the L2 size are read from memory.
+const BEYOND_L2: f64 = 4.0;
+
+/// A measured kernel of a recorded suite.
+#[derive(Clone, Copy, Debug)]
+pub struct SuiteMeasured {
+    pub work: SuiteWork,
+    pub ns: f64,
+}
+
+/// A kernel of a suite, priced by a trained model or by a formula.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SuiteWork {
+    Learnt(Work),
+    Single(SingleWork),
+}
+
+impl SuiteWork {
+    /// Returns the fold of the kernel, the same on every device.
+    fn fold(&self) -> u64 {
+        self.hash(0) % FOLDS
+    }
+
+    fn hash(&self, salt: u64) -> u64 {
+        match self {
+            Self::Learnt(work) => hash(work, salt),
+            Self::Single(work) => {
+                let start = mix(work.kind() as u64 + 101) ^ mix(salt.wrapping_add(7));
+                let next = |hash: u64, size: &u64| mix(hash.wrapping_mul(31).wrapping_add(*size));
+                work.sizes().iter().fold(start, next)
+            }
+        }
+    }
+}
+
+/// Geometric mean and mean of absolute errors, in percent.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct ErrorPair {
+    pub gmae_pct: f64,
+    pub mape_pct: f64,
+}
+
+impl ErrorPair {
+    fn from_pairs(pairs: &[(f64, f64)]) -> Self {
+        Self { gmae_pct: gmae(pairs.iter().copied()), mape_pct: mape(pairs.iter().copied()) }
+    }
+
+    fn mean(all: &[Self]) -> Option<Self> {
+        let mean = |of: fn(&Self) -> f64| all.iter().map(of).sum::<f64>() / all.len() as f64;
+        (!all.is_empty()).then(|| Self {
+            gmae_pct: mean(|pair| pair.gmae_pct),
+            mape_pct: mean(|pair| pair.mape_pct),
+        })
+    }
+
+    fn is_within(self, other: Self) -> bool {
+        self.gmae_pct <= other.gmae_pct && self.mape_pct <= other.mape_pct
+    }
+}
+
+/// One row of the table: errors of the paper and of our models for one kernel.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SuiteRow {
+    /// Label of the paper, if it has one: `L` for tables beyond L2, `H` for hit rates.
+    pub kernel: &'static str,
+    pub shapes: usize,
+    /// Least errors of the paper's three devices.
+    pub paper: Option<ErrorPair>,
+    /// Errors of the paper's formula on this device with measured peak rates; `None` where the
+    /// paper has an MLP.
+    pub published: Option<ErrorPair>,
+    /// Errors of our model without any row of this device.
+    pub no_rows: ErrorPair,
+    /// Errors after calibration by twenty rows.
+    pub twenty: Option<ErrorPair>,
+    /// Errors after calibration by four fifths of the rows.
+    pub all: Option<ErrorPair>,
+    /// Share of rows within the interval.
+    pub covered_pct: f64,
+    /// Whether `all` is at or below the paper's errors.
+    pub is_met: Option<bool>,
+}
+
+/// Definition of one row of the table.
+struct TableLine {
+    label: &'static str,
+    kernel: TableKernel,
+    /// Restricts lookups to tables larger than L2.
+    is_large: bool,
+    paper: Option<ErrorPair>,
+    published: Published,
+}
+
+/// The kernels that one row of the table is about.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum TableKernel {
+    Learnt(Kind),
+    Single(SingleKind),
+}
+
+/// The paper's formula for a kernel.
+#[derive(Clone, Copy)]
+enum Published {
+    /// An MLP, or nothing.
+    None,
+    /// The lookup formula, without or with hit rates.
+    Plain,
+    HitRate,
+    /// Bytes by the highest rate.
+    Bytes,
+    /// FLOPs and bytes by the highest rates.
+    Roofline,
+}
+
+const fn least(gmae_pct: f64, mape_pct: f64) -> Option<ErrorPair> {
+    Some(ErrorPair { gmae_pct, mape_pct })
+}
+
+const fn line(
+    label: &'static str,
+    kernel: TableKernel,
+    paper: Option<ErrorPair>,
+    published: Published,
+) -> TableLine {
+    TableLine { label, kernel, is_large: false, paper, published }
+}
+
+const fn large(
+    label: &'static str,
+    kernel: TableKernel,
+    paper: Option<ErrorPair>,
+    published: Published,
+) -> TableLine {
+    TableLine { label, kernel, is_large: true, paper, published }
+}
+
+const FORWARD: TableKernel = TableKernel::Single(SingleKind::EmbeddingForward);
+const BACKWARD: TableKernel = TableKernel::Single(SingleKind::EmbeddingBackward);
+
+/// Table IV of the paper with the least of its three columns, then kernels that only our suite has.
+const LINES: [TableLine; 20] = [
+    line("EL-F", FORWARD, least(8.63, 33.19), Published::Plain),
+    large("EL-FL", FORWARD, least(2.89, 5.52), Published::Plain),
+    line("EL-FH", FORWARD, least(6.42, 13.06), Published::HitRate),
+    large("EL-FHL", FORWARD, least(3.84, 7.02), Published::HitRate),
+    line("EL-B", BACKWARD, least(8.31, 34.39), Published::Plain),
+    large("EL-BL", BACKWARD, least(2.38, 2.95), Published::Plain),
+    line("EL-BH", BACKWARD, least(5.57, 12.59), Published::HitRate),
+    large("EL-BHL", BACKWARD, least(2.55, 3.21), Published::HitRate),
+    line("concat", TableKernel::Single(SingleKind::Concat), least(3.30, 6.54), Published::Bytes),
+    line(
+        "memcpy",
+        TableKernel::Single(SingleKind::CopyToDevice),
+        least(0.57, 0.96),
+        Published::Bytes,
+    ),
+    line("memcpy to host", TableKernel::Single(SingleKind::CopyToHost), None, Published::Bytes),
+    line("memcpy on device", TableKernel::Single(SingleKind::Copy), None, Published::Bytes),
+    line("GEMM", TableKernel::Learnt(Kind::Linear), least(5.80, 10.00), Published::Roofline),
+    line(
+        "transpose",
+        TableKernel::Single(SingleKind::Transpose),
+        least(2.95, 5.47),
+        Published::None,
+    ),
+    line(
+        "tril-F",
+        TableKernel::Single(SingleKind::TrilForward),
+        least(2.13, 3.67),
+        Published::None,
+    ),
+    line(
+        "tril-B",
+        TableKernel::Single(SingleKind::TrilBackward),
+        least(2.71, 4.76),
+        Published::None,
+    ),
+    line("bmm", TableKernel::Learnt(Kind::Bmm), None, Published::Roofline),
+    line("layer_norm", TableKernel::Learnt(Kind::LayerNorm), None, Published::Roofline),
+    line("softmax", TableKernel::Learnt(Kind::Softmax), None, Published::Roofline),
+    line("element_wise", TableKernel::Learnt(Kind::ElementWise), None, Published::Roofline),
+];
+
+/// Highest rates of training kernels, per nanosecond.
+struct Reached {
+    bytes: f64,
+    flops: f64,
+}
+
+/// Computes the table of a device. `model` provides the model of a kind that has no rows of this
+/// device.
+///
+/// # Errors
+/// What `model` says.
+pub fn rows<E>(
+    measured: &[SuiteMeasured],
+    device: &'static HardwareSpec,
+    model: impl Fn(Kind) -> Result<KernelModel, E>,
+) -> Result<Vec<SuiteRow>, E> {
+    let mut rows = Vec::new();
+    for line in &LINES {
+        let own: Vec<SuiteMeasured> =
+            measured.iter().filter(|row| line.holds(&row.work, device)).copied().collect();
+        if own.len() < ROWS_LEAST {
+            continue;
+        }
+        let model = match line.kernel {
+            TableKernel::Learnt(kind) => Some(model(kind)?),
+            TableKernel::Single(_) => None,
+        };
+        let mut judged = Judged { twenty: vec![Vec::new(); DRAWS as usize], ..Judged::default() };
+        for fold in 0..FOLDS {
+            let is_judged = |row: &&SuiteMeasured| row.work.fold() == fold;
+            let (tested, learnt): (Vec<&SuiteMeasured>, Vec<&SuiteMeasured>) =
+                own.iter().partition(is_judged);
+            let learnt: Vec<SuiteMeasured> = learnt.into_iter().copied().collect();
+            let rates = reached(measured, fold, device);
+            judged.published.extend(line.published_ns(&learnt, device, &rates, &tested));
+            match &model {
+                Some(model) => learnt_kind(model, device, &learnt, &tested, &mut judged),
+                None => single_kind(device, &learnt, &tested, &mut judged),
+            }
+        }
+        rows.push(judged.row(line, own.len()));
+    }
+    Ok(rows)
+}
+
+/// Pairs of predicted and measured time.
+type Pairs = Vec<(f64, f64)>;
+
+/// Predictions of each fold from the other folds.
+#[derive(Default)]
+struct Judged {
+    published: Pairs,
+    no_rows: Pairs,
+    twenty: Vec<Pairs>,
+    all: Pairs,
+    inside: usize,
+}
+
+impl Judged {
+    fn row(&self, line: &TableLine, shapes: usize) -> SuiteRow {
+        let known = |pairs: &Pairs| (!pairs.is_empty()).then(|| ErrorPair::from_pairs(pairs));
+        let shots: Vec<ErrorPair> = self.twenty.iter().filter_map(known).collect();
+        let all = known(&self.all);
+        SuiteRow {
+            kernel: line.label,
+            shapes,
+            paper: line.paper,
+            published: known(&self.published),
+            no_rows: ErrorPair::from_pairs(&self.no_rows),
+            twenty: ErrorPair::mean(&shots),
+            all,
+            covered_pct: 100.0 * self.inside as f64 / self.all.len().max(1) as f64,
+            is_met: line.paper.zip(all).map(|(paper, all)| all.is_within(paper)),
+        }
+    }
+}
+
+impl TableLine {
+    fn holds(&self, work: &SuiteWork, device: &HardwareSpec) -> bool {
+        match (work, self.kernel) {
+            (SuiteWork::Learnt(work), TableKernel::Learnt(kind)) => work.kind() == kind,
+            (SuiteWork::Single(work), TableKernel::Single(kind)) => {
+                work.kind() == kind && (!self.is_large || is_large(work, device))
+            }
+            _ => false,
+        }
+    }
+
+    /// Predicts with the paper's formula; empty where it has none.
+    fn published_ns(
+        &self,
+        learnt: &[SuiteMeasured],
+        device: &HardwareSpec,
+        rates: &Reached,
+        tested: &[&SuiteMeasured],
+    ) -> Pairs {
+        // Lookups by the rate that was reached here, as published.
+        let here = HardwareSpec { dram_sustained: Some(1e9 * rates.bytes), ..device.clone() };
+        let own = learnt.iter().map(|row| moved(&row.work) / row.ns).fold(0.0, f64::max);
+        let formula_ns = |work: &SuiteWork| -> Option<f64> {
+            Some(match (self.published, work) {
+                (Published::Bytes, _) if own > 0.0 => moved(work) / own,
+                (Published::Roofline, SuiteWork::Learnt(work)) => {
+                    let (flops, bytes) = work.flops_and_bytes();
+                    (flops / rates.flops).max(bytes / rates.bytes)
+                }
+                (Published::Plain, SuiteWork::Single(work)) => lookups(work, &here, Hits::Ignored),
+                (Published::HitRate, SuiteWork::Single(work)) => {
+                    lookups(work, &here, Hits::Counted)
+                }
+                _ => return None,
+            })
+        };
+        tested.iter().filter_map(|row| Some((formula_ns(&row.work)?, row.ns))).collect()
+    }
+}
+
+/// Whether the published lookup formula counts L2 hits.
+#[derive(Clone, Copy)]
+enum Hits {
+    Ignored,
+    Counted,
+}
+
+/// Evaluates the published formula of lookups or row updates.
+fn lookups(work: &SingleWork, device: &HardwareSpec, hits: Hits) -> f64 {
+    let tables = work.tables();
+    match (work.kind(), hits) {
+        (SingleKind::EmbeddingBackward, Hits::Ignored) => {
+            embedding::published_backward_ns(&tables, device)
+        }
+        (SingleKind::EmbeddingBackward, Hits::Counted) => {
+            embedding::published_backward_hit_rate_ns(&tables, device)
+        }
+        (_, Hits::Ignored) => embedding::published_ns(&tables, device),
+        (_, Hits::Counted) => embedding::published_hit_rate_ns(&tables, device),
+    }
+}
+
+fn is_large(work: &SingleWork, device: &HardwareSpec) -> bool {
+    let bytes = |table: &TableLookup| 4.0 * table.rows as f64 * table.dim as f64;
+    work.tables().iter().map(bytes).sum::<f64>() > device.l2_bytes as f64
+}
+
+fn moved(work: &SuiteWork) -> f64 {
+    match work {
+        SuiteWork::Learnt(work) => work.flops_and_bytes().1,
+        SuiteWork::Single(work) => work.bytes(),
+    }
+}
+
+/// Finds the highest rates over all rows outside a fold; data-sheet rates if there are none.
+fn reached(measured: &[SuiteMeasured], fold: u64, device: &HardwareSpec) -> Reached {
+    let learnt = || measured.iter().filter(|row| row.work.fold() != fold);
+    let is_over_memory = |row: &&SuiteMeasured| {
+        let is_pass = match row.work {
+            SuiteWork::Learnt(work) => work.kind() == Kind::ElementWise,
+            SuiteWork::Single(work) => work.kind() == SingleKind::Copy,
+        };
+        is_pass && moved(&row.work) > BEYOND_L2 * device.l2_bytes as f64
+    };
+    let flops = |row: &SuiteMeasured| match row.work {
+        SuiteWork::Learnt(work) if matches!(work.kind(), Kind::Linear | Kind::Bmm) => {
+            Some(work.flops_and_bytes().0 / row.ns)
+        }
+        _ => None,
+    };
+    let bytes = learnt().filter(is_over_memory).map(|row| moved(&row.work) / row.ns);
+    let bytes = bytes.reduce(f64::max).unwrap_or(1e-9 * device.dram);
+    let flops = learnt().filter_map(flops).reduce(f64::max);
+    Reached { bytes, flops: flops.unwrap_or(1e-9 * device.peak.f32) }
+}
+
+/// Draws a few rows to calibrate with.
+fn drawn(learnt: &[SuiteMeasured], draw: u64) -> Vec<SuiteMeasured> {
+    let mut rows = learnt.to_vec();
+    rows.sort_by_key(|row| (row.work.hash(1 + draw), row.work));
+    rows.truncate(SHOTS);
+    rows
+}
+
+/// Evaluates a trained model of other devices, calibrated by rows of this one.
+fn learnt_kind(
+    model: &KernelModel,
+    device: &'static HardwareSpec,
+    learnt: &[SuiteMeasured],
+    tested: &[&SuiteMeasured],
+    judged: &mut Judged,
+) {
+    let work = |row: &SuiteMeasured| match row.work {
+        SuiteWork::Learnt(work) => Some(work),
+        SuiteWork::Single(_) => None,
+    };
+    let adapted = |learnt: &[SuiteMeasured]| {
+        let row = |(place, row): (u32, &SuiteMeasured)| {
+            let (latency_ns, timed) = (row.ns, Timed::Kernel);
+            Some(Measured { work: work(row)?, device, latency_ns, timed, place })
+        };
+        let rows: Vec<Measured> = (0..).zip(learnt).filter_map(row).collect();
+        few_shot::calibrate(model.clone(), &rows).ok()
+    };
+    let tested: Vec<(Work, f64)> =
+        tested.iter().filter_map(|row| Some((work(row)?, row.ns))).collect();
+    let alone = tested.iter().map(|(work, ns)| (model.price(work, device).mean_ns, *ns));
+    judged.no_rows.extend(alone);
+    for (draw, pairs) in (0..).zip(&mut judged.twenty) {
+        let Some(model) = adapted(&drawn(learnt, draw)) else { continue };
+        pairs.extend(tested.iter().map(|(work, ns)| (model.latency(work, device).0.ns, *ns)));
+    }
+    let Some(model) = adapted(learnt) else { return };
+    for (work, ns) in &tested {
+        let (found, (low, high), _) = model.latency(work, device);
+        judged.all.push((found.ns, *ns));
+        judged.inside += usize::from((found.ns * low..=found.ns * high).contains(ns));
+    }
+}
+
+/// Evaluates formulas and, with rows, a fitted sum of amounts with residual correction.
+fn single_kind(
+    device: &HardwareSpec,
+    learnt: &[SuiteMeasured],
+    tested: &[&SuiteMeasured],
+    judged: &mut Judged,
+) {
+    let single = |row: &SuiteMeasured| match row.work {
+        SuiteWork::Single(work) => Some(work),
+        SuiteWork::Learnt(_) => None,
+    };
+    let asked = |row: &SuiteMeasured| Some((amounts(&single(row)?, device), row.ns));
+    let fitted = |rows: &[SuiteMeasured]| {
+        let works: Vec<(CpuWork, f64)> = rows.iter().filter_map(asked).collect();
+        KindModel::learn(&works.iter().map(|(work, ns)| (work, *ns)).collect::<Vec<_>>())
+    };
+    let alone = tested.iter().filter_map(|row| Some((single(row)?.price(device).mean_ns, row.ns)));
+    judged.no_rows.extend(alone);
+    let tested: Vec<(CpuWork, f64)> = tested.iter().filter_map(|row| asked(row)).collect();
+    for (draw, pairs) in (0..).zip(&mut judged.twenty) {
+        let model = fitted(&drawn(learnt, draw));
+        pairs.extend(tested.iter().map(|(work, ns)| (model.price(work).mean_ns, *ns)));
+    }
+    let model = fitted(learnt);
+    for (work, ns) in &tested {
+        let price = model.price(work);
+        judged.all.push((price.mean_ns, *ns));
+        judged.inside += usize::from((price.low_ns..=price.high_ns).contains(ns));
+    }
+}
+
+/// Describes a kernel as amounts of work, each with a unit time to be learned.
+fn amounts(work: &SingleWork, device: &HardwareSpec) -> CpuWork {
+    let bytes = work.bytes();
+    let past = (bytes - device.l2_bytes as f64).max(0.0);
+    let sizes: Vec<f64> = work.sizes().iter().map(|size| *size as f64).collect();
+    let mut amounts = vec![("call", 1.0)];
+    if let &[batch, tables, _, dim, pooling] = &sizes[..] {
+        let (dram, l2) = embedding::traffic(&work.tables(), device);
+        let ids = batch * tables * pooling;
+        amounts.extend([("memory_bytes", dram), ("cache_bytes", l2), ("ids", ids)]);
+        amounts.extend([("bags", batch * tables), ("longest_bag", pooling)]);
+        if work.kind() == SingleKind::EmbeddingBackward {
+            let distinct = |table: &TableLookup| {
+                table.popularity.rows_used(table.batch as f64 * table.pooling)
+            };
+            let rows: f64 = work.tables().iter().map(distinct).sum();
+            amounts.extend([("gradient_bytes", 4.0 * ids * dim), ("row_bytes", 4.0 * rows * dim)]);
+        }
+    } else {
+        amounts.extend([("bytes", bytes), ("bytes_past_l2", past)]);
+        let rows: f64 = sizes.iter().rev().skip(1).product();
+        amounts.push(("rows", rows));
+    }
+    let sizes = sizes.iter().map(|size| size.ln() as f32).collect();
+    CpuWork { kind: work.kind().name().to_owned(), amounts, sizes }
+}

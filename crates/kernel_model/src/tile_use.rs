@@ -1,0 +1,90 @@
+//! Estimates the use of each tile of a plan by a batch from feature statistics: bags, ids and
+//! distinct rows.
+
+use schema::{FeatureStats, ModelConfig, ShardingPlan, Tile};
+
+use crate::embedding::Popularity;
+
+/// Expected use of one tile of a sharding plan by a batch of all ranks.
+#[derive(Clone, Debug)]
+pub struct TileUse {
+    /// Position of its table in the model.
+    pub table: usize,
+    pub rank: usize,
+    pub dim: usize,
+    pub rows: u64,
+    pub weight_bytes: usize,
+    /// Bags; each position of a sequence is one bag.
+    pub bags: usize,
+    pub vectors: usize,
+    /// Ids that select one of its rows.
+    pub uses: f64,
+    /// Ids in the longest bag that select its rows.
+    pub longest_bag: u64,
+    pub popularity: Popularity,
+}
+
+impl TileUse {
+    /// Returns the expected number of distinct rows that a batch uses.
+    #[must_use]
+    pub fn rows_used(&self) -> f64 {
+        self.popularity.rows_used(self.uses).min(self.uses)
+    }
+}
+
+/// Lists the tiles of a plan for a batch of `samples` over all ranks. Shards of rows get a
+/// proportional share of the ids, because popular rows are scattered.
+///
+/// `features` follow the order of the model. Features of one table use the id distribution of the
+/// first.
+#[must_use]
+pub fn list_tiles(
+    model: &ModelConfig,
+    plan: &ShardingPlan,
+    features: &[FeatureStats],
+    samples: usize,
+) -> Vec<TileUse> {
+    let mut first = Vec::with_capacity(model.tables.len());
+    let mut count = 0;
+    for table in &model.tables {
+        first.push(count);
+        count += table.features.len();
+    }
+    // Tables alike are described once.
+    let mut known: Vec<(u64, usize, Popularity)> = Vec::new();
+    let mut popularity = |rows: u64, feature: usize| {
+        let is_alike = |one: &&(u64, usize, Popularity)| {
+            one.0 == rows && features[one.1].ids == features[feature].ids
+        };
+        if let Some(found) = known.iter().rev().take(8).find(is_alike) {
+            return found.2.clone();
+        }
+        let made = Popularity::from_distribution(&features[feature].ids, rows);
+        known.push((rows, feature, made.clone()));
+        made
+    };
+    let one = |tile: &Tile| {
+        let at = tile.table.index();
+        let table = &model.tables[at];
+        let of_table = &features[first[at]..first[at] + table.features.len()];
+        let kept = |ids: f64| table.sequence_length.map_or(ids, |length| ids.min(length as f64));
+        let ids: f64 = of_table.iter().map(|stats| kept(stats.ids_per_bag)).sum();
+        let longest = of_table.iter().map(|stats| stats.longest_bag).max().unwrap_or(0);
+        let share = tile.row_count() as f64 / table.rows.max(1) as f64;
+        let longest = if table.sequence_length.is_some() { longest.min(1) } else { longest };
+        let whole = popularity(table.rows.max(1), first[at]);
+        TileUse {
+            table: at,
+            rank: tile.rank.index(),
+            dim: tile.dim(),
+            rows: tile.row_count() as u64,
+            weight_bytes: table.data_type.bytes(),
+            bags: samples * table.features.len() * table.vectors(),
+            vectors: table.features.len() * table.vectors(),
+            uses: ids * samples as f64 * share,
+            longest_bag: (longest as f64 * share).ceil() as u64,
+            popularity: if share < 1.0 { whole.part(share) } else { whole },
+        }
+    };
+    plan.tiles().iter().map(one).collect()
+}

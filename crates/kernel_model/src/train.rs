@@ -1,0 +1,124 @@
+//! Trains the model of one kind on measured rows. The same rows give the same model, byte for byte,
+//! with any number of threads.
+
+use super::Error;
+use super::bins::Bins;
+use super::device_rows::{DeviceRows, by_device};
+use super::error_interval::{self, ErrorInterval};
+use super::forest::Forest;
+use super::leave_out;
+use super::measured::Measured;
+use super::model::{DeviceModel, DeviceResidual, KernelModel, Source, Unseen};
+use super::parallel::in_parallel;
+use super::roofline_slack::slack;
+use super::split::Part;
+use super::train_forest::{FOLDS, OWN, POOLED, TrainingRows, UNSEEN, bins, fold_of, forest, grow};
+use super::work::Kind;
+
+/// Maximum size of a model file in bytes.
+pub const MODEL_BYTES_MOST: usize = 300_000;
+/// Minimum number of training rows of a device.
+const ROWS_LEAST: usize = 200;
+/// Devices with fewer calibration rows than this also use cross-validation residuals of the
+/// training rows for their interval. Quantiles of few rows may miss the nominal coverage by several
+/// percent.
+const CALIBRATION_FEW: usize = 500;
+
+/// Trains the model of one kind on rows of any devices; rows of other kinds are ignored.
+///
+/// # Errors
+/// [`Error::TooFew`] for a device with fewer than 200 rows to learn from.
+pub fn train(
+    kind: Kind,
+    rows: &[Measured],
+    sources: Vec<Source>,
+    threads: usize,
+) -> Result<KernelModel, Error> {
+    let devices = by_device(kind, rows);
+    let learnt = |device: &DeviceRows| device.part(Part::Train).count();
+    let fewest = devices.iter().map(learnt).min().unwrap_or(0);
+    if fewest < ROWS_LEAST {
+        let (kind, expected) = (kind.name(), ROWS_LEAST);
+        return Err(Error::TooFew { kind, expected, got: fewest });
+    }
+    let all: Vec<&DeviceRows> = devices.iter().collect();
+    let bins = bins(&all);
+    let calibrating = |device: &DeviceRows| device.part(Part::Calibrate).count();
+    let fewest = devices.iter().map(calibrating).min().unwrap_or(0);
+    let folds = if fewest < CALIBRATION_FEW { FOLDS as usize } else { 0 };
+    // The longest first, so that no thread ends long after the others. Of each device the trees of
+    // all rows, then those without a fold.
+    let grown = in_parallel(threads, 2 + devices.len() * (1 + folds), |job| match job {
+        0 => forest(&all, &bins, POOLED),
+        1 => forest(&all, &bins, UNSEEN),
+        _ => {
+            let (at, fold) = ((job - 2) / (1 + folds), (job - 2) % (1 + folds));
+            let without = fold.checked_sub(1).map(|fold| TrainingRows::Without(fold as u64));
+            grow(&all[at..=at], &bins, OWN, without.unwrap_or(TrainingRows::All))
+        }
+    });
+    let mut grown = grown.into_iter();
+    let pooled = grown.next().unwrap_or_default();
+    let unseen_forest = grown.next().unwrap_or_default();
+    let unseen = leave_out::interval(&all, threads);
+    let build =
+        |device| build_device_model(device, &bins, grown.by_ref().take(1 + folds).collect());
+    let devices: Vec<DeviceModel> = devices.iter().map(build).collect();
+    let (least, most) = ranges(kind, rows);
+    let unseen = Unseen { forest: unseen_forest, interval: unseen };
+    Ok(KernelModel { kind, sources, least, most, bins, pooled, unseen, devices })
+}
+
+/// Builds the model of a device from its forests: first the forest of all rows, then those of the
+/// cross-validation, if any.
+fn build_device_model(device: &DeviceRows, bins: &Bins, mut forests: Vec<Forest>) -> DeviceModel {
+    let forest = if forests.is_empty() { Forest::default() } else { forests.remove(0) };
+    let mut model = DeviceModel {
+        device: device.device.key.clone().into_owned(),
+        rows: device.part(Part::Train).count(),
+        floors: device.floors_ns(),
+        timed: device.rows.first().map(|row| row.timed).unwrap_or_default(),
+        line: device.line,
+        slack: slack(device.part(Part::Train).map(|row| (row, device.latency_ns(row)))),
+        learnt: DeviceResidual::Own(forest),
+        interval: ErrorInterval::flat(0.0, 0.0),
+    };
+    let off = |model: &DeviceModel, row: &Measured| {
+        let found = model.latency(bins, None, &row.work, row.device);
+        (found.above_floor, (device.latency_ns(row) / found.ns).ln())
+    };
+    let calibration = |model: &DeviceModel| -> Vec<(f32, f64)> {
+        device.part(Part::Calibrate).map(|row| off(model, row)).collect()
+    };
+    let without = |forest| DeviceModel { learnt: DeviceResidual::Own(forest), ..model.clone() };
+    let folds: Vec<DeviceModel> = forests.into_iter().map(without).collect();
+    let mut offs = calibration(&model);
+    // Trees that lack a fold are farther off than those of all rows. By how much is known on
+    // calibration rows, which none of them has seen.
+    let nearer =
+        error_interval::ratio(&offs, &folds.iter().flat_map(calibration).collect::<Vec<_>>());
+    for (fold, lacking) in (0..).zip(&folds) {
+        let unseen = device.part(Part::Train).filter(|row| fold_of(row) == fold);
+        let found = unseen.map(|row| off(lacking, row));
+        offs.extend(found.map(|(above_floor, off)| (above_floor, nearer * off)));
+    }
+    model.interval = ErrorInterval::from_rows(offs);
+    model
+}
+
+/// Finds smallest and largest value of each size over the training rows.
+fn ranges(kind: Kind, rows: &[Measured]) -> (Vec<u64>, Vec<u64>) {
+    let count = kind.sizes().len();
+    let (mut least, mut most) = (vec![u64::MAX; count], vec![0; count]);
+    let learnt = rows.iter().filter(|row| row.work.kind() == kind);
+    for row in learnt.filter(|row| Part::for_work(&row.work) == Part::Train) {
+        for (at, &size) in row.work.sizes().iter().enumerate() {
+            least[at] = size.min(least[at]);
+            most[at] = size.max(most[at]);
+        }
+    }
+    (least, most)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,257 @@
+//! The vocabulary of kernel models (decision 0005): kind and sizes of a kernel, and the least FLOPs
+//! and bytes it needs.
+
+use std::fmt;
+
+use super::Error;
+
+/// Bytes of an `f32`.
+const F32: u128 = 4;
+
+/// An element-wise operation that kernel models know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Element {
+    Add,
+    Mul,
+    /// Gaussian error linear unit.
+    Gelu,
+    Relu,
+    Tanh,
+}
+
+impl Element {
+    /// Every operation, in declaration order.
+    pub const ALL: [Self; 5] = [Self::Add, Self::Mul, Self::Gelu, Self::Relu, Self::Tanh];
+
+    /// Returns the name that tables and users use.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Add => "add",
+            Self::Mul => "mul",
+            Self::Gelu => "gelu",
+            Self::Relu => "relu",
+            Self::Tanh => "tanh",
+        }
+    }
+
+    /// Returns the tensors read and written, and the FLOPs per element.
+    fn tensors_and_flops(self) -> (u128, u128) {
+        match self {
+            Self::Add | Self::Mul => (3, 1),
+            Self::Relu => (2, 1),
+            Self::Gelu => (2, 20),
+            Self::Tanh => (2, 10),
+        }
+    }
+}
+
+/// A kind of kernel with a trained model of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// A linear layer, forward.
+    Linear,
+    /// A batch of matrix products.
+    Bmm,
+    /// A 2D convolution, forward.
+    Conv,
+    /// Layer normalization over rows.
+    LayerNorm,
+    Softmax,
+    /// One operation on every element.
+    ElementWise,
+}
+
+impl Kind {
+    /// Every kind, in declaration order.
+    pub const ALL: [Self; 6] =
+        [Self::Linear, Self::Bmm, Self::Conv, Self::LayerNorm, Self::Softmax, Self::ElementWise];
+
+    /// Returns the name that files and tables use.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Linear => "linear",
+            Self::Bmm => "bmm",
+            Self::Conv => "conv",
+            Self::LayerNorm => "layer_norm",
+            Self::Softmax => "softmax",
+            Self::ElementWise => "element_wise",
+        }
+    }
+
+    /// Names the sizes that describe a work of this kind, in order.
+    #[must_use]
+    pub fn sizes(self) -> &'static [&'static str] {
+        match self {
+            Self::Linear => &["m", "n", "k"],
+            Self::Bmm => &["batch", "m", "n", "k"],
+            Self::Conv => {
+                &["batch", "channels_in", "channels_out", "kernel", "size", "stride", "padding"]
+            }
+            Self::LayerNorm | Self::Softmax => &["rows", "columns"],
+            Self::ElementWise => &["elements"],
+        }
+    }
+}
+
+/// An operation with its sizes, in `f32`: what a kernel model prices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Work {
+    kind: Kind,
+    element: Option<Element>,
+    sizes: [u64; 7],
+}
+
+impl Work {
+    /// Creates a work of any kind but element-wise.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for another number of sizes, a size of 0 (padding may be), a convolution
+    /// without an output, or FLOPs and bytes beyond 2⁶³.
+    pub fn new(kind: Kind, sizes: &[u64]) -> Result<Self, Error> {
+        Self::checked(kind, None, sizes)
+    }
+
+    /// Creates an element-wise work.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for no elements, or too many.
+    pub fn element_wise(element: Element, elements: u64) -> Result<Self, Error> {
+        Self::checked(Kind::ElementWise, Some(element), &[elements])
+    }
+
+    pub(super) fn checked(
+        kind: Kind,
+        element: Option<Element>,
+        given: &[u64],
+    ) -> Result<Self, Error> {
+        let names = kind.sizes();
+        let wrong = |expected: String| Error::Shape {
+            kind: element.map_or(kind.name(), Element::name),
+            sizes: given.to_vec(),
+            expected,
+        };
+        if given.len() != names.len() {
+            return Err(wrong(format!("{} sizes: {}", names.len(), names.join(", "))));
+        }
+        if let Some(at) = (0..given.len()).find(|&at| given[at] == 0 && names[at] != "padding") {
+            return Err(wrong(format!("{} above 0", names[at])));
+        }
+        if kind == Kind::ElementWise && element.is_none() {
+            return Err(wrong("the name of an operation".to_owned()));
+        }
+        let mut sizes = [1; 7];
+        sizes[..given.len()].copy_from_slice(given);
+        let work = Self { kind, element, sizes };
+        if kind == Kind::Conv {
+            if let Some(at) = (0..given.len()).find(|&at| given[at] >= 1 << 31) {
+                return Err(wrong(format!("{} below 2^31", names[at])));
+            }
+            let [_, _, _, kernel, size, _, padding] = sizes;
+            if kernel > size + 2 * padding {
+                return Err(wrong("a kernel no larger than the padded input".to_owned()));
+            }
+        }
+        // 2⁶³ FLOPs take days on the fastest device: a size is mistyped.
+        const MOST: u128 = 1 << 63;
+        match work.counted() {
+            Some((flops, bytes)) if flops < MOST && bytes < MOST => Ok(work),
+            _ => Err(wrong("fewer than 2^63 FLOPs and bytes".to_owned())),
+        }
+    }
+
+    /// Returns the kind, which selects the model.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Returns the operation of an element-wise work.
+    #[must_use]
+    pub fn element(&self) -> Option<Element> {
+        self.element
+    }
+
+    /// Returns the sizes, in the order of [`Kind::sizes`].
+    #[must_use]
+    pub fn sizes(&self) -> &[u64] {
+        &self.sizes[..self.kind.sizes().len()]
+    }
+
+    /// Returns the name that users give the operation.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        self.element.map_or(self.kind.name(), Element::name)
+    }
+
+    /// Returns FLOPs and the least bytes moved, each tensor counted once.
+    #[must_use]
+    pub fn flops_and_bytes(&self) -> (f64, f64) {
+        // Checked when it was made.
+        self.counted().map_or((0.0, 0.0), |(flops, bytes)| (flops as f64, bytes as f64))
+    }
+
+    /// Returns the least FLOPs of any algorithm: Winograd's needs a quarter for 3 × 3 windows.
+    #[must_use]
+    pub fn least_flops(&self) -> f64 {
+        let (flops, _) = self.flops_and_bytes();
+        let is_reducible = self.kind == Kind::Conv && self.sizes[3] >= 3 && self.sizes[5] == 1;
+        if is_reducible { flops / 4.0 } else { flops }
+    }
+
+    /// Returns height and width of a convolution's output.
+    #[must_use]
+    pub fn conv_output(&self) -> u64 {
+        let [_, _, _, kernel, size, stride, padding] = self.sizes;
+        (size + 2 * padding - kernel) / stride + 1
+    }
+
+    fn counted(&self) -> Option<(u128, u128)> {
+        let [a, b, c, d, ..] = self.sizes.map(u128::from);
+        Some(match self.kind {
+            Kind::Linear => (product(&[2, a, b, c])?, bytes(&[(a, c), (a, b), (c, b)])?),
+            Kind::Bmm => {
+                let once = bytes(&[(b, d), (b, c), (d, c)])?;
+                (product(&[2, a, b, c, d])?, once.checked_mul(a)?)
+            }
+            Kind::Conv => {
+                let out = u128::from(self.conv_output());
+                let (size, window) = (u128::from(self.sizes[4]), d.checked_mul(d)?);
+                let image = size.checked_mul(size)?;
+                let (input, output) = (product(&[a, b, image])?, product(&[a, c, out, out])?);
+                let weights = product(&[b, c, window])?;
+                let flops = product(&[2, output, b, window])?;
+                (flops, bytes(&[(input, 1), (output, 1), (weights, 1)])?)
+            }
+            Kind::LayerNorm | Kind::Softmax => {
+                let elements = a.checked_mul(b)?;
+                (product(&[5, elements])?, product(&[2, F32, elements])?)
+            }
+            Kind::ElementWise => {
+                let (tensors, flops) = self.element?.tensors_and_flops();
+                (product(&[flops, a])?, product(&[tensors, F32, a])?)
+            }
+        })
+    }
+}
+
+/// Formats a work as its name and sizes, such as `linear 512 1024 1024`.
+impl fmt::Display for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())?;
+        self.sizes().iter().try_for_each(|size| write!(f, " {size}"))
+    }
+}
+
+fn product(factors: &[u128]) -> Option<u128> {
+    factors.iter().try_fold(1u128, |product, factor| product.checked_mul(*factor))
+}
+
+/// Returns the bytes of `f32` tensors with two sizes each.
+fn bytes(tensors: &[(u128, u128)]) -> Option<u128> {
+    let elements = tensors
+        .iter()
+        .try_fold(0u128, |sum, (rows, columns)| sum.checked_add(rows.checked_mul(*columns)?))?;
+    elements.checked_mul(F32)
+}

@@ -1,0 +1,51 @@
+//! Why a step cannot be predicted.
+
+use analyze::graph::Cycle;
+use schema::unit::counted;
+
+/// Why a step cannot be predicted, an edit not applied, or a calibration not read.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("rank {rank}: expected operators or calls of the host in the step, got none")]
+    NoHostRows { rank: u32 },
+    #[error("rank {rank}: expected at least {}, got {got}", counted(*expected as u64, "step"))]
+    TooFewSteps { rank: u32, expected: usize, got: usize },
+    #[error("expected the traces of at least {}, got {got}", counted(*expected as u64, "rank"))]
+    TooFewRanks { expected: usize, got: usize },
+    /// A program whose parts wait for each other in a cycle.
+    #[error("program: {what} is part of a cycle of waits: {source}")]
+    Cycle {
+        /// First member of the cycle.
+        what: String,
+        source: Cycle,
+    },
+    /// An edit that selects nothing.
+    #[error(
+        "edit {number} ({kind}): {what}: expected a name in the program, got {got:?}{}",
+        nearest(names)
+    )]
+    NothingSelected {
+        number: usize,
+        kind: &'static str,
+        what: &'static str,
+        got: String,
+        /// Similar names in the program.
+        names: Vec<String>,
+    },
+    #[error("edit {number} ({kind}): expected {expected}, got {got}")]
+    Edit { number: usize, kind: &'static str, expected: String, got: String },
+    /// A workload that the trainer cannot run.
+    #[error("workload: expected {expected}, got {got}")]
+    Workload { expected: String, got: String },
+    #[error("execution trace of rank {rank}: expected {expected}, got {got}")]
+    Execution { rank: u32, expected: String, got: String },
+    /// An unrecorded step time that contradicts the recording.
+    #[error("unrecorded step: expected {expected}, got {got}")]
+    Unrecorded { expected: String, got: String },
+    #[error("calibration: expected {expected}, got {got}")]
+    Calibration { expected: String, got: String },
+}
+
+fn nearest(names: &[String]) -> String {
+    if names.is_empty() { String::new() } else { format!("; similar: {}", names.join(", ")) }
+}

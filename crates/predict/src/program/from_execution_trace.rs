@@ -1,0 +1,199 @@
+//! Builds the program of a step from execution traces, which contain operators and tensors but no
+//! times. Calls and kernels come from operators of a calibration, dependencies from tensors.
+
+pub mod kernels;
+mod operator;
+mod order;
+mod scaled_calls;
+mod sort;
+mod storage;
+mod writer;
+
+use std::collections::BTreeMap;
+
+use trace::execution_trace::{ExecutionTrace, NodeForest};
+use trace::store::Loss;
+
+use crate::Error;
+use crate::calibration::Calibration;
+use crate::cost::parse_operation;
+use crate::program::{Collective, Program};
+use operator::LaunchPredictor;
+pub use writer::UnknownOperators;
+use writer::{Joined, Usual};
+
+/// The program of a step from execution traces, with what it could not resolve.
+#[derive(Clone, Debug, Default)]
+pub struct Execution {
+    pub program: Program,
+    /// Number of steps that every trace contains.
+    pub steps: usize,
+    /// Whether marks separate steps; otherwise each trace is one step.
+    pub is_marked: bool,
+    /// Operators that the calibration does not contain, over all ranks.
+    pub unknown: UnknownOperators,
+    /// Collectives of which some rank has no trace.
+    pub partial_collectives: usize,
+}
+
+impl Program {
+    /// Builds the program of a step from execution traces, one per rank. Calls and kernels come
+    /// from operators of the calibration.
+    ///
+    /// # Errors
+    /// [`Error::Execution`] for a trace that is cut off, whose nodes lie in themselves or in nodes
+    /// that do not exist, that has no such step, or whose collectives are not those of the others.
+    pub fn from_execution(
+        traces: &[ExecutionTrace],
+        step: usize,
+        calibration: &Calibration,
+    ) -> Result<Execution, Error> {
+        program(traces, step, calibration)
+    }
+}
+
+fn program(
+    traces: &[ExecutionTrace],
+    step: usize,
+    calibration: &Calibration,
+) -> Result<Execution, Error> {
+    let launches = &calibration.launches;
+    if launches.outer.is_empty() {
+        let expected = "a calibration of at least one recorded operator".to_owned();
+        return Err(Error::Calibration { expected, got: "none".to_owned() });
+    }
+    let mut execution = Execution { steps: usize::MAX, ..Execution::default() };
+    execution.program.names.intern("");
+    let call = usual_call(calibration);
+    let usual =
+        Usual { call: &call, stream: usual_stream(calibration), has_device: launches.has_device() };
+    let mut joined = Vec::new();
+    for (at, trace) in traces.iter().enumerate() {
+        if traces[..at].iter().any(|other| other.rank == trace.rank) {
+            let expected = "one execution trace of each rank".to_owned();
+            return Err(Error::Execution { rank: trace.rank, expected, got: "two".to_owned() });
+        }
+        check(trace)?;
+        let tree = NodeForest::build(&trace.nodes);
+        let wanted = self::step(trace, step)?;
+        execution.steps = execution.steps.min(order::steps(trace).len());
+        execution.is_marked |= wanted.root.is_some();
+        let (threads, items) = order::order_items(trace, &tree, wanted);
+        if !items.iter().any(|item| item.kind == order::ItemKind::Operator) {
+            let expected = "operators in the step".to_owned();
+            return Err(Error::Execution { rank: trace.rank, expected, got: "none".to_owned() });
+        }
+        let known = LaunchPredictor::new(trace, &tree, calibration);
+        let names = &mut execution.program.names;
+        let mut written = writer::write(&known, names, &threads, &items, usual);
+        written.rank.rank = trace.rank;
+        execution.program.ranks.push(written.rank);
+        joined.push(written.collectives);
+        for (name, count) in written.unknown {
+            *execution.unknown.entry(name).or_default() += count;
+        }
+    }
+    meet(&mut execution, traces, &joined)?;
+    Ok(execution)
+}
+
+/// Finds a step of a trace by its number.
+fn step(trace: &ExecutionTrace, number: usize) -> Result<order::StepRange, Error> {
+    let steps = order::steps(trace);
+    steps.get(number).copied().ok_or_else(|| {
+        let expected = format!("a step {number}, counted from 0");
+        let got = schema::unit::counted(steps.len() as u64, "step");
+        Error::Execution { rank: trace.rank, expected, got }
+    })
+}
+
+/// Rejects traces whose program would be incomplete or out of order.
+fn check(trace: &ExecutionTrace) -> Result<(), Error> {
+    let refuse = |expected: &str, got: String| {
+        Err(Error::Execution { rank: trace.rank, expected: expected.to_owned(), got })
+    };
+    let losses = [Loss::Truncated, Loss::Damaged, Loss::BrokenEvent, Loss::CyclicParent];
+    for loss in losses {
+        let found = trace.losses.iter().find(|(kind, _)| *kind == loss);
+        let Some((_, lost)) = found else { continue };
+        let expected = match loss {
+            Loss::CyclicParent => "nodes inside others, none inside itself",
+            Loss::BrokenEvent => "nodes that can be read",
+            _ => "a whole execution trace",
+        };
+        return refuse(expected, lost.first.first().cloned().unwrap_or_default());
+    }
+    let tree = NodeForest::build(&trace.nodes);
+    let is_lost = |at: &&u32| !trace.is_root(&trace.nodes[**at as usize]);
+    match tree.dangling().iter().find(is_lost) {
+        Some(at) => {
+            let node = &trace.nodes[*at as usize];
+            let got = format!("node {} inside {}, which does not exist", node.id, node.parent);
+            refuse("a whole execution trace", got)
+        }
+        None => Ok(()),
+    }
+}
+
+/// Joins the n-th collectives of all ranks.
+fn meet(
+    execution: &mut Execution,
+    traces: &[ExecutionTrace],
+    joined: &[Vec<Joined>],
+) -> Result<(), Error> {
+    let Some(first) = joined.first() else { return Ok(()) };
+    let program = &mut execution.program;
+    for (trace, own) in traces.iter().zip(joined) {
+        let is_other = |(a, b): (&Joined, &Joined)| a.1 != b.1;
+        let differs = own.iter().zip(first).position(is_other);
+        if differs.is_some() || own.len() != first.len() {
+            let at = differs.unwrap_or_else(|| own.len().min(first.len()));
+            let named = |all: &[Joined]| {
+                let named = all.get(at).map(|one| format!("{:?}", one.1));
+                format!("{} as collective {at}", named.unwrap_or_else(|| "none".to_owned()))
+            };
+            let expected = format!("{}, as on rank {}", named(first), traces[0].rank);
+            return Err(Error::Execution { rank: trace.rank, expected, got: named(own) });
+        }
+    }
+    let sizes = traces.iter().flat_map(|trace| &trace.nodes);
+    let groups = sizes.filter_map(|node| node.collective.as_ref()?.group_size);
+    let is_partial = groups.max().is_some_and(|size| size as usize > traces.len());
+    for (at, (_, name, _)) in first.iter().enumerate() {
+        let Some(operation) = parse_operation(name) else { continue };
+        execution.partial_collectives += usize::from(is_partial);
+        let bytes = joined.iter().map(|own| own[at].2).max().unwrap_or_default();
+        let parts: Vec<(usize, u32)> =
+            joined.iter().enumerate().map(|(rank, own)| (rank, own[at].0)).collect();
+        let number = program.collectives.len() as u32;
+        for (rank, work) in &parts {
+            program.ranks[*rank].works[*work as usize].collective = Some(number);
+        }
+        program.collectives.push(Collective { operation, bytes, parts });
+    }
+    Ok(())
+}
+
+/// Returns the API call that launched most kernels.
+fn usual_call(calibration: &Calibration) -> String {
+    most(calibration, |name, _| name.to_owned()).unwrap_or_else(|| "cudaLaunchKernel".to_owned())
+}
+
+/// Returns the stream that most kernels ran on.
+fn usual_stream(calibration: &Calibration) -> i32 {
+    most(calibration, |_, stream| stream).unwrap_or(7)
+}
+
+/// Returns the most frequent property of launched kernels.
+fn most<T: Ord>(calibration: &Calibration, of: impl Fn(&str, i32) -> T) -> Option<T> {
+    let mut counts: BTreeMap<T, u64> = BTreeMap::new();
+    let variants = calibration.launches.outer.values().flat_map(BTreeMap::values).flatten();
+    for variant in variants {
+        for call in &variant.calls {
+            for work in &call.launches {
+                *counts.entry(of(&call.name, work.stream)).or_default() += variant.count;
+            }
+        }
+    }
+    counts.into_iter().max_by_key(|(_, count)| *count).map(|(what, _)| what)
+}

@@ -1,0 +1,102 @@
+//! Lists the operations of a step of rowmill's own trainer, from a configuration and a plan alone.
+//! Tests in `cli` compare the list with recorded steps.
+
+use schema::Op;
+
+use super::dense;
+use crate::Error;
+use crate::workload::{DenseUpdates, Workload};
+use kernel_model::tile_use::TileUse;
+
+/// Lists the operations of a step by rank, in the trainer's order. Waiting for input is left out.
+///
+/// Amounts that depend on ids are expected values: `n` ids drawn uniformly from `R` rows select `R
+/// (1 − e^(−n/R))` distinct rows.
+///
+/// # Errors
+/// [`Error::Workload`] for tables of unknown rows, no samples or ranks, statistics of other
+/// features, a plan of other tables.
+pub fn list_ops(workload: Workload<'_>) -> Result<Vec<Vec<Op>>, Error> {
+    workload.check()?;
+    let tiles = workload.tiles();
+    Ok((0..workload.ranks()).map(|rank| step(workload, &tiles, rank)).collect())
+}
+
+fn step(workload: Workload<'_>, tiles: &[TileUse], rank: usize) -> Vec<Op> {
+    let held = || tiles.iter().filter(|tile| tile.rank == rank);
+    let samples = workload.samples(rank);
+    let is_whole = is_whole(workload);
+    let mut ops = forward_ops(workload, held(), samples);
+    if is_whole {
+        // The lookup writes where the interaction reads.
+        ops.truncate(2);
+    }
+    ops.extend(dense::list_ops(workload, samples, DenseUpdates::WithinProducts));
+    let backward = backward_ops(workload, held(), samples);
+    ops.extend(backward.into_iter().skip(usize::from(is_whole)));
+    ops
+}
+
+/// Lists the dense operations of a rank with some samples, including reductions over ranks.
+#[must_use]
+pub fn list_dense_ops(workload: Workload<'_>, samples: usize, updates: DenseUpdates) -> Vec<Op> {
+    dense::list_ops(workload, samples, updates)
+}
+
+/// Returns whether one rank holds every table whole, so that lookups write the pooled output
+/// directly.
+fn is_whole(workload: Workload<'_>) -> bool {
+    let tables = &workload.config.model.tables;
+    let in_place = |tile: &schema::Tile| {
+        let table = &tables[tile.table.index()];
+        let is_one = table.vectors() == 1 || tile.dim() == table.dim;
+        tile.rows == (0..table.rows) && is_one
+    };
+    workload.ranks() == 1 && workload.plan.tiles().iter().all(in_place)
+}
+
+/// Lists input distribution, lookup, and output distribution of a rank.
+fn forward_ops<'a>(
+    workload: Workload<'_>,
+    held: impl Iterator<Item = &'a TileUse> + Clone,
+    samples: usize,
+) -> Vec<Op> {
+    let stats = workload.features.iter();
+    let ids: f64 = stats.map(|stats| stats.ids_per_bag * samples as f64).sum();
+    let width: usize = held.clone().map(|tile| tile.vectors * tile.dim).sum();
+    let elements = workload.config.training.batch_size * width;
+    let sum = |of: &dyn Fn(&TileUse) -> f64| held.clone().map(of).sum::<f64>().round() as usize;
+    vec![
+        Op::InputDist { ids: ids.round() as usize },
+        Op::EmbeddingForward {
+            bags: held.clone().map(|tile| tile.bags).sum(),
+            ids: sum(&|tile| tile.uses),
+            elements: sum(&|tile| tile.uses * tile.dim as f64),
+            pooled_elements: elements,
+            row_bytes: sum(&|tile| tile.uses * (tile.dim * tile.weight_bytes) as f64),
+        },
+        Op::OutputDist { elements },
+    ]
+}
+
+/// Lists gradient distribution and row updates of a rank.
+fn backward_ops<'a>(
+    workload: Workload<'_>,
+    held: impl Iterator<Item = &'a TileUse> + Clone,
+    samples: usize,
+) -> Vec<Op> {
+    let width: usize = held.clone().map(|tile| tile.vectors * tile.dim).sum();
+    let sum = |of: &dyn Fn(&TileUse) -> f64| held.clone().map(of).sum::<f64>().round() as usize;
+    vec![
+        Op::GradientDist { elements: samples * workload.config.model.pooled_width() },
+        Op::EmbeddingBackward {
+            ids: sum(&|tile| tile.uses),
+            unique_rows: sum(&TileUse::rows_used),
+            elements: sum(&|tile| tile.uses * tile.dim as f64),
+            unique_elements: sum(&|tile| tile.rows_used() * tile.dim as f64),
+            unique_row_bytes: sum(&|tile| tile.rows_used() * (tile.dim * tile.weight_bytes) as f64),
+            pooled_elements: workload.config.training.batch_size * width,
+            optimizer: workload.config.optimizer.sparse.kind,
+        },
+    ]
+}

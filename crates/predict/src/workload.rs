@@ -1,0 +1,81 @@
+//! What a step trains: a configuration, a sharding plan and statistics of the features.
+
+use kernel_model::tile_use::{self, TileUse};
+use schema::{FeatureStats, JobConfig, ShardingPlan};
+
+use crate::Error;
+
+/// What a step trains: a configuration, a sharding plan, and statistics of the features.
+#[derive(Clone, Copy, Debug)]
+pub struct Workload<'a> {
+    /// The job; `training.batch_size` counts the samples of all ranks.
+    pub config: &'a JobConfig,
+    pub plan: &'a ShardingPlan,
+    /// Statistics of each feature, in the model's order.
+    pub features: &'a [FeatureStats],
+}
+
+/// Where a single rank updates dense weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DenseUpdates {
+    /// Fused into the product that computes the gradient, for optimizers that allow it: as rowmill
+    /// does.
+    WithinProducts,
+    /// As separate operations: as on a GPU.
+    Apart,
+}
+
+impl Workload<'_> {
+    /// Returns the number of ranks of the plan.
+    #[must_use]
+    pub fn ranks(&self) -> usize {
+        self.plan.world_size() as usize
+    }
+
+    /// Returns the number of samples of a rank's share of the batch.
+    #[must_use]
+    pub fn samples(&self, rank: usize) -> usize {
+        let cut = |rank: usize| self.config.training.batch_size * rank / self.ranks();
+        cut(rank + 1) - cut(rank)
+    }
+
+    /// Returns the expected use of each tile, in plan order.
+    #[must_use]
+    pub fn tiles(&self) -> Vec<TileUse> {
+        let samples = self.config.training.batch_size;
+        tile_use::list_tiles(&self.config.model, self.plan, self.features, samples)
+    }
+
+    /// Checks that the trainer could run the workload.
+    ///
+    /// # Errors
+    /// [`Error::Workload`]
+    pub fn check(&self) -> Result<(), Error> {
+        let model = &self.config.model;
+        let wrong = |expected: String, got: String| Err(Error::Workload { expected, got });
+        if let Some(table) = model.tables.iter().find(|table| table.is_auto()) {
+            let got = format!("rows = \"auto\" of {:?}", table.name);
+            return wrong("tables with a known number of rows".to_owned(), got);
+        }
+        let expected = model.tables.iter().map(|table| table.features.len()).sum::<usize>();
+        if self.features.len() != expected {
+            let got = self.features.len().to_string();
+            return wrong(format!("statistics of {expected} features"), got);
+        }
+        if self.config.training.batch_size == 0 || self.plan.world_size() == 0 {
+            let (samples, ranks) = (self.config.training.batch_size, self.plan.world_size());
+            return wrong(
+                "a sample and a rank at least".to_owned(),
+                format!("{samples} samples, {ranks} ranks"),
+            );
+        }
+        let held = self.plan.tiles().iter().map(|tile| u128::from(tile.rows.end)).max();
+        let last = self.plan.tiles().iter().map(|tile| tile.table.index()).max();
+        let most = model.tables.iter().map(|table| u128::from(table.rows)).max();
+        if held > most || last.map_or(0, |last| last + 1) != model.tables.len() {
+            let got = format!("a plan of {} tables", last.map_or(0, |last| last + 1));
+            return wrong(format!("a plan of the {} tables of the model", model.tables.len()), got);
+        }
+        Ok(())
+    }
+}
