@@ -3,21 +3,9 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{
-    BenchCommand, CheckpointCommand, Command, ConvertTo, Data, FleetVerb, Predict, Selection,
-    TraceVerb, Train,
-};
+use setup::args::{OutputPath, Selection};
 
-/// A path that a command writes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum OutputPath {
-    /// A file, new or replaced; a pipe or a device is written where it is.
-    File(PathBuf),
-    /// A file, new or replaced. A pipe or a device would be replaced too, so it is refused.
-    RegularFile(PathBuf),
-    /// A folder, new or filled.
-    Folder(PathBuf),
-}
+use super::{CheckpointCommand, Command, ConvertTo, Data, FleetVerb, Predict, TraceVerb, Train};
 
 impl Command {
     /// The files and folders that the command will write.
@@ -40,16 +28,11 @@ impl Command {
                 FleetVerb::Trace(trace) => vec![OutputPath::Folder(trace.output.clone())],
                 _ => Vec::new(),
             },
-            Self::Bench(bench) => match bench.as_ref() {
-                BenchCommand::Data(data) => {
-                    data.out.iter().cloned().map(OutputPath::Folder).collect()
-                }
-                _ => Vec::new(),
-            },
             Self::Eval(_)
             | Self::Tune(_)
             | Self::Doctor(_)
             | Self::Explain(_)
+            | Self::Bench { .. }
             | Self::Completions { .. } => Vec::new(),
         }
     }

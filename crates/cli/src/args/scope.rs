@@ -45,7 +45,7 @@ const RAW: Need = Need::NoneOf(&["synthetic"]);
 const SEQUENCE: Need = Need::Value("by", "sequence");
 
 /// Every such option that clap does not check itself.
-const SCOPES: [OptionScope; 29] = [
+const SCOPES: [OptionScope; 28] = [
     scope("train", &["trace-steps"], Need::AnyOf(&["trace"])),
     scope("train", &["accept-rule-change"], Need::AnyOf(&["resume", "resume-from"])),
     scope("train", &["malformed-max", "strict", "delimiter"], RAW),
@@ -74,7 +74,6 @@ const SCOPES: [OptionScope; 29] = [
     scope("fleet *", &["token-file", "ca"], HOSTS),
     scope("fleet *", &["socket-dir"], Need::NoneOf(&["hosts", "slurm"])),
     scope("explain", &["as"], Need::Value("topic", "config")),
-    scope("bench data", &["megabytes"], Need::NoneOf(&["file"])),
 ];
 
 /// Options of `train` that have nothing to do with a list of configurations.

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand, ValueEnum};
+use setup::args::{Selection, WindowChoice};
 
 /// Analyse traces of PyTorch's profiler, or of rowmill's own runs.
 #[derive(Debug, Args)]
@@ -43,37 +44,6 @@ impl Trace {
     }
 }
 
-/// Which traces, which part of them, and where the result goes.
-#[derive(Clone, Debug, Args)]
-pub struct Selection {
-    /// Traces: files, archives, folders, or `-` for standard input
-    #[arg(required = true, value_name = "PATH")]
-    pub paths: Vec<PathBuf>,
-    /// The part of each trace to analyse [default: steps, with --compat hta: hta]
-    #[arg(long, value_enum)]
-    pub window: Option<WindowChoice>,
-    /// How device work is classified [default: category, with --compat hta: hta]
-    #[arg(long, value_enum)]
-    pub classify: Option<ClassifyChoice>,
-    /// Classify kernels by name: compute, communication, memory or other, such as
-    /// communication=my_all_to_all (a regular expression; repeatable, the first match wins)
-    #[arg(long = "class", value_name = "CLASS=PATTERN")]
-    pub classes: Vec<String>,
-    /// Print another tool's figures where they differ from ours (breakdown, idle, overlap, kernels,
-    /// launches, queue); elsewhere use its window and classes
-    #[arg(long, value_enum)]
-    pub compat: Option<Compat>,
-    /// Only these ranks
-    #[arg(long = "rank", value_name = "N")]
-    pub ranks: Vec<u32>,
-    /// Most rows of a table [default: 20; machine-readable output has all]
-    #[arg(long, value_name = "N")]
-    pub top: Option<usize>,
-    /// Write to FILE instead of stdout
-    #[arg(short, long, value_name = "FILE")]
-    pub output: Option<PathBuf>,
-}
-
 /// What a report is of.
 #[derive(Clone, Debug, Args)]
 pub struct ReportContent {
@@ -110,33 +80,6 @@ fn timeline_steps(text: &str) -> Result<report::TimelineSteps, String> {
     range.map(report::TimelineSteps::Numbered).ok_or_else(|| {
         "expected a number from 1 on, or numbers of steps A..B such as 40..43".to_owned()
     })
-}
-
-/// The part of a trace to analyse.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum WindowChoice {
-    /// Everything recorded.
-    All,
-    /// Whole steps: a first or last one that the recording cut is dropped; `all` if fewer than two.
-    Steps,
-    /// What Holistic Trace Analysis keeps: the span of device work launched before the last step.
-    Hta,
-}
-
-/// How device work is classified.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum ClassifyChoice {
-    /// By category, then collective arguments, then known names.
-    Category,
-    /// By name alone, as Holistic Trace Analysis does.
-    Hta,
-}
-
-/// Whose figures.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Compat {
-    /// Holistic Trace Analysis 0.6.1 (`traceinsight`), its rounding to microseconds included.
-    Hta,
 }
 
 /// The tables.

@@ -28,12 +28,12 @@ use schema::Bytes;
 use crate::args::{self, With};
 use crate::command::fleet::client::Client;
 use crate::command::fleet::trace::{self as fleet_trace, WantedTraces};
-use crate::error::{EXIT_INTERRUPTED, Error};
-use crate::interrupt;
-use crate::output;
-use crate::plain::plain;
-use crate::render::{self, Console};
-use crate::resolve::Session;
+use setup::Session;
+use setup::error::{EXIT_INTERRUPTED, Error};
+use setup::error_text::plain;
+use setup::interrupt;
+use setup::output;
+use setup::render::{self, Console};
 
 pub mod outcome;
 

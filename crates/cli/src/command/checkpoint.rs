@@ -11,10 +11,10 @@ use train::checkpoint::Checkpoint as Opened;
 use train::state_dict::{self, Dialect, ImportRequest};
 
 use crate::args::{CheckpointCommand, StateDict};
-use crate::error::Error;
-use crate::plain::plain;
-use crate::resolve::{Session, checkpoint, config, rows};
-use crate::{output, render};
+use setup::error::Error;
+use setup::error_text::plain;
+use setup::{Session, checkpoint, config, rows};
+use setup::{output, render};
 
 /// Runs the command.
 pub fn run(command: CheckpointCommand, session: &Session) -> Result<(), Error> {

@@ -9,11 +9,12 @@ use serde::Serialize;
 
 use crate::args::Doctor;
 use crate::command::capture as capturing;
-use crate::error::{EXIT_FAILED, Error};
-use crate::render;
-use crate::resolve::Session;
+use setup::Session;
+use setup::error::{EXIT_FAILED, Error};
+use setup::render;
 
 mod device;
+mod links;
 mod mpi;
 
 /// One process and what was looked at.
@@ -39,6 +40,7 @@ pub fn run(doctor: &Doctor, session: &Session) -> Result<ExitCode, Error> {
     match doctor {
         Doctor::Capture { pid, socket_dir } => capture(pid, socket_dir.as_deref(), session),
         Doctor::Device => device::run(session),
+        Doctor::Links(args) => links::run(args, session),
         Doctor::Mpi { mpi_library } => mpi::run(mpi_library.as_deref(), session),
     }
 }

@@ -14,12 +14,13 @@ use train::{Evaluation, Scorer};
 
 use super::train::{evaluation_rows, warn};
 use crate::args::Eval;
-use crate::error::Error;
-use crate::progress::{Meter, ProgressUnit};
-use crate::resolve::device::{ComputeDevice, on_device};
-use crate::resolve::{Session, checkpoint, input};
-use crate::world::{JoinedWorld, World};
-use crate::{interrupt, render};
+use setup::device::ComputeDevice;
+use setup::error::Error;
+use setup::on_device;
+use setup::process_group::{Participation, World};
+use setup::progress::{Meter, ProgressUnit};
+use setup::{Session, checkpoint, input};
+use setup::{interrupt, render};
 
 /// What is printed.
 #[derive(Serialize)]
@@ -42,7 +43,7 @@ struct EvaluationTask {
 /// Runs the command.
 pub fn run(args: &Eval, session: &Session) -> Result<ExitCode, Error> {
     let device = || ComputeDevice::open(args.device, session);
-    JoinedWorld::join(&args.processes, false)?.run(
+    Participation::join(&args.processes, false)?.run(
         session,
         |world| {
             let folder = checkpoint::find_for_rows(&args.checkpoint, session.console)?;

@@ -12,10 +12,10 @@ use serde::Serialize;
 
 use crate::args::{Fleet, FleetVerb, Reach};
 use crate::command::capture::place;
-use crate::error::{EXIT_FAILED, Error};
-use crate::plain::plain;
-use crate::render;
-use crate::resolve::Session;
+use setup::Session;
+use setup::error::{EXIT_FAILED, Error};
+use setup::error_text::plain;
+use setup::render;
 
 pub mod client;
 mod sample;

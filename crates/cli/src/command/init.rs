@@ -8,12 +8,12 @@ use schema::proposal::{self, Proposal, ProposalError, Use, Wish};
 use schema::source::LabelColumn;
 use serde::Serialize;
 
-use super::train::quoted;
 use crate::args::Init;
-use crate::error::Error;
-use crate::progress::{Meter, ProgressUnit};
-use crate::resolve::{Session, input};
-use crate::{output, render};
+use setup::error::Error;
+use setup::progress::{Meter, ProgressUnit};
+use setup::shell::quoted;
+use setup::{Session, input};
+use setup::{output, render};
 
 /// What is printed.
 #[derive(Serialize)]
@@ -36,7 +36,10 @@ pub fn run(args: &Init, session: &Session) -> Result<(), Error> {
     let mut proposal = propose(args, &profile, session)?;
     // A proposal that would be refused is a fault of ours: found here, not by who trains.
     let job = JobConfig::parse(&proposal.text, &[]);
-    let job = job.map_err(|source| Error::Config { origin: "proposal".to_owned(), source })?;
+    let job = job.map_err(|source| Error::Config {
+        origin: "proposal".to_owned(),
+        source: Box::new(source),
+    })?;
     profile.name_columns(schema::proposal::column_names(&profile.facts));
     proposal.remarks.extend(leaks(&profile, &job));
     let Some(path) = target else {

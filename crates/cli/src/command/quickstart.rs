@@ -15,12 +15,16 @@ use data::{Begin, Dataset};
 use schema::{Bytes, JobConfig, ShardingPlan};
 use train::run::{RuleChange, RunEvent, RunOutcome, RunRequest, Start, TraceRequest};
 
-use super::train::{Observer, quoted};
-use crate::args::{OutputFormat, Quickstart};
-use crate::error::{EXIT_INTERRUPTED, Error};
-use crate::resolve::device::{ComputeDevice, on_device};
-use crate::resolve::{Session, config, input};
-use crate::{interrupt, machine, output, render};
+use super::train::Observer;
+use crate::args::Quickstart;
+use setup::args::OutputFormat;
+use setup::device::ComputeDevice;
+use setup::error::{EXIT_INTERRUPTED, Error};
+use setup::generated_rows;
+use setup::on_device;
+use setup::shell::quoted;
+use setup::{Session, config, input};
+use setup::{interrupt, machine, output, render};
 
 mod change;
 mod scale;
@@ -220,7 +224,7 @@ fn generate(
     say(session, 1, &format!("generating {rows} rows in Criteo's format"));
     let _interrupted = output::cleared_up_beside(folder.text());
     let said = interrupt::nothing_kept("generating");
-    let (report, seconds) = super::data::write(&made, &folder.text(), session)?;
+    let (report, seconds) = generated_rows::write_with_progress(&made, &folder.text(), session)?;
     drop(said);
     session.console.say(format_args!(
         "      {} in {} ({}/s); best possible AUC {:.4}, best linear model {:.4}",
@@ -276,5 +280,6 @@ fn run_on(
 }
 
 fn toml_of(job: &JobConfig) -> Result<String, Error> {
-    job.to_toml().map_err(|source| Error::Config { origin: MODEL.to_owned(), source })
+    job.to_toml()
+        .map_err(|source| Error::Config { origin: MODEL.to_owned(), source: Box::new(source) })
 }

@@ -10,9 +10,9 @@ use schema::JobConfig;
 use serde::Serialize;
 
 use crate::args::ReportArgs;
-use crate::error::Error;
-use crate::resolve::{Session, record};
-use crate::{output, render};
+use setup::error::Error;
+use setup::{Session, record};
+use setup::{output, render};
 
 /// What was written.
 #[derive(Serialize)]

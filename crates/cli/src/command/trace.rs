@@ -8,12 +8,13 @@ use analyze::job::{JobFacts, RankFacts};
 use analyze::sequences::SequenceRequest;
 use serde::Serialize;
 
-use crate::args::{OutputFormat, Selection, Trace, TraceVerb};
-use crate::error::Error;
-use crate::resolve::Session;
-use crate::resolve::trace::{Chosen, choose};
-use crate::sheet::{self, SheetTarget};
+use crate::args::{Trace, TraceVerb};
 use file::WrittenTraceFile;
+use setup::Session;
+use setup::args::{OutputFormat, Selection};
+use setup::error::Error;
+use setup::open_job::{SelectedJob, open_selection};
+use setup::table_output::{self, TableTarget};
 
 mod collective;
 mod device;
@@ -85,15 +86,15 @@ pub fn run(args: &Trace, session: &Session) -> Result<ExitCode, Error> {
 
 /// Traces that were chosen, and where the rows go.
 struct TraceLook<'a> {
-    chosen: Chosen,
+    chosen: SelectedJob,
     session: &'a Session,
-    target: SheetTarget<'a>,
+    target: TableTarget<'a>,
 }
 
 impl<'a> TraceLook<'a> {
     fn new(selection: &'a Selection, session: &'a Session) -> Result<Self, Error> {
-        let target = SheetTarget { output: selection.output.as_deref(), top: selection.top };
-        Ok(Self { chosen: choose(selection, session)?, session, target })
+        let target = TableTarget { output: selection.output.as_deref(), top: selection.top };
+        Ok(Self { chosen: open_selection(selection, session)?, session, target })
     }
 
     fn put<T: Serialize>(&self, rows: &[T]) -> Result<(), Error> {
@@ -104,16 +105,22 @@ impl<'a> TraceLook<'a> {
         let missing = self.chosen.missing.as_deref();
         match (missing, console.format) {
             // For people it is the first line.
-            (None, _) | (_, OutputFormat::Table) => sheet::put(console, rows, self.target),
+            (None, _) | (_, OutputFormat::Table) => {
+                table_output::write_rows(console, rows, self.target)
+            }
             // A table without rows has no columns, and would pass as one of a whole recording.
-            (Some(_), _) if rows.is_empty() => sheet::put(
+            (Some(_), _) if rows.is_empty() => table_output::write_rows(
                 console,
                 &[Marked::<()> { of: None, recording_cut: missing }],
                 self.target,
             ),
             (Some(_), _) => {
                 let marked = |row| Marked { of: Some(row), recording_cut: missing };
-                sheet::put(console, &rows.iter().map(marked).collect::<Vec<_>>(), self.target)
+                table_output::write_rows(
+                    console,
+                    &rows.iter().map(marked).collect::<Vec<_>>(),
+                    self.target,
+                )
             }
         }
     }
@@ -134,7 +141,7 @@ impl<'a> TraceLook<'a> {
         let table = |page: &Marked<'_, T>| page.of.map(table).unwrap_or_default();
         let Some(output) = self.target.output else { return console.report(page, table) };
         file::refuse_input(&self.chosen.job, output)?;
-        sheet::deliver(Some(output), |out| {
+        table_output::deliver(Some(output), |out| {
             let text = match console.format {
                 OutputFormat::Json => serde_json::to_string(page).map_err(Error::Json)?,
                 _ => table(page),

@@ -13,19 +13,22 @@ use schema::source::OutOfRange;
 use schema::{Figure, Interaction, Precision, TrainingConfig};
 use serde::Serialize;
 use train::Evaluation;
+use train::memory::WeightSource;
 use train::run::{PreparedRun, RunEvent, RunOutcome, RunRequest, Start, TraceRequest};
 
 use crate::args::Train;
-use crate::error::{EXIT_INTERRUPTED, Error};
-use crate::progress::{Meter, ProgressUnit};
-use crate::render::{self, Console};
-use crate::resolve::config::{self, ResolvedJob};
-use crate::resolve::device::{ComputeDevice, on_device};
-use crate::resolve::memory::{self, MemoryLook, MemoryRoom};
-use crate::resolve::plan::Tiling;
-use crate::resolve::{Session, checkpoint, input, plan, record, rows, synthetic};
-use crate::world::{JoinedWorld, World};
-use crate::{interrupt, output};
+use setup::config::{self, ResolvedJob};
+use setup::device::ComputeDevice;
+use setup::error::{EXIT_INTERRUPTED, Error};
+use setup::memory::{MemoryLook, MemoryRoom, RunSize};
+use setup::on_device;
+use setup::plan::Tiling;
+use setup::process_group::{Participation, World};
+use setup::progress::{Meter, ProgressUnit};
+use setup::render::{self, Console};
+use setup::shell::quoted;
+use setup::{Session, checkpoint, generated_rows, input, record, rows, synthetic};
+use setup::{interrupt, output};
 
 mod metrics;
 mod observe;
@@ -33,6 +36,7 @@ mod processes;
 mod row_scope;
 mod steps;
 mod tensorboard;
+mod tiling;
 
 pub use observe::Observer;
 
@@ -108,11 +112,15 @@ impl TrainRequest {
         let strictness = input::strictness(args.malformed);
         let Some(name) = args.config.as_deref() else {
             let run = args.run.as_deref().ok_or(Error::ResumeOfNothing)?;
-            let resumed = record::resumed(run, (args, &set))?;
+            let resumed = record::resumed(run, args.resume_from.as_deref(), &set)?;
             let mut job = resumed.job;
             choose_inputs(args, &mut job)?;
-            let tiling =
-                plan::tiling(args, &job.config.model.tables, (resumed.plan.as_ref(), started))?;
+            let tiling = tiling::choose_tiling(
+                args,
+                &job.config.model.tables,
+                resumed.plan.as_ref(),
+                started,
+            )?;
             // The run's own rule, unless another was asked for.
             let is_usual = strictness == Strictness::AtMost(Strictness::DEFAULT_MAX);
             let strictness = resumed.strictness.filter(|_| is_usual).unwrap_or(strictness);
@@ -122,11 +130,34 @@ impl TrainRequest {
         if args.synthetic.is_some() {
             job.config.size_tables(|_| rows::ROWS_OF_SYNTHETIC);
         }
-        let tiling = plan::tiling(args, &job.config.model.tables, (None, started))?;
+        let tiling = tiling::choose_tiling(args, &job.config.model.tables, None, started)?;
         if !args.print_config {
             choose_inputs(args, &mut job)?;
         }
         Ok(Self { job, tiling, strictness, device: ComputeDevice::Cpu(Isa::detect()) })
+    }
+
+    /// The size of the run, for an estimate of the memory it needs.
+    fn run_size(
+        &self,
+        args: &Train,
+        look: MemoryLook,
+        session: &Session,
+        world: Option<&World>,
+    ) -> RunSize<'_> {
+        let processes = world.map(World::ranks_of_host);
+        let threads_per_rank = world.map_or(session.threads, |world| world.threads(session));
+        let resumed = args.resume || args.resume_from.is_some();
+        let steps = &args.trace_steps;
+        RunSize {
+            job: &self.job,
+            look,
+            tiling: &self.tiling,
+            threads: threads_per_rank * processes.as_ref().map_or(1, Vec::len),
+            processes,
+            traced_steps: args.trace.as_ref().map_or(0, |_| steps.end.saturating_sub(steps.start)),
+            weights: if resumed { WeightSource::Checkpoint } else { WeightSource::Initial },
+        }
     }
 
     /// Chooses how bf16 is multiplied: as the run that is resumed has done so far, else as this CPU
@@ -184,10 +215,10 @@ pub fn run(args: &Train, session: &Session) -> Result<ExitCode, Error> {
     device::buffer::limit_arenas(::train::memory::arenas(session.threads));
     // Before anything is read or written.
     let alone = args.print_config || args.estimate;
-    let mut world = match JoinedWorld::join(&args.processes, alone)? {
-        JoinedWorld::Alone => return train(args, session, None),
-        JoinedWorld::Said(code) => return Ok(code),
-        JoinedWorld::World(world) => world,
+    let mut world = match Participation::join(&args.processes, alone)? {
+        Participation::Alone => return train(args, session, None),
+        Participation::Said(code) => return Ok(code),
+        Participation::World(world) => world,
     };
     if !world.is_leader() {
         return world
@@ -203,7 +234,7 @@ fn train(args: &Train, session: &Session, world: Option<&mut World>) -> Result<E
     if args.print_config {
         let origin = asked.job.origin.clone();
         let text = asked.job.config.to_toml();
-        let text = text.map_err(|source| Error::Config { origin, source })?;
+        let text = text.map_err(|source| Error::Config { origin, source: Box::new(source) })?;
         return session.console.print(text.trim_end()).map(|()| ExitCode::SUCCESS);
     }
     if args.estimate {
@@ -223,16 +254,11 @@ fn train(args: &Train, session: &Session, world: Option<&mut World>) -> Result<E
         false => None,
     };
     // Before anything else is written.
-    let mut look = MemoryLook::at(args, &asked.job.config, session)?;
+    let mut look = MemoryLook::at(&asked.job.config, args.synthetic, session)?;
     if let Some(inputs) = &early {
         look = look.prepared(&inputs.train)?;
     }
-    let wanted = memory::RunSize::new(
-        args,
-        (&asked.job, &asked.tiling),
-        look.clone(),
-        (session, world.as_deref()),
-    );
+    let wanted = asked.run_size(args, look.clone(), session, world.as_deref());
     let room = wanted.room();
     if args.estimate {
         return session.console.report(&room, MemoryRoom::table).map(|()| ExitCode::SUCCESS);
@@ -255,8 +281,7 @@ fn train(args: &Train, session: &Session, world: Option<&mut World>) -> Result<E
     // What preparation took must not add up with what training takes.
     device::buffer::return_freed_memory();
     let look = look.prepared(&inputs.train)?;
-    let known =
-        memory::RunSize::new(args, (&asked.job, &asked.tiling), look, (session, world.as_deref()));
+    let known = asked.run_size(args, look, session, world.as_deref());
     known.check(&known.room())?;
     known.check_device(args.device.device, &asked.device)?;
     let train = &mut asked.job.config.data.train;
@@ -592,7 +617,7 @@ fn generate(session: &Session, job: &mut ResolvedJob, rows: u64, run: &Path) -> 
     let said = interrupt::nothing_kept("generating");
     let mut meter = Meter::start(session.console, "generating", ProgressUnit::Rows, Some(rows));
     let report =
-        synthetic::write(&config, &job.config.data, &text, session.threads, &mut |done| {
+        generated_rows::write(&config, &job.config.data, &text, session.threads, &mut |done| {
             meter.advance(done.rows, "");
         })?;
     let seconds = meter.finish();
@@ -627,32 +652,13 @@ fn resume_command(run: &Path, launched: Option<&str>) -> String {
     format!("{launcher}rowmill train --resume --run {run}")
 }
 
-/// A word a POSIX shell reads back as it is.
-pub fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=,:+@%".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
-}
-
 #[cfg(test)]
 mod tests {
-    use super::quoted;
-
-    #[test]
-    fn words_survive_the_shell() {
-        assert_eq!(quoted("a/b-c.toml"), "a/b-c.toml");
-        assert_eq!(quoted("bottom=[8, 4]"), "'bottom=[8, 4]'");
-        assert_eq!(quoted("it's"), r"'it'\''s'");
-        assert_eq!(quoted(""), "''");
-    }
-
     #[test]
     fn advice_names_no_setting_that_is_there_already() {
         let advice = |set: &[(&str, &str)]| {
             let set: Vec<_> = set.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-            let job = crate::resolve::config::job("dlrm-ddp", &set).unwrap();
+            let job = setup::config::job("dlrm-ddp", &set).unwrap();
             super::against_overfitting(&job.config.training)
         };
         let (best, every) = (("training.keep_best", "auc"), ("training.evaluate_every", "10"));

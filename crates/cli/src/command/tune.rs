@@ -11,12 +11,12 @@ use predict::prediction::{Draws, never_run};
 use schema::{FeatureStats, JobConfig, Op, ShardingPlan};
 use serde::Serialize;
 
-use super::predict::resize::recorded;
-use super::predict::what_if::{Drift, Measured, measured};
 use crate::args::Tune;
-use crate::error::Error;
-use crate::resolve::{Session, config};
-use crate::sheet::{self, SheetTarget};
+use setup::error::Error;
+use setup::resized_step::recorded;
+use setup::step_times::{Drift, Measured, measured};
+use setup::table_output::{self, TableTarget};
+use setup::{Session, config};
 
 /// Steps before those that are recorded.
 const WARM_UP: u64 = 8;
@@ -92,7 +92,7 @@ pub fn run(args: &Tune, session: &Session) -> Result<(), Error> {
     }
     // Whatever disturbed the machine meanwhile is in both of the base's figures.
     let again = tuning.measure(base)?;
-    sheet::put(session.console, &rows, SheetTarget::default())?;
+    table_output::write_rows(session.console, &rows, TableTarget::default())?;
     if let Some(again) = again {
         let (verdict, disturbed) = judge(&rows, now, samples_per_s(base, again.mean_ns));
         disturbed.iter().for_each(|text| session.console.warn(text));

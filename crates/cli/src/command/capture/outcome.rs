@@ -7,12 +7,12 @@ use fleet::process::Process;
 use serde::Serialize;
 use trace::store::{EventKind, Trace};
 
-use crate::args::OutputFormat;
 use crate::command::trace::{file, report, summary};
-use crate::command::train::quoted;
-use crate::error::{EXIT_FAILED, EXIT_INTERRUPTED, Error};
-use crate::render;
-use crate::resolve::Session;
+use setup::Session;
+use setup::args::OutputFormat;
+use setup::error::{EXIT_FAILED, EXIT_INTERRUPTED, Error};
+use setup::render;
+use setup::shell::quoted;
 
 /// Letters of a command line that are shown.
 const COMMAND_WIDTH: usize = 60;

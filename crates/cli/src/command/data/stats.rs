@@ -10,10 +10,10 @@ use schema::source::NumberForm;
 
 use crate::args;
 use crate::command::init;
-use crate::error::Error;
-use crate::progress::{Meter, ProgressUnit};
-use crate::render;
-use crate::resolve::{Session, config, input};
+use setup::error::Error;
+use setup::progress::{Meter, ProgressUnit};
+use setup::render;
+use setup::{Session, config, input};
 
 /// Runs the command.
 pub fn run(request: &args::Stats, session: &Session) -> Result<(), Error> {

@@ -11,9 +11,9 @@ use ::device::cuda::{
 };
 use serde::Serialize;
 
-use crate::error::{EXIT_FAILED, Error};
-use crate::render;
-use crate::resolve::{Session, device};
+use setup::error::{EXIT_FAILED, Error};
+use setup::render;
+use setup::{Session, device};
 
 /// What was found.
 #[derive(Serialize)]

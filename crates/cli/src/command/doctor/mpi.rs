@@ -6,9 +6,9 @@ use comm::Transport;
 use comm::mpi::{MpiLibrary, OpenError, PIECE_BYTES, candidates, launcher};
 use serde::Serialize;
 
-use crate::error::{EXIT_FAILED, Error};
-use crate::render;
-use crate::resolve::Session;
+use setup::Session;
+use setup::error::{EXIT_FAILED, Error};
+use setup::render;
 
 /// What was found.
 #[derive(Serialize)]

@@ -19,8 +19,8 @@ use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::args::Reach;
-use crate::error::Error;
-use crate::interrupt;
+use setup::error::Error;
+use setup::interrupt;
 
 /// Problems that [`hint`] recognizes.
 const NO_AGENT: &str = "no agent answers on this host";

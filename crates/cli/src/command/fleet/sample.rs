@@ -8,10 +8,10 @@ use serde::Serialize;
 use super::client::{Client, each};
 use super::select;
 use crate::args::ProcessSelection;
-use crate::error::{EXIT_FAILED, Error};
-use crate::plain::plain;
-use crate::render;
-use crate::resolve::Session;
+use setup::Session;
+use setup::error::{EXIT_FAILED, Error};
+use setup::error_text::plain;
+use setup::render;
 
 /// Places of a process in the table; JSON has all that agents tell.
 const SHOWN: usize = 8;

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use fleet::wire::{ProcessRow, Status};
 
 use crate::args::ProcessSelection;
-use crate::error::Error;
-use crate::plain::plain;
+use setup::error::Error;
+use setup::error_text::plain;
 
 /// Chosen processes, by host.
 pub type PidsByHost = BTreeMap<String, Vec<u32>>;

@@ -20,11 +20,11 @@ use crate::command::capture::{
     self,
     outcome::{self, CaptureOutcome, ProcessRow},
 };
-use crate::error::Error;
-use crate::interrupt;
-use crate::output;
-use crate::plain::plain;
-use crate::resolve::Session;
+use setup::Session;
+use setup::error::Error;
+use setup::error_text::plain;
+use setup::interrupt;
+use setup::output;
 
 /// Between two looks at an order.
 const LOOK: Duration = Duration::from_millis(500);

@@ -7,14 +7,16 @@ use std::path::{Path, PathBuf};
 use predict::calibration::{constants, recording_cost, runs};
 use serde::Serialize;
 
-use super::{
-    Steps, calibration, check_machine, job, machine, read_steps, recordings, samples, scopes,
-};
+use super::{calibration, check_machine};
 use crate::args::PredictCalibrate;
-use crate::error::Error;
-use crate::output;
-use crate::render;
-use crate::resolve::Session;
+use setup::Session;
+use setup::error::Error;
+use setup::output;
+use setup::recorded_steps::{
+    Steps, collect_samples, open_recordings, prepare_job, read_steps, recorded_machine,
+    whole_scopes,
+};
+use setup::render;
 
 /// What was written.
 #[derive(Serialize)]
@@ -38,16 +40,16 @@ struct Report {
 
 /// Runs the command.
 pub fn run(args: &PredictCalibrate, session: &Session) -> Result<(), Error> {
-    let traces = recordings(&args.paths, session)?;
-    let scopes = scopes(&traces);
-    let steps = Steps::of(&scopes)?;
-    let job = job(&scopes, session);
-    let machine = machine(&traces);
+    let traces = open_recordings(&args.paths, session)?;
+    let scopes = whole_scopes(&traces);
+    let steps = Steps::find(&scopes)?;
+    let job = prepare_job(&scopes, session);
+    let machine = recorded_machine(&traces);
     let read = read_steps(&job, &steps)?;
     let event_ns = match &args.unrecorded {
         None => 0.0,
         Some(given) => {
-            let calibrated = |event_ns| samples(&read, traces.len(), event_ns);
+            let calibrated = |event_ns| collect_samples(&read, traces.len(), event_ns);
             let found = recording_cost::event_ns(&read, unrecorded_ns(given)?, calibrated)?;
             if found == 0.0 {
                 session.console.warn(
@@ -58,7 +60,7 @@ pub fn run(args: &PredictCalibrate, session: &Session) -> Result<(), Error> {
             found
         }
     };
-    let mut found = samples(&read, traces.len(), event_ns);
+    let mut found = collect_samples(&read, traces.len(), event_ns);
     found.machine = machine.clone();
     for path in &args.merge {
         let other = calibration(path)?;

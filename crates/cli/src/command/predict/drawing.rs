@@ -5,7 +5,7 @@ use std::fmt::Write;
 use predict::overheads::OverheadRow;
 use predict::program::OVERHEADS;
 
-use crate::render;
+use setup::render;
 
 const WIDTH: f64 = 760.0;
 const PANEL: f64 = 132.0;

@@ -15,9 +15,9 @@ use super::priced::Hardware;
 use super::step::played;
 use super::{calibration, say_machine, write_traces};
 use crate::args::{PlayedBy, PredictStep};
-use crate::error::Error;
-use crate::resolve::Session;
-use crate::sheet::{self, SheetTarget};
+use setup::Session;
+use setup::error::Error;
+use setup::table_output::{self, TableTarget};
 
 /// Runs the command.
 pub fn run(args: &PredictStep, calibrated: &PathBuf, session: &Session) -> Result<(), Error> {
@@ -35,7 +35,7 @@ pub fn run(args: &PredictStep, calibrated: &PathBuf, session: &Session) -> Resul
     if let Some(folder) = &args.write_trace {
         write_traces(folder, &found.program, &predicted.simulation)?;
     }
-    sheet::put(session.console, &predicted.rows, SheetTarget::default())
+    table_output::write_rows(session.console, &predicted.rows, TableTarget::default())
 }
 
 /// Prices what execution traces launch on a device by kernel models, without a calibration.
@@ -59,7 +59,7 @@ pub fn by_models(args: &PredictStep, session: &Session) -> Result<(), Error> {
             counted(opaque as u64, "operator")
         ));
     }
-    sheet::put(session.console, &rows, SheetTarget::default())
+    table_output::write_rows(session.console, &rows, TableTarget::default())
 }
 
 /// The execution traces of files, archives and folders, by rank.
@@ -93,7 +93,9 @@ pub fn named(traces: &[ExecutionTrace], source: predict::Error) -> Error {
         _ => None,
     };
     match traces.iter().find(|trace| Some(trace.rank) == rank) {
-        Some(trace) => Error::ExecutionTrace { origin: trace.origin.to_string(), source },
+        Some(trace) => {
+            Error::ExecutionTrace { origin: trace.origin.to_string(), source: Box::new(source) }
+        }
         None => source.into(),
     }
 }

@@ -18,13 +18,14 @@ use predict::kernel::cpu::{CpuKindErrors, CpuModel, Example, MeasuredStep, Measu
 use serde::Serialize;
 use trace::packed::unpacked;
 
-use crate::args::{NeverRunStep, PredictLearn};
-use crate::error::Error;
-use crate::output;
-use crate::render;
-use crate::resolve::Session;
-use crate::resolve::workload::Workload;
+use crate::args::PredictLearn;
 use folder::{HARDWARE, write};
+use setup::Session;
+use setup::args::NeverRunStep;
+use setup::error::Error;
+use setup::output;
+use setup::render;
+use setup::workload::Workload;
 use suite::SUITE;
 
 /// What was measured, in the folder that is written.

@@ -6,10 +6,10 @@ use serde::Serialize;
 
 use super::{calibration, say_machine, write_traces};
 use crate::args::PredictModel;
-use crate::error::Error;
-use crate::resolve::Session;
-use crate::resolve::workload::Workload;
-use crate::sheet::{self, SheetTarget};
+use setup::Session;
+use setup::error::Error;
+use setup::table_output::{self, TableTarget};
+use setup::workload::Workload;
 
 /// A predicted step.
 #[derive(Serialize)]
@@ -44,5 +44,5 @@ pub fn run(args: &PredictModel, session: &Session) -> Result<(), Error> {
         predicted,
     };
     let rows: Vec<Row> = found.rows.into_iter().map(row).collect();
-    sheet::put(session.console, &rows, SheetTarget::default())
+    table_output::write_rows(session.console, &rows, TableTarget::default())
 }

@@ -5,8 +5,8 @@ use predict::kernel::cpu::Machine;
 use predict::step::largest_batch;
 use train::memory::{MemoryMoment, WeightSource};
 
-use crate::resolve::memory::{MemoryLook, RunSize};
-use crate::resolve::workload::Workload;
+use setup::memory::{MemoryLook, RunSize};
+use setup::workload::Workload;
 
 /// Batches that a run has in memory.
 const BATCHES: u64 = 4;

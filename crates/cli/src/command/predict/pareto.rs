@@ -8,7 +8,7 @@ use predict::step::SweepRow;
 use serde::Serialize;
 
 use super::drawing::escaped;
-use crate::render;
+use setup::render;
 
 const WIDTH: f64 = 760.0;
 const PANEL: f64 = 330.0;

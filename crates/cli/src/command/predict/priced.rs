@@ -9,15 +9,15 @@ use super::learn::device;
 use super::learn::folder::HARDWARE;
 use super::on_cpu;
 use crate::args::{PredictStep, StepRows};
-use crate::error::Error;
-use crate::resolve::Session;
-use crate::resolve::workload::Workload;
-use crate::sheet::{self, SheetTarget};
 use predict::kernel::Error as KernelError;
 use predict::kernel::cpu::CpuModel;
 use predict::step::{self, Conditions, Estimate, Models, Stage, StepDomain, StepPrice, StepPricer};
 use schema::Topology;
 use serde::Serialize;
+use setup::Session;
+use setup::error::Error;
+use setup::table_output::{self, TableTarget};
+use setup::workload::Workload;
 
 /// A step.
 #[derive(Serialize)]
@@ -226,15 +226,19 @@ pub fn step(args: &PredictStep, launch_ns: f64, session: &Session) -> Result<(),
             let batch_size = workload.job.config.training.batch_size;
             let most = on.max_batch_size(&workload, pooling)?;
             let row = step_row((name, hardware), (batch_size, most), &priced);
-            sheet::put(console, &[row], SheetTarget::default())
+            table_output::write_rows(console, &[row], TableTarget::default())
         }
-        StepRows::Stage => sheet::put(console, &stage_rows(price), SheetTarget::default()),
+        StepRows::Stage => {
+            table_output::write_rows(console, &stage_rows(price), TableTarget::default())
+        }
         StepRows::Rank => {
             let rows: Vec<RankRow> = price.ranks.iter().map(rank_row).collect();
-            sheet::put(console, &rows, SheetTarget::default())
+            table_output::write_rows(console, &rows, TableTarget::default())
         }
-        StepRows::Op => sheet::put(console, &op_rows(price), SheetTarget::default()),
-        StepRows::Memory => sheet::put(console, &memory_rows(&priced), SheetTarget::default()),
+        StepRows::Op => table_output::write_rows(console, &op_rows(price), TableTarget::default()),
+        StepRows::Memory => {
+            table_output::write_rows(console, &memory_rows(&priced), TableTarget::default())
+        }
     }
 }
 

@@ -1,20 +1,15 @@
 //! `rowmill predict resize`: a step at a size between or beyond two recorded ones.
 
-use std::path::PathBuf;
-
-use predict::calibration::Calibration;
-use predict::edit::resize::{Sized, between};
-use predict::prediction::Draws;
-use predict::prediction::what_if::{self, WhatIf, WhatIfRow};
-use predict::recording::Step;
+use predict::prediction::what_if::WhatIfRow;
 use serde::Serialize;
 
-use super::what_if::{Measured, measured};
-use super::{Steps, calibrated, check_machine, job, machine, recordings, scopes};
+use super::check_machine;
 use crate::args::PredictResize;
-use crate::error::Error;
-use crate::resolve::Session;
-use crate::sheet::{self, SheetTarget};
+use setup::Session;
+use setup::error::Error;
+use setup::resized_step::{between_recordings, recorded};
+use setup::step_times::{Measured, measured};
+use setup::table_output::{self, TableTarget};
 
 /// A predicted step.
 #[derive(Serialize)]
@@ -38,14 +33,6 @@ struct Row {
     noise_pct: Option<f64>,
 }
 
-/// A recording at one size.
-pub struct Recorded {
-    step: Step,
-    pub calibration: Calibration,
-    /// Mean step of each rank.
-    pub means_ns: Vec<f64>,
-}
-
 /// Runs the command.
 pub fn run(args: &PredictResize, session: &Session) -> Result<(), Error> {
     let (small, large) = (recorded(&args.small, session)?, recorded(&args.large, session)?);
@@ -65,39 +52,7 @@ pub fn run(args: &PredictResize, session: &Session) -> Result<(), Error> {
             rows.push(of(*to, row, (line, measured)));
         }
     }
-    sheet::put(session.console, &rows, SheetTarget::default())
-}
-
-/// The step at another size, by what both recordings cost.
-pub fn between_recordings(
-    (small, large): (&Recorded, &Recorded),
-    (from, until): (u64, u64),
-    (to, draws): (u64, Draws),
-) -> Result<WhatIf, Error> {
-    let mut known = small.calibration.clone();
-    known.merge(large.calibration.clone());
-    let first = Sized { program: &small.step.program, size: from };
-    let second = Sized { program: &large.step.program, size: until };
-    let program = between(first, second, to)?;
-    let setting = small.step.recorded.setting(&small.step.program);
-    let base = (&small.step.program, &setting);
-    Ok(what_if::compared(base, program, &known, ("", draws))?)
-}
-
-/// Reads a recording at one size.
-pub fn recorded(path: &PathBuf, session: &Session) -> Result<Recorded, Error> {
-    let traces = recordings(std::slice::from_ref(path), session)?;
-    let scopes = scopes(&traces);
-    let steps = Steps::of(&scopes)?;
-    let job = job(&scopes, session);
-    let mut calibration = calibrated(&job, &steps, traces.len())?;
-    calibration.machine = machine(&traces);
-    let mean = |spans: &Vec<predict::recording::Span>| {
-        let sum: i64 = spans.iter().map(|span| span.end - span.start).sum();
-        sum as f64 / spans.len().max(1) as f64
-    };
-    let step = job.step(&steps.one(0))?;
-    Ok(Recorded { step, calibration, means_ns: steps.spans.iter().map(mean).collect() })
+    table_output::write_rows(session.console, &rows, TableTarget::default())
 }
 
 fn of(size: u64, row: WhatIfRow, (line_ns, measured): (f64, Option<&Measured>)) -> Row {

@@ -9,12 +9,13 @@ use predict::program::Program;
 use predict::recording::{Setting, Span};
 use serde::Serialize;
 
-use super::{Steps, calibration, check_machine, job, machine, recordings, scopes, write_traces};
+use super::{calibration, check_machine, write_traces};
 use crate::args::{PlayedBy, PredictStep};
-use crate::error::Error;
-use crate::render;
-use crate::resolve::Session;
-use crate::sheet::{self, SheetTarget};
+use setup::Session;
+use setup::error::Error;
+use setup::recorded_steps::{Steps, open_recordings, prepare_job, recorded_machine, whole_scopes};
+use setup::render;
+use setup::table_output::{self, TableTarget};
 
 /// Runs the command.
 pub fn run(args: &PredictStep, session: &Session) -> Result<(), Error> {
@@ -26,15 +27,15 @@ pub fn run(args: &PredictStep, session: &Session) -> Result<(), Error> {
         return super::execution::run(args, path, session);
     }
     let calibration_of = calibration(path)?;
-    let traces = recordings(&args.paths, session)?;
-    let recorded = machine(&traces);
+    let traces = open_recordings(&args.paths, session)?;
+    let recorded = recorded_machine(&traces);
     let calibrated = (path, &calibration_of.machine);
     check_machine(calibrated, &recorded, (args.recorded.force, session))?;
-    let scopes = scopes(&traces);
-    let steps = Steps::of(&scopes)?;
+    let scopes = whole_scopes(&traces);
+    let steps = Steps::find(&scopes)?;
     say_steps(&steps, session);
-    let job = job(&scopes, session);
-    let step = job.step(&steps.one(steps.checked(args.recorded.step)?))?;
+    let job = prepare_job(&scopes, session);
+    let step = job.step(&steps.spans_of_step(steps.check_number(args.recorded.step)?))?;
     if args.mode != PlayedBy::Full {
         let setting = step.recorded.setting(&step.program);
         let measured: Vec<i64> = step.recorded.ranks.iter().map(|rank| rank.step_ns).collect();
@@ -49,7 +50,7 @@ pub fn run(args: &PredictStep, session: &Session) -> Result<(), Error> {
     if let Some(folder) = &args.write_trace {
         write_traces(folder, &step.program, &predicted.simulation)?;
     }
-    sheet::put(session.console, &rows, SheetTarget::default())
+    table_output::write_rows(session.console, &rows, TableTarget::default())
 }
 
 /// What the host needs for each launch: as typed, or as a calibration has it.
@@ -93,7 +94,7 @@ pub fn played(
         PlayedRow { rank: program.ranks[at].rank, mode, step_ns, measured_ns, error_pct }
     };
     let rows: Vec<PlayedRow> = steps.into_iter().enumerate().map(row).collect();
-    sheet::put(session.console, &rows, SheetTarget::default())
+    table_output::write_rows(session.console, &rows, TableTarget::default())
 }
 
 fn say_steps(steps: &Steps, session: &Session) {

@@ -6,12 +6,13 @@ use predict::step::{SweepRow, mark_best};
 
 use super::pareto::{self, PooledRow};
 use super::priced::Hardware;
-use crate::args::{NeverRunStep, PredictSweep, each};
-use crate::error::Error;
-use crate::output;
-use crate::resolve::Session;
-use crate::resolve::workload::Workload;
-use crate::sheet::{self, SheetTarget};
+use crate::args::{PredictSweep, each};
+use setup::Session;
+use setup::args::NeverRunStep;
+use setup::error::Error;
+use setup::output;
+use setup::table_output::{self, TableTarget};
+use setup::workload::Workload;
 
 /// Runs the command.
 pub fn run(args: &PredictSweep, session: &Session) -> Result<(), Error> {
@@ -49,6 +50,6 @@ pub fn run(args: &PredictSweep, session: &Session) -> Result<(), Error> {
         })?;
     }
     all.retain(|row| row.step.is_best || !args.best);
-    let target = SheetTarget { output: args.output.as_deref(), top: Some(all.len()) };
-    sheet::put(session.console, &all, target)
+    let target = TableTarget { output: args.output.as_deref(), top: Some(all.len()) };
+    table_output::write_rows(session.console, &all, target)
 }

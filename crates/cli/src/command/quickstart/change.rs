@@ -10,11 +10,11 @@ use schema::JobConfig;
 use serde::Serialize;
 use train::run::{RunOutcome, TraceRequest};
 
-use crate::command::predict::resize::{between_recordings, recorded};
-use crate::command::predict::what_if::{Drift, measured};
-use crate::error::Error;
-use crate::render;
-use crate::resolve::Session;
+use setup::Session;
+use setup::error::Error;
+use setup::render;
+use setup::resized_step::{between_recordings, recorded};
+use setup::step_times::{Drift, measured};
 
 /// Steps that are recorded of each batch size, after those that warm caches up.
 const STEPS: Range<u64> = 12..20;

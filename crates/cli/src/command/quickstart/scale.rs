@@ -2,8 +2,8 @@
 
 use schema::JobConfig;
 
-use crate::args::DeviceName;
-use crate::render;
+use setup::args::DeviceName;
+use setup::render;
 
 /// Share of the rows held out for the evaluation.
 pub const HOLD_OUT: f64 = 0.08;
@@ -131,7 +131,7 @@ pub fn describe(job: &JobConfig, samples_per_second: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::{Scale, fit_steps, training_seconds};
-    use crate::resolve::config;
+    use setup::config;
 
     #[test]
     fn a_slow_start_shortens_the_training() {

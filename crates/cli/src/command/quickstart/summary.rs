@@ -7,8 +7,8 @@ use train::run::RunOutcome;
 
 use super::change::TriedChange;
 use super::{GeneratedRows, QuickstartFolder};
-use crate::command::train::quoted;
-use crate::render;
+use setup::render;
+use setup::shell::quoted;
 
 /// The result.
 #[derive(Debug, Serialize)]

@@ -4,7 +4,7 @@ use analyze::{JobFacts, Scope, collectives};
 
 use super::TraceLook;
 use crate::args::{CollectivesBy, StragglersBy};
-use crate::error::Error;
+use setup::error::Error;
 
 /// `rowmill trace collectives`.
 pub fn collectives(look: &TraceLook<'_>, by: CollectivesBy, ranks: &[u32]) -> Result<(), Error> {

@@ -11,8 +11,8 @@ use serde::Serialize;
 
 use super::{TraceLook, each};
 use crate::args::{BreakdownBy, IdleBy, KernelsBy, LaunchesBy, QueueBy};
-use crate::error::Error;
-use crate::resolve::trace::Chosen;
+use setup::error::Error;
+use setup::open_job::SelectedJob;
 
 /// `rowmill trace breakdown`.
 pub fn breakdown(look: &TraceLook<'_>, by: BreakdownBy) -> Result<(), Error> {
@@ -20,7 +20,7 @@ pub fn breakdown(look: &TraceLook<'_>, by: BreakdownBy) -> Result<(), Error> {
         look.explain(&[hta::HtaTable::Temporal, hta::HtaTable::Overlap]);
         return look.put(&hta_breakdown(&look.views()));
     }
-    let scopes = Chosen::usable(look.chosen.scopes());
+    let scopes = SelectedJob::usable(look.chosen.scopes());
     let job = JobFacts::new(&scopes);
     match by {
         BreakdownBy::Rank => look.put(&each(&job, |rank| [breakdown::of_recording(rank.scope)])),
@@ -52,7 +52,7 @@ pub fn overlap(look: &TraceLook<'_>, by: BreakdownBy) -> Result<(), Error> {
         look.explain(&[hta::HtaTable::KernelTypes]);
         return look.put(&hta::kernel_types(&look.views()));
     }
-    let scopes = Chosen::usable(look.chosen.scopes());
+    let scopes = SelectedJob::usable(look.chosen.scopes());
     let job = JobFacts::new(&scopes);
     match by {
         BreakdownBy::Rank => look.put(&each(&job, |rank| overlap::of(rank.scope))),
@@ -90,7 +90,7 @@ pub fn launches(look: &TraceLook<'_>, by: LaunchesBy) -> Result<(), Error> {
             _ => look.put(&hta::launch_summary(&rows, Cutoffs::HTA)),
         };
     }
-    let scopes = Chosen::usable(look.chosen.scopes());
+    let scopes = SelectedJob::usable(look.chosen.scopes());
     let job = JobFacts::new(&scopes);
     let distributions = |grouped_by| {
         let of_rank = |rank: &RankFacts<'_>| {

@@ -14,12 +14,13 @@ use trace::store::{self, Trace};
 use super::report::title;
 use super::summary::shortened;
 use super::{TraceLook, file};
-use crate::args::{DiffBy, Selection};
-use crate::error::Error;
-use crate::output;
-use crate::render;
-use crate::resolve::Session;
-use crate::resolve::trace::choose;
+use crate::args::DiffBy;
+use setup::Session;
+use setup::args::Selection;
+use setup::error::Error;
+use setup::open_job::open_selection;
+use setup::output;
+use setup::render;
 
 /// Changes of a subject on the page.
 const TOP: usize = 5;
@@ -35,7 +36,7 @@ pub fn run(
     };
     let side = |path: &Path| Selection { paths: vec![path.to_owned()], ..selection.clone() };
     let [before, after] = [side(before), side(after)];
-    let (mut before, after) = (TraceLook::new(&before, session)?, choose(&after, session)?);
+    let (mut before, after) = (TraceLook::new(&before, session)?, open_selection(&after, session)?);
     let missing = [before.chosen.missing.take(), after.missing.clone()];
     let missing: Vec<String> = missing.into_iter().flatten().collect();
     before.chosen.missing = (!missing.is_empty()).then(|| missing.join("; "));

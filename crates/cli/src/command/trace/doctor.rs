@@ -8,8 +8,8 @@ use analyze::quality::{self, Issue, QualityVerdict, Severity};
 use analyze::skew::Skew;
 
 use super::TraceLook;
-use crate::args::OutputFormat;
-use crate::error::{EXIT_BROKEN, EXIT_FAILED, Error, unless_closed};
+use setup::args::OutputFormat;
+use setup::error::{EXIT_BROKEN, EXIT_FAILED, Error, unless_closed};
 
 /// Runs the command; exit code 1 if something makes the figures wrong, 4 if parts of the recording
 /// are missing.

@@ -9,11 +9,11 @@ use trace::link::{self, LinkMethod};
 use trace::store::{Loss, Losses, TraceOrigin};
 
 use super::Marked;
-use crate::args::OutputFormat;
-use crate::error::Error;
-use crate::resolve::Session;
-use crate::resolve::trace::{read, say_missing};
-use crate::sheet::{self, SheetTarget};
+use setup::Session;
+use setup::args::OutputFormat;
+use setup::error::Error;
+use setup::open_job::{Extent, open_job, report_missing};
+use setup::table_output::{self, TableTarget};
 
 /// One execution trace.
 #[derive(Serialize)]
@@ -65,20 +65,24 @@ pub fn run(
     cut.extend(
         graphs.iter().filter_map(|graph| missing(&graph.origin, &graph.losses, graph.nodes.len())),
     );
-    let job = if kineto.is_empty() { None } else { Some(read(kineto, session)?.job) };
+    let job = if kineto.is_empty() {
+        None
+    } else {
+        Some(open_job(kineto, Extent::Covered, session)?.job)
+    };
     rows.extend(graphs.iter().map(|graph| {
         let trace = job.iter().flat_map(|job| &job.traces).find(|t| t.rank == graph.rank);
         row(graph, trace.map(|trace| link::join(graph, trace)).as_ref())
     }));
-    let target = SheetTarget { output, top: None };
+    let target = TableTarget { output, top: None };
     if cut.is_empty() {
-        return sheet::put(session.console, &rows, target);
+        return table_output::write_rows(session.console, &rows, target);
     }
     let missing = cut.join("; ");
-    say_missing(session, &missing)?;
+    report_missing(session, &missing)?;
     let missing = Some(missing.as_str()).filter(|_| session.console.format != OutputFormat::Table);
     let marked = |row| Marked { of: Some(row), recording_cut: missing };
-    sheet::put(session.console, &rows.iter().map(marked).collect::<Vec<_>>(), target)
+    table_output::write_rows(session.console, &rows.iter().map(marked).collect::<Vec<_>>(), target)
 }
 
 /// What is missing of a file, in a line.

@@ -13,13 +13,14 @@ use trace::merge::{self, Merged, Offsets};
 use trace::store::{Job, Trace};
 
 use super::{Marked, named};
-use crate::args::{ConvertTo, OutputFormat};
-use crate::error::Error;
-use crate::output;
-use crate::render::{self, Console};
-use crate::resolve::Session;
-use crate::resolve::trace::{keep_ranks, read};
-use crate::sheet::{self, SheetTarget};
+use crate::args::ConvertTo;
+use setup::Session;
+use setup::args::OutputFormat;
+use setup::error::Error;
+use setup::open_job::{Extent, keep_ranks, open_job};
+use setup::output;
+use setup::render::{self, Console};
+use setup::table_output::{self, TableTarget};
 
 /// What was written, for people and programs.
 #[derive(Serialize)]
@@ -143,7 +144,7 @@ fn input(file: &WrittenTraceFile<'_>) -> Result<Job, Error> {
     if let Some(path) = file.paths.iter().find(|path| path.is_file() && is_same(path, out)) {
         return Err(Error::OutputIsInput { path: path.clone() });
     }
-    let mut job = read(file.paths, file.session)?.job;
+    let mut job = open_job(file.paths, Extent::Everything, file.session)?.job;
     refuse_input(&job, out)?;
     keep_ranks(&mut job, file.ranks)?;
     let parent = out.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
@@ -291,12 +292,16 @@ impl TableFolder<'_> {
             return Ok(());
         }
         let console = Console { format: OutputFormat::Parquet, ..self.console };
-        let target = SheetTarget { output: Some(&path), top: None };
+        let target = TableTarget { output: Some(&path), top: None };
         match self.missing {
-            None => sheet::put(console, rows, target)?,
+            None => table_output::write_rows(console, rows, target)?,
             missing => {
                 let marked = |row| Marked { of: Some(row), recording_cut: missing };
-                sheet::put(console, &rows.iter().map(marked).collect::<Vec<_>>(), target)?;
+                table_output::write_rows(
+                    console,
+                    &rows.iter().map(marked).collect::<Vec<_>>(),
+                    target,
+                )?;
             }
         }
         let count = render::counted(rows.len() as u64, "row");

@@ -9,18 +9,17 @@ use analyze::antipattern::{
     self, Confidence, Finding, FindingCategory, FindingReport, HeldBack, Proof, RuleSettings,
     Severity,
 };
-use analyze::job::{JobFacts, OperatorTensors, Tensors};
+use analyze::job::JobFacts;
 use analyze::kernels::short_name;
 use serde::Serialize;
-use serde_json::{Map, Value};
-use trace::open::{self, TraceRows};
-use trace::store::Trace;
 
 use super::TraceLook;
-use crate::args::{FailOn, OutputFormat};
-use crate::error::{EXIT_BROKEN, EXIT_FOUND, Error, unless_closed};
-use crate::render;
-use crate::sheet;
+use crate::args::FailOn;
+use setup::args::OutputFormat;
+use setup::error::{EXIT_BROKEN, EXIT_FOUND, Error, unless_closed};
+use setup::findings::find_findings;
+use setup::render;
+use setup::table_output;
 
 mod sarif;
 
@@ -37,7 +36,7 @@ pub(super) fn run(
     let settings = settings(rules)?;
     let started = Instant::now();
     let scopes = look.chosen.scopes();
-    let report = find(&mut JobFacts::new(&scopes), &settings)?;
+    let report = find_findings(&mut JobFacts::new(&scopes), &settings)?;
     look.session.console.detail(format_args!(
         "{} rules after reading: {}",
         antipattern::rules().count() + settings.own.len(),
@@ -61,12 +60,6 @@ pub(super) fn run(
     })
 }
 
-/// The findings of a job; what its files know of tensors is read for them.
-pub fn find(job: &mut JobFacts<'_>, settings: &RuleSettings) -> Result<FindingReport, Error> {
-    job.know_shapes(shapes(job));
-    Ok(antipattern::of(job, settings)?)
-}
-
 fn settings(path: Option<&Path>) -> Result<RuleSettings, Error> {
     let Some(path) = path else { return Ok(RuleSettings::default()) };
     let text = fs::read_to_string(path).map_err(Error::io(path, "read"))?;
@@ -74,55 +67,6 @@ fn settings(path: Option<&Path>) -> Result<RuleSettings, Error> {
         path: path.to_owned(),
         reason: error.to_string().trim_end().replace('\n', "\n  "),
     })
-}
-
-/// Sizes and types of the tensors of operators whose kernels take longest, as far as the files
-/// have them.
-fn shapes(job: &JobFacts<'_>) -> OperatorTensors {
-    let traces = job.ranks.iter().map(|rank| rank.scope.trace);
-    let mut shapes = OperatorTensors::new();
-    each_with_shapes(traces, &antipattern::rows_with_shapes(job), |place, arguments| {
-        let tensors = tensors(arguments.get("Input Dims"), arguments.get("Input type"));
-        shapes.extend(tensors.map(|tensors| (place, tensors)));
-    });
-    shapes
-}
-
-/// Calls `each` with rank, row and those arguments that tell sizes, of the `rows` of each trace
-/// that recorded sizes of tensors. What cannot be read again, such as standard input, is left out.
-pub fn each_with_shapes<'a>(
-    traces: impl Iterator<Item = &'a Trace>,
-    rows: &'a [Vec<u32>],
-    mut each: impl FnMut((u32, u32), &Map<String, Value>),
-) {
-    let has_shapes = |events: &TraceRows<'_>| {
-        let header = &events.trace.header.rest;
-        header.get("record_shapes").and_then(Value::as_i64) != Some(0) && !events.rows.is_empty()
-    };
-    let is_read = |name: &str| matches!(name, "Input Dims" | "Input type" | "flops" | "bytes");
-    let asked: Vec<TraceRows<'_>> = traces
-        .zip(rows)
-        .map(|(trace, rows)| TraceRows { trace, rows })
-        .filter(has_shapes)
-        .collect();
-    for (TraceRows { trace, rows }, found) in asked.iter().zip(open::arguments_of(&asked, &is_read))
-    {
-        for (row, arguments) in rows.iter().zip(&found.unwrap_or_default()) {
-            each((trace.rank, *row), arguments);
-        }
-    }
-}
-
-/// The inputs of an operator by its arguments.
-pub fn tensors(dims: Option<&Value>, types: Option<&Value>) -> Option<Tensors> {
-    let sizes = |of: &Value| {
-        let sizes = of.as_array().map_or(&[][..], Vec::as_slice);
-        sizes.iter().filter_map(Value::as_u64).collect()
-    };
-    let dims: Vec<Vec<u64>> = dims?.as_array()?.iter().map(sizes).collect();
-    let named = types.and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-    let types = named.iter().map(|of| of.as_str().unwrap_or_default().to_owned()).collect();
-    Some(Tensors { dims, types })
 }
 
 fn put(look: &TraceLook<'_>, report: &FindingReport) -> Result<(), Error> {
@@ -138,7 +82,7 @@ fn put(look: &TraceLook<'_>, report: &FindingReport) -> Result<(), Error> {
         OutputFormat::Md => markdown(report),
         OutputFormat::Table => for_people(report, look.target.top.unwrap_or(usize::MAX)),
     };
-    sheet::deliver(output, |out| writeln!(out, "{text}").map_err(Error::Output))
+    table_output::deliver(output, |out| writeln!(out, "{text}").map_err(Error::Output))
 }
 
 /// A finding as a row.

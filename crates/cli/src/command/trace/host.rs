@@ -5,8 +5,8 @@ use analyze::{annotations, bandwidth, memory, ops, sequences, steps};
 
 use super::{TraceLook, each};
 use crate::args::{MemoryBy, OpsBy, StepsBy};
-use crate::error::Error;
-use crate::resolve::trace::Chosen;
+use setup::error::Error;
+use setup::open_job::SelectedJob;
 
 /// `rowmill trace ops`.
 pub fn ops(
@@ -31,7 +31,7 @@ pub fn ops(
 
 /// `rowmill trace steps`.
 pub fn steps(look: &TraceLook<'_>, by: StepsBy) -> Result<(), Error> {
-    let scopes = Chosen::usable(look.chosen.scopes());
+    let scopes = SelectedJob::usable(look.chosen.scopes());
     let job = JobFacts::new(&scopes);
     let summary = |rank: &RankFacts<'_>| [steps::summary(rank.rank(), rank.steps())];
     match by {

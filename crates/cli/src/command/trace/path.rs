@@ -9,8 +9,8 @@ use trace::store::Trace;
 use super::TraceLook;
 use super::collective::is_usable;
 use crate::args::PathBy;
-use crate::error::Error;
-use crate::render;
+use setup::error::Error;
+use setup::render;
 
 /// Runs the command.
 pub fn run(look: &TraceLook<'_>, by: Option<PathBy>, edits: &[String]) -> Result<(), Error> {

@@ -10,13 +10,14 @@ use report::{Options, Report, TimelineSteps};
 use serde::Serialize;
 
 use super::file::refuse_input;
-use super::finding;
-use crate::args::{ReportContent, Selection};
-use crate::error::Error;
-use crate::output;
-use crate::render;
-use crate::resolve::Session;
-use crate::resolve::trace::{Chosen, choose};
+use crate::args::ReportContent;
+use setup::Session;
+use setup::args::Selection;
+use setup::error::Error;
+use setup::findings::find_findings;
+use setup::open_job::{SelectedJob, open_selection};
+use setup::output;
+use setup::render;
 
 /// What was written, for people and programs.
 #[derive(Serialize)]
@@ -55,7 +56,7 @@ pub fn of_folder(
     out: &Path,
     title: Option<String>,
     session: &Session,
-) -> Result<Chosen, Error> {
+) -> Result<SelectedJob, Error> {
     let content = ReportContent {
         paths: vec![folder.to_owned()],
         window: None,
@@ -70,7 +71,7 @@ pub fn of_folder(
 }
 
 /// The traces a report is of.
-pub fn read(content: &ReportContent, session: &Session) -> Result<Chosen, Error> {
+pub fn read(content: &ReportContent, session: &Session) -> Result<SelectedJob, Error> {
     let selection = Selection {
         paths: content.paths.clone(),
         window: content.window,
@@ -81,12 +82,12 @@ pub fn read(content: &ReportContent, session: &Session) -> Result<Chosen, Error>
         top: None,
         output: None,
     };
-    choose(&selection, session)
+    open_selection(&selection, session)
 }
 
 /// The report of traces that were read.
 pub fn report(
-    chosen: &Chosen,
+    chosen: &SelectedJob,
     content: &ReportContent,
     session: &Session,
 ) -> Result<Report, Error> {
@@ -99,7 +100,7 @@ pub fn report(
         steps: content.steps.clone().unwrap_or(TimelineSteps::Fitting),
         events_max: Options::EVENTS_MAX,
     };
-    let found = finding::find(&mut job, &RuleSettings::default())?;
+    let found = find_findings(&mut job, &RuleSettings::default())?;
     Ok(report::of(&job, &found, &options)?)
 }
 

@@ -14,11 +14,11 @@ use trace::store::Job;
 use super::file::{clocks, options};
 use super::report::{read, report};
 use crate::args::ReportContent;
-use crate::error::Error;
-use crate::interrupt;
-use crate::render::Console;
-use crate::resolve::Session;
 use crate::server::{ServedPage, Server};
+use setup::Session;
+use setup::error::Error;
+use setup::interrupt;
+use setup::render::Console;
 
 /// What the server calls the trace.
 const TRACE: &str = "trace.pftrace";

@@ -10,11 +10,12 @@ use analyze::{JobFacts, StepMark, WindowRule};
 use serde::Serialize;
 
 use super::{TraceLook, finding};
-use crate::args::Selection;
-use crate::error::Error;
-use crate::render;
-use crate::resolve::Session;
-use crate::resolve::trace::{Chosen, choose};
+use setup::Session;
+use setup::args::Selection;
+use setup::error::Error;
+use setup::findings::find_findings;
+use setup::open_job::{SelectedJob, open_selection};
+use setup::render;
 
 /// Kernels and operators that are named.
 const TOP: usize = 5;
@@ -53,15 +54,15 @@ pub fn of_run(folder: &Path, session: &Session) -> Result<String, Error> {
         top: None,
         output: None,
     };
-    let mut page = page(&choose(&selection, session)?, TOP)?;
+    let mut page = page(&open_selection(&selection, session)?, TOP)?;
     page.finding_count = 1;
     Ok(table(&page))
 }
 
-fn page(chosen: &Chosen, top: usize) -> Result<SummaryPage, Error> {
+fn page(chosen: &SelectedJob, top: usize) -> Result<SummaryPage, Error> {
     let scopes = chosen.scopes();
     let mut job = JobFacts::new(&scopes);
-    let findings = finding::find(&mut job, &RuleSettings::default())?;
+    let findings = find_findings(&mut job, &RuleSettings::default())?;
     let summary = page::of(&job, top);
     Ok(SummaryPage { summary, findings, finding_count: FINDINGS })
 }

@@ -11,11 +11,11 @@ use train::{Evaluation, TableUse};
 use super::metrics::Metrics;
 use super::row_scope;
 use super::steps::ToldSteps;
-use crate::args::OutputFormat;
-use crate::error::Error;
-use crate::progress::{Meter, ProgressUnit};
-use crate::render::{self, Console};
 use schema::Bytes;
+use setup::args::OutputFormat;
+use setup::error::Error;
+use setup::progress::{Meter, ProgressUnit};
+use setup::render::{self, Console};
 
 /// Follows one run.
 pub struct Observer {

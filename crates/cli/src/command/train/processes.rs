@@ -14,11 +14,12 @@ use train::run::{
 };
 
 use crate::args::Train;
-use crate::error::Error;
-use crate::interrupt;
-use crate::resolve::device::{ComputeDevice, on_device};
-use crate::resolve::{Session, plan};
-use crate::world::World;
+use setup::device::ComputeDevice;
+use setup::error::Error;
+use setup::interrupt;
+use setup::on_device;
+use setup::process_group::World;
+use setup::{Session, plan};
 
 /// What a rank trains, whatever its own command line says.
 #[derive(Serialize, Deserialize)]
@@ -72,7 +73,8 @@ impl ProcessRun {
         let origin = || "the run of rank 0".to_owned();
         let config = request.config.to_toml();
         Ok(Self {
-            config: config.map_err(|source| Error::Config { origin: origin(), source })?,
+            config: config
+                .map_err(|source| Error::Config { origin: origin(), source: Box::new(source) })?,
             plan: serde_json::to_string(&request.plan).map_err(Error::Json)?,
             train: absolute(request.train.dir()),
             train_rows: request.train_rows.clone(),
@@ -105,8 +107,10 @@ impl ProcessRun {
     /// The run on this rank.
     fn complete(self, args: &Train, threads: usize) -> Result<RunRequest, Error> {
         let origin = "the run of rank 0";
-        let config = JobConfig::parse(&self.config, &[])
-            .map_err(|source| Error::Config { origin: origin.to_owned(), source })?;
+        let config = JobConfig::parse(&self.config, &[]).map_err(|source| Error::Config {
+            origin: origin.to_owned(),
+            source: Box::new(source),
+        })?;
         let plan = plan::parse(Path::new(origin), &self.plan, &config.model.tables)?;
         let train = Arc::new(Dataset::open(&self.train)?);
         let evaluation = match self.evaluation {

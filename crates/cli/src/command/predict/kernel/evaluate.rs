@@ -8,9 +8,9 @@ use serde::Serialize;
 
 use super::{model, published, read, suite};
 use crate::args::PredictEvaluate;
-use crate::error::Error;
-use crate::render;
-use crate::resolve::Session;
+use setup::Session;
+use setup::error::Error;
+use setup::render;
 
 /// What is known of the models.
 #[derive(Serialize)]

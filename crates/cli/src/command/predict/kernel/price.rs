@@ -10,9 +10,9 @@ use serde::Serialize;
 
 use super::model;
 use crate::args::PredictKernels;
-use crate::error::Error;
-use crate::resolve::Session;
-use crate::sheet::{self, SheetTarget};
+use setup::Session;
+use setup::error::Error;
+use setup::table_output::{self, TableTarget};
 
 /// One price.
 #[derive(Serialize)]
@@ -60,7 +60,11 @@ pub fn run(args: &PredictKernels, session: &Session) -> Result<(), Error> {
             });
         }
     }
-    sheet::put(session.console, &rows, SheetTarget { output: args.output.as_deref(), top: None })
+    table_output::write_rows(
+        session.console,
+        &rows,
+        TableTarget { output: args.output.as_deref(), top: None },
+    )
 }
 
 /// Such as `linear 512 1024 1024`.

@@ -9,9 +9,9 @@ use schema::OptimizerConfig;
 use train::regression::{Regression, RegressionConfig, RegressionExamples};
 
 use crate::args::PublishedGrid;
-use crate::error::Error;
-use crate::render;
-use crate::resolve::Session;
+use setup::Session;
+use setup::error::Error;
+use setup::render;
 
 /// Rows of a step, the most that the published code uses.
 const BATCH_SIZE: usize = 64;

@@ -9,9 +9,9 @@ use serde::Serialize;
 use super::model;
 use crate::args::PredictEvaluate;
 use crate::command::predict::learn::suite as recorded;
-use crate::error::Error;
-use crate::render;
-use crate::resolve::Session;
+use setup::Session;
+use setup::error::Error;
+use setup::render;
 
 /// Errors by kernel.
 #[derive(Serialize)]

@@ -7,10 +7,10 @@ use predict::kernel::{self, KernelModel, Kind, MODEL_BYTES_MOST, adapt};
 
 use super::{file, model, read, table};
 use crate::args::PredictTrainKernels;
-use crate::error::Error;
-use crate::output;
-use crate::render;
-use crate::resolve::Session;
+use setup::Session;
+use setup::error::Error;
+use setup::output;
+use setup::render;
 
 /// Runs the command.
 pub fn run(args: &PredictTrainKernels, session: &Session) -> Result<(), Error> {

@@ -219,7 +219,7 @@ fn layers(dice: &mut Dice, tables: &EqualTables, add: &mut dyn FnMut(&str, Strin
 #[cfg(test)]
 mod tests {
     use super::{BASE, alone, one};
-    use crate::resolve::config;
+    use setup::config;
 
     #[test]
     fn drawn_configurations_are_valid_and_the_same_each_time() {

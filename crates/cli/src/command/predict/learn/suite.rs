@@ -11,7 +11,7 @@ use schema::HardwareSpec;
 use schema::topology::hardware;
 use serde::Deserialize;
 
-use crate::error::Error;
+use setup::error::Error;
 
 /// The list of a suite's files.
 pub const SUITE: &str = "suite.json";
