@@ -27,8 +27,8 @@ Options:
   --threads N     threads of each bench [default: all cores]
   --no-record     print only
 
-Each definition is a `rowmill bench …` with the figures of its JSON that count. `rowmill bench` takes
-turns with the limits of the machine and rejects disturbed samples; how many, the apparent clock and
+Each definition is a command of rowmill-bench, or rowmill doctor links, with the figures of its JSON
+that count. Commands take turns with the limits of the machine and rejects disturbed samples; how many, the apparent clock and
 the share of foreign CPU stand in each row. What a definition says of a loss must come out: a wrong
 kernel fails instead of winning.";
 
@@ -52,7 +52,7 @@ pub fn run(arguments: &[String]) -> Result<(), Error> {
         }
         return Ok(());
     }
-    command::run(command::cargo().args(["build", "--release"]).current_dir(&root))?;
+    command::run(command::cargo().args(["build", "--release", "-p", "rowmill", "-p", "bench"]).current_dir(&root))?;
     let mut records = Vec::new();
     for definition in &definitions {
         let record = measure(&root, definition, &request)?;
@@ -107,8 +107,8 @@ fn measure(
 ) -> Result<BenchRecord, Error> {
     let options = [("--threads", request.threads), ("--repeats", request.repeats)];
     let arguments = definition.arguments(&options);
-    let shown = format!("rowmill {}", arguments.join(" "));
-    let mut bench = Command::new(root.join("target/release/rowmill"));
+    let shown = format!("{} {}", definition.program, arguments.join(" "));
+    let mut bench = Command::new(root.join("target/release").join(&definition.program));
     let output = command::output(bench.args(&arguments).current_dir(root))?;
     let record = report(&output)
         .and_then(|report| BenchRecord::new(definition, shown.clone(), &report))

@@ -249,7 +249,7 @@ pub fn written() -> Result<String, Error> {
 /// of the recorded suite against their predictions.
 pub fn evidence() -> Result<String, Error> {
     let root = tree::root();
-    command::run(&mut cargo(&["build", "--release", "-p", "rowmill"]))?;
+    command::run(&mut cargo(&["build", "--release", "-p", "rowmill", "-p", "bench"]))?;
     let script = |name: &str| {
         let mut command = Command::new("python3");
         command.current_dir(&root).arg(root.join("bench/compare").join(name));

@@ -8,7 +8,7 @@ use crate::tree::SourceTree;
 const RULE: &str = "edge";
 
 /// The edges of ARCHITECTURE.md, planned crates included. `schema` lies under every crate.
-const EDGES: [(&str, &[&str]); 16] = [
+const EDGES: [(&str, &[&str]); 18] = [
     ("schema", &[]),
     ("device", &["schema"]),
     ("trace", &["schema"]),
@@ -23,10 +23,21 @@ const EDGES: [(&str, &[&str]); 16] = [
     ("agent", &["schema", "fleet"]),
     ("hub", &["schema", "fleet", "analyze", "trace", "report"]),
     (
-        "cli",
+        "setup",
         &[
             "schema", "train", "analyze", "predict", "plan", "fleet", "report", "data", "trace",
             "device", "comm",
+        ],
+    ),
+    (
+        "bench",
+        &["schema", "setup", "train", "analyze", "predict", "data", "trace", "device", "comm"],
+    ),
+    (
+        "cli",
+        &[
+            "schema", "setup", "bench", "train", "analyze", "predict", "plan", "fleet", "report",
+            "data", "trace", "device", "comm",
         ],
     ),
     (
@@ -51,7 +62,7 @@ const OWNERS: [(&[&str], &[&str]); 18] = [
     (&["safetensors"], &["train"]),
     (
         &["clap", "indicatif", "comfy-table", "signal-hook", "miette", "ratatui"],
-        &["cli", "agent", "hub"],
+        &["setup", "bench", "cli", "agent", "hub"],
     ),
     (&["pyo3", "numpy"], &["python"]),
     (&["tokio", "async-", "futures"], &["agent", "hub"]),

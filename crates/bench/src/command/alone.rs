@@ -10,10 +10,10 @@ use setup::error::Error;
 
 /// Runs `rowmill-bench` with `arguments`, on so many threads; what it printed as JSON.
 pub fn run<T: DeserializeOwned>(threads: usize, arguments: &[&OsStr]) -> Result<T, Error> {
-    let binary = std::env::current_exe().map_err(Error::io("rowmill", "find"))?;
+    let binary = std::env::current_exe().map_err(Error::io("rowmill-bench", "find"))?;
     let threads = threads.to_string();
     let mut command = Command::new(&binary);
-    command.args(["bench", "--format", "json", "--threads", &threads]).args(arguments);
+    command.args(["--format", "json", "--threads", &threads]).args(arguments);
     let output = command.output().map_err(Error::io(&binary, "start"))?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();

@@ -284,7 +284,7 @@ pub struct PredictWhatIf {
 #[command(after_help = "\
 Examples:
   rowmill predict model dlrm-default --calibration host.json --batch-size 1024 --write-trace said
-  rowmill bench train --config dlrm-default --batch-size 1024 --trace made
+  rowmill train dlrm-default --synthetic 100000 --set batch_size=1024 --trace made
   rowmill predict compare said --measured made
 
 Prints the step of every rank, then device work by name, largest error first: the mean of
@@ -383,7 +383,7 @@ pub struct PredictResize {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  rowmill bench train --config dlrm-default --trace run   record steps to calibrate on
+  rowmill train dlrm-default --synthetic 100000 --trace run   record steps to calibrate on
   rowmill predict calibrate run --output host.json
   rowmill predict model dlrm-default --calibration host.json --batch-size 4096 --pooling 8
   rowmill predict model dlrm-default --calibration host.json --set optimizer.sparse.kind=adam
