@@ -52,7 +52,11 @@ pub fn run(arguments: &[String]) -> Result<(), Error> {
         }
         return Ok(());
     }
-    command::run(command::cargo().args(["build", "--release", "-p", "rowmill", "-p", "bench"]).current_dir(&root))?;
+    command::run(
+        command::cargo()
+            .args(["build", "--release", "-p", "rowmill", "-p", "bench"])
+            .current_dir(&root),
+    )?;
     let mut records = Vec::new();
     for definition in &definitions {
         let record = measure(&root, definition, &request)?;

@@ -336,6 +336,14 @@ fn clock_ghz(text: &str) -> Result<f64, String> {
     clock.ok_or_else(|| "expected a clock above 0, such as 3.3".to_owned())
 }
 
+/// Calls `run` and appends the seconds it took to `seconds`.
+pub fn timed<T>(seconds: &mut Vec<f64>, run: impl FnOnce() -> T) -> T {
+    let begin = Instant::now();
+    let value = run();
+    seconds.push(begin.elapsed().as_secs_f64());
+    value
+}
+
 /// The median; NaN of nothing.
 pub fn median(mut values: Vec<f64>) -> f64 {
     distribution::median(&mut values).unwrap_or(f64::NAN)

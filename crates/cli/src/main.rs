@@ -1,11 +1,19 @@
 //! `rowmill`: one binary for everyone. Command line → resolved job → command → table or JSON.
 //!
-//! `args` (as typed) → `setup` (as meant) → `command/<verb>` → `setup::render`. Only this crate knows
-//! terminals, signals and exit codes.
+//! `args` (as typed) → `setup` (as meant) → `command/<verb>` → `setup::render`. Only this crate
+//! knows terminals, signals and exit codes.
 
+mod agent_client;
 mod args;
+mod capture_outcome;
+mod capture_request;
 mod command;
+mod evaluation_text;
+mod finding_text;
 mod server;
+mod trace_files;
+mod trace_page;
+mod trace_summary;
 
 use std::process::ExitCode;
 

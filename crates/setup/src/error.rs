@@ -12,7 +12,7 @@ use train::memory::MemoryMoment;
 
 use crate::args::DeviceName;
 use crate::machine::memory::Available;
-use crate::memory::{Offer, largest};
+use crate::memory_offer::{Offer, largest};
 
 mod hint;
 

@@ -1,17 +1,13 @@
 //! Whether a run fits into the memory there is, and which `rows_cap` or `batch_size` would make it
 //! fit. `train::memory` estimates the need, `machine::memory` what is available.
 
-use std::fmt;
-
 use data::{ColumnShape, DataShape};
 use device::Cpu;
 use device::backend::Cuda;
 use schema::source::IdMode;
 use schema::{JobConfig, Rank};
 use serde::Serialize;
-use train::memory::{
-    self, MemoryEstimate, MemoryMoment, MemoryPart, RawData, RunShape, WeightSource,
-};
+use train::memory::{self, MemoryEstimate, MemoryPart, RawData, RunShape, WeightSource};
 
 use crate::args::DeviceName;
 use crate::config::ResolvedJob;
@@ -19,12 +15,10 @@ use crate::device::ComputeDevice;
 use crate::error::Error;
 use crate::input::{self, Preparation};
 use crate::machine::memory::{Available, available};
+use crate::memory_offer::Offer;
 use crate::plan::Tiling;
 use crate::render;
 use crate::{Session, synthetic};
-
-/// Parts that an error names.
-const LARGEST: usize = 5;
 
 /// What is known of a run before anything is read as a whole or written.
 #[derive(Clone, Debug)]
@@ -247,64 +241,6 @@ impl MemoryRoom {
             rows.push(("available", format!("{} ({})", available.bytes, available.limit)));
         }
         format!("estimated memory, at most while {}:\n{}", peak.when.name(), render::facts(&rows))
-    }
-}
-
-/// The largest parts in words.
-pub fn largest(peak: &MemoryMoment) -> String {
-    let part = |part: &MemoryPart| format!("{} {}", part.of.name(), part.bytes);
-    let parts: Vec<String> = peak.parts.iter().take(LARGEST).map(part).collect();
-    parts.join(", ")
-}
-
-/// Changes that make a run fit, each checked with the estimate.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Offer {
-    /// Fewer rows per table are enough, fewer samples per batch, or either.
-    Either {
-        rows_cap: Option<u64>,
-        batch_size: Option<usize>,
-    },
-    Both {
-        rows_cap: u64,
-        batch_size: usize,
-    },
-    Nothing,
-    /// The run resumes a checkpoint, which fixes both.
-    Resumed,
-}
-
-impl fmt::Display for Offer {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const CAP: &str = "keeps at most that many rows per table (ids wrap around)";
-        match self {
-            Self::Either { rows_cap: Some(cap), batch_size: Some(size) } => write!(
-                out,
-                "--set rows_cap={cap} {CAP} and fits here; so does --set batch_size={size}"
-            ),
-            Self::Either { rows_cap: Some(cap), .. } => {
-                write!(
-                    out,
-                    "--set rows_cap={cap} {CAP} and fits here; no smaller batch_size alone does"
-                )
-            }
-            Self::Either { batch_size: Some(size), .. } => {
-                write!(out, "--set batch_size={size} fits here")
-            }
-            Self::Both { rows_cap, batch_size } => write!(
-                out,
-                "--set rows_cap={rows_cap} --set batch_size={batch_size} fit here together, neither \
-                 alone; rows_cap {CAP}"
-            ),
-            Self::Nothing | Self::Either { .. } => out.write_str(
-                "no rows_cap or batch_size makes it fit here; it needs more memory, or narrower \
-                 layers and tables",
-            ),
-            Self::Resumed => out.write_str(
-                "a resumed run keeps its tables and its batch size: resume it where there is as \
-                 much memory as where it began",
-            ),
-        }
     }
 }
 

@@ -177,6 +177,20 @@ impl SelectedJob {
     }
 }
 
+/// The name of a job: that of its first path. The folders above say where a person keeps things,
+/// not what it is.
+pub fn job_title(paths: &[PathBuf]) -> String {
+    let name = |path: &PathBuf| {
+        let absolute = path.canonicalize().unwrap_or_else(|_| path.clone());
+        absolute.file_name().map(|name| name.to_string_lossy().into_owned())
+    };
+    let first = paths.first().and_then(name).unwrap_or_else(|| "trace".to_owned());
+    match paths.len() {
+        0 | 1 => first,
+        count => format!("{first} and {} more", count - 1),
+    }
+}
+
 fn class_pattern(given: &str) -> Result<(WorkClass, &str), Error> {
     let wrong = || Error::ClassPattern { given: given.to_owned() };
     let (class, pattern) = given.split_once('=').ok_or_else(wrong)?;

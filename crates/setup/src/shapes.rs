@@ -1,5 +1,5 @@
-//! Shapes of tensors: the arguments of recorded operators that tell sizes, read again from the files
-//! of a job for selected rows.
+//! Shapes of tensors: the arguments of recorded operators that tell sizes, read again from the
+//! files of a job for selected rows.
 
 use analyze::job::Tensors;
 use serde_json::{Map, Value};

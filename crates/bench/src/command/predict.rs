@@ -16,7 +16,7 @@ use serde::Serialize;
 use trace::open::{self, ReadRequest};
 
 use crate::args::BenchPredict;
-use bench::sample::median;
+use bench::sample::{median, timed};
 use setup::Session;
 use setup::error::Error;
 use setup::findings::{is_inside, with_savings};
@@ -185,13 +185,6 @@ fn turn(args: &BenchPredict, session: &Session, taken: &mut PredictTimes) -> Res
 fn simulation_rank(program: &predict::program::Program) -> usize {
     let works = |rank: &usize| program.ranks[*rank].works.len();
     (0..program.ranks.len()).max_by_key(works).unwrap_or_default()
-}
-
-fn timed<T>(seconds: &mut Vec<f64>, run: impl FnOnce() -> T) -> T {
-    let begin = Instant::now();
-    let value = run();
-    seconds.push(begin.elapsed().as_secs_f64());
-    value
 }
 
 fn table(report: &PredictReport) -> String {

@@ -8,7 +8,7 @@ use fleet::process::{self, Process};
 use serde::Serialize;
 
 use crate::args::Doctor;
-use crate::command::capture as capturing;
+use crate::capture_request::socket_place;
 use setup::Session;
 use setup::error::{EXIT_FAILED, Error};
 use setup::render;
@@ -69,7 +69,7 @@ fn patients(pids: &[u32], socket_dir: Option<&Path>) -> Result<Vec<Patient>, Err
         let of = |&pid: &u32| Process::read(pid).ok_or(Error::NoSuchProcess { pid });
         pids.iter().map(of).collect::<Result<_, _>>()?
     };
-    let place = capturing::place(socket_dir);
+    let place = socket_place(socket_dir);
     Ok(found.iter().map(|process| patient(process, diagnosis::diagnose(process, &place))).collect())
 }
 

@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 use train::run::OpenDevice;
 use train::{Evaluation, Scorer};
 
-use super::train::{evaluation_rows, warn};
 use crate::args::Eval;
+use crate::evaluation_text::{evaluation_rows, warn_of_evaluation};
 use setup::device::ComputeDevice;
 use setup::error::Error;
 use setup::on_device;
@@ -110,7 +110,7 @@ fn evaluate<B: Backend>(
         rows.push(("speed", render::rate(evaluated.samples_per_second)));
         render::facts(&rows)
     })?;
-    warn(session.console, Some(&evaluated.evaluation), &scorer.config().training);
+    warn_of_evaluation(session.console, Some(&evaluated.evaluation), &scorer.config().training);
     Ok(ExitCode::SUCCESS)
 }
 

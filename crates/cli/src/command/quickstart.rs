@@ -10,13 +10,15 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
-use data::synthetic::{SyntheticConfig, SyntheticReport, ceiling_auc};
-use data::{Begin, Dataset};
+use data::Begin;
+use data::synthetic::{SyntheticConfig, ceiling_auc};
 use schema::{Bytes, JobConfig, ShardingPlan};
 use train::run::{RuleChange, RunEvent, RunOutcome, RunRequest, Start, TraceRequest};
 
 use super::train::Observer;
 use crate::args::Quickstart;
+use crate::trace_page::{open_folder, write_folder_page};
+use crate::trace_summary::short_summary;
 use setup::args::OutputFormat;
 use setup::device::ComputeDevice;
 use setup::error::{EXIT_INTERRUPTED, Error};
@@ -27,61 +29,21 @@ use setup::{Session, config, input};
 use setup::{interrupt, machine, output, render};
 
 mod change;
+mod folder;
 mod scale;
 mod summary;
 
+use folder::{GeneratedRows, QuickstartFolder};
 use scale::Scale;
 
 /// What a quickstart may come to need, on any machine.
 const DISK_NEEDED: Bytes = Bytes(3 << 30);
-/// Marks a folder as ours, to be replaced by the next quickstart.
-const MARKER: &str = "quickstart.toml";
 /// The model.
 const MODEL: &str = "dlrm-criteo-kaggle";
 /// Seed of the generated rows.
 const SEED: u64 = 1;
 /// Steps recorded, after those that warm caches up.
 const TRACED_STEPS: Range<u64> = 20..24;
-
-/// The files of a quickstart.
-struct QuickstartFolder {
-    root: PathBuf,
-}
-
-impl QuickstartFolder {
-    fn text(&self) -> PathBuf {
-        self.root.join("train.txt")
-    }
-    fn prepared(&self) -> PathBuf {
-        self.root.join("prepared")
-    }
-    fn run(&self) -> PathBuf {
-        self.root.join("run")
-    }
-    fn trace(&self) -> PathBuf {
-        self.root.join("trace")
-    }
-    fn changes(&self) -> PathBuf {
-        self.root.join("changes")
-    }
-    /// Of the recorded steps.
-    fn report(&self) -> PathBuf {
-        self.trace().join("report.html")
-    }
-    fn config(&self) -> PathBuf {
-        self.root.join(MARKER)
-    }
-}
-
-/// The generated rows, ready for training.
-struct GeneratedRows {
-    report: SyntheticReport,
-    dataset: Arc<Dataset>,
-    train: Range<u64>,
-    held_out: Range<u64>,
-    /// AUC of the true probabilities on the held-out rows.
-    ceiling_auc: f64,
-}
 
 /// Runs the command.
 pub fn run(args: &Quickstart, session: &Session) -> Result<ExitCode, Error> {
@@ -133,7 +95,9 @@ pub fn run(args: &Quickstart, session: &Session) -> Result<ExitCode, Error> {
         ));
         return Ok(ExitCode::from(EXIT_INTERRUPTED));
     }
-    super::trace::report::of_run(&folder.trace(), &folder.report(), session)?;
+    let recorded = open_folder(&folder.trace(), session)?;
+    let title = Some("rowmill quickstart".to_owned());
+    write_folder_page(&recorded, &folder.trace(), title, &folder.report(), session)?;
     let curves = super::report::of_run(&folder.run())?;
     say(session, 5, "predicting a change, then making it: twice the batch");
     let short = |job: &JobConfig, run: PathBuf, trace: TraceRequest| {
@@ -149,7 +113,7 @@ pub fn run(args: &Quickstart, session: &Session) -> Result<ExitCode, Error> {
     );
     session.console.report(&summary, summary::table)?;
     if session.console.format == OutputFormat::Table {
-        let page = super::trace::summary::of_run(&folder.trace(), session)?;
+        let page = short_summary(&recorded)?;
         session.console.print(&format!("\nthe recorded steps:\n\n{page}\n"))?;
     }
     session.console.say(summary::next_steps(&summary));

@@ -17,6 +17,7 @@ use train::memory::WeightSource;
 use train::run::{PreparedRun, RunEvent, RunOutcome, RunRequest, Start, TraceRequest};
 
 use crate::args::Train;
+use crate::evaluation_text::{evaluation_rows, warn_of_evaluation};
 use setup::config::{self, ResolvedJob};
 use setup::device::ComputeDevice;
 use setup::error::{EXIT_INTERRUPTED, Error};
@@ -378,7 +379,7 @@ fn report(
     (run, launched): (&Path, Option<&str>),
 ) -> Result<ExitCode, Error> {
     console.report(&Finished::new(outcome), |_| summary(outcome))?;
-    warn(console, outcome.evaluation.as_ref(), training);
+    warn_of_evaluation(console, outcome.evaluation.as_ref(), training);
     if outcome.interrupted {
         let command = resume_command(run, launched);
         console.say(format_args!("interrupted; resume with:\n  {command}"));
@@ -408,37 +409,6 @@ fn warn_of_trace(args: &Train, (outcome, recorded): (&RunOutcome, u64), console:
             render::counted(end - start, "step"),
             outcome.step
         ));
-    }
-}
-
-/// Says what numbers alone might hide: figures that mean nothing, or a model worth nothing that was
-/// trained as `training` says.
-pub fn warn(console: Console, evaluation: Option<&Evaluation>, training: &TrainingConfig) {
-    let Some(evaluation) = evaluation else { return };
-    // A model that gives no probabilities has ended the run before.
-    let entropy = evaluation.normalized_entropy;
-    if entropy.is_nan() {
-        console.warn(
-            "all held-out labels are the same, so that AUC and normalized entropy mean nothing; \
-             see data.label, data.hold_out",
-        );
-    } else if entropy > 1.0 {
-        let fewer = against_overfitting(training);
-        console.warn(format_args!(
-            "normalized entropy {entropy:.4} is above 1: the model predicts worse than the base \
-             rate, the mean label of these rows, would. Try lower learning rates{fewer} or more \
-             data; a calibration far from 1 means that the held-out rows have another share of \
-             clicks than the training rows"
-        ));
-    }
-}
-
-/// What `training` could still set against learning the training rows by heart, as part of a list.
-fn against_overfitting(training: &TrainingConfig) -> &'static str {
-    match (training.keep_best, training.patience) {
-        (Some(_), Some(_)) => "",
-        (Some(_), None) => ", training.patience",
-        (None, _) => ", fewer epochs (or training.keep_best and patience)",
     }
 }
 
@@ -493,25 +463,6 @@ fn ids_outside(columns: &[IdsOutside]) -> Option<String> {
         text += &format!("; and {} more columns", some.len() - SHOWN);
     }
     (!some.is_empty()).then_some(text)
-}
-
-/// The lines of an evaluation in a table of facts.
-pub fn evaluation_rows(evaluation: &Evaluation) -> Vec<(&'static str, String)> {
-    let mut rows = vec![
-        ("held-out samples", render::count(evaluation.samples)),
-        ("held-out loss", format!("{:.6}", evaluation.loss)),
-        ("AUC", format!("{:.6}", evaluation.auc)),
-        ("normalized entropy", format!("{:.6}", evaluation.normalized_entropy)),
-        ("calibration", format!("{:.4}", evaluation.calibration)),
-        ("accuracy", format!("{:.4}", evaluation.accuracy)),
-    ];
-    if let Some(by) = evaluation.by_group {
-        let groups = render::counted(by.groups, "group");
-        let samples = render::counted(by.samples, "sample");
-        let text = format!("{:.6} over {groups} with both labels, {samples}", by.auc);
-        rows.push(("AUC by group", text));
-    }
-    rows
 }
 
 /// One line of `train --list`.
@@ -659,7 +610,7 @@ mod tests {
         let advice = |set: &[(&str, &str)]| {
             let set: Vec<_> = set.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
             let job = setup::config::job("dlrm-ddp", &set).unwrap();
-            super::against_overfitting(&job.config.training)
+            crate::evaluation_text::against_overfitting(&job.config.training)
         };
         let (best, every) = (("training.keep_best", "auc"), ("training.evaluate_every", "10"));
         assert!(advice(&[]).contains("keep_best"));

@@ -7,7 +7,7 @@ use schema::reference::distance;
 use schema::{ConfigError, Share};
 
 use super::Error;
-use crate::device;
+use crate::device_cure::suggest_cure;
 use crate::shell::quoted;
 use predict::kernel::Error as KernelError;
 use schema::proposal::ProposalError;
@@ -36,7 +36,7 @@ impl Error {
             Self::Io { source, .. } | Self::Output(source) => disk_hint(source),
             Self::OnRank { source, .. } => source.hint(),
             Self::MovedCommand { now, .. } => Some(format!("run: {now}")),
-            Self::NoDevice { source, .. } => Some(device::cure(source).to_owned()),
+            Self::NoDevice { source, .. } => Some(suggest_cure(source).to_owned()),
             Self::ManyJobs { .. } => {
                 Some("a report is of one job: choose it with --run, --user or --pid".to_owned())
             }

@@ -3,11 +3,12 @@
 use schema::Bytes;
 use train::memory::WeightSource;
 
-use super::{MemoryLook, MemoryRoom, Offer, RunSize};
+use super::{MemoryLook, MemoryRoom, RunSize};
 use crate::args::Sharding;
 use crate::config::{self, ResolvedJob};
 use crate::error::Error;
 use crate::machine::memory::{Available, Limit};
+use crate::memory_offer::Offer;
 use crate::plan::Tiling;
 
 const ONE_RANK: Tiling = Tiling::Made(Sharding::Table, 1);

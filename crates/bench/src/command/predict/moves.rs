@@ -12,9 +12,8 @@ use schema::topology::hardware;
 use schema::{FeatureStats, Rank, ShardingPlan, Topology};
 use serde::Serialize;
 
-use super::timed;
 use crate::args::BenchPredict;
-use bench::sample::median;
+use bench::sample::{median, timed};
 use setup::error::Error;
 use setup::render;
 use setup::{Session, config};

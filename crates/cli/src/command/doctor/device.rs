@@ -11,6 +11,7 @@ use ::device::cuda::{
 };
 use serde::Serialize;
 
+use setup::device_cure;
 use setup::error::{EXIT_FAILED, Error};
 use setup::render;
 use setup::{Session, device};
@@ -67,7 +68,7 @@ struct CheckedLibrary {
 impl CheckedLibrary {
     fn of_driver() -> Self {
         let version = driver_version();
-        let cure = version.as_ref().err().map(device::cure);
+        let cure = version.as_ref().err().map(device_cure::suggest_cure);
         let problem = version.as_ref().err().map(ToString::to_string);
         let version = version.ok().map(|version| format!("CUDA {version}"));
         let (library, path, passed_over) = ("driver", None, Vec::new());
@@ -78,7 +79,7 @@ impl CheckedLibrary {
 impl From<LibraryReport> for CheckedLibrary {
     fn from(report: LibraryReport) -> Self {
         let LibraryReport { library, used, rejected, problem } = report;
-        let cure = problem.is_some().then(|| device::library_cure(library));
+        let cure = problem.is_some().then(|| device_cure::suggest_library_cure(library));
         let (path, version) = used.unzip();
         let version = version.map(|version| version.to_string());
         let passed_over = rejected.iter().map(ToString::to_string).collect();
@@ -114,7 +115,7 @@ fn diagnose() -> Diagnosis {
     let mut version = Command::new(&compiler);
     let version = version.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
     let has_compiler = version.status().is_ok_and(|status| status.success());
-    let cure = error.as_ref().map(device::cure);
+    let cure = error.as_ref().map(device_cure::suggest_cure);
     let problem = error.map(|error| error.to_string());
     let compiler = compiler.display().to_string();
     let kernels = options.ok().map(|options| options.cache);

@@ -1,5 +1,5 @@
-//! `rowmill doctor links`: the six collectives over threads of this process, or over the processes of
-//! a launcher, against this machine's own copying.
+//! `rowmill doctor links`: the six collectives over threads of this process, or over the processes
+//! of a launcher, against this machine's own copying.
 
 use std::process::ExitCode;
 use std::sync::Arc;

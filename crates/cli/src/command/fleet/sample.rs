@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use fleet::wire::{SampleOrder, Sampled, Samples};
 use serde::Serialize;
 
-use super::client::{Client, each};
 use super::select;
+use crate::agent_client::{Client, each};
 use crate::args::ProcessSelection;
 use setup::Session;
 use setup::error::{EXIT_FAILED, Error};

@@ -12,14 +12,12 @@ use fleet::capture::round_start;
 use fleet::tracing::{self, unix_ms};
 use fleet::wire::{self, RecordWhen, Status, TraceOrder, TraceRow, TraceState};
 
-use super::client::{Client, HostClock, each, hint};
+use super::reach::{PATIENCE, counted, open_clients};
 use super::select::{self, PidsByHost};
-use super::{PATIENCE, clients, counted};
+use crate::agent_client::{Client, HostClock, each, hint};
 use crate::args::{Align, FleetTrace, ProcessSelection, With};
-use crate::command::capture::{
-    self,
-    outcome::{self, CaptureOutcome, ProcessRow},
-};
+use crate::capture_outcome::{self as outcome, CaptureOutcome, ProcessRow};
+use crate::capture_request::check_empty_folder;
 use setup::Session;
 use setup::error::Error;
 use setup::error_text::plain;
@@ -50,8 +48,8 @@ pub struct WantedTraces<'a> {
 
 /// Runs the command.
 pub fn run(args: &FleetTrace, session: &Session) -> Result<ExitCode, Error> {
-    capture::check_empty(&args.output)?;
-    let clients = clients(&args.reach, PATIENCE)?;
+    check_empty_folder(&args.output)?;
+    let clients = open_clients(&args.reach, PATIENCE)?;
     let looked = each(&clients, Client::status);
     let statuses = || {
         let named = clients.iter().map(Client::name).zip(&looked);

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use predict::calibration::{constants, recording_cost, runs};
 use serde::Serialize;
 
-use super::{calibration, check_machine};
+use super::calibrated::{check_machine, read_calibration};
 use crate::args::PredictCalibrate;
 use setup::Session;
 use setup::error::Error;
@@ -63,7 +63,7 @@ pub fn run(args: &PredictCalibrate, session: &Session) -> Result<(), Error> {
     let mut found = collect_samples(&read, traces.len(), event_ns);
     found.machine = machine.clone();
     for path in &args.merge {
-        let other = calibration(path)?;
+        let other = read_calibration(path)?;
         check_machine((path, &other.machine), &machine, (args.force, session))?;
         found.merge(other);
     }

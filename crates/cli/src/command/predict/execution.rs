@@ -11,9 +11,10 @@ use schema::unit::counted;
 use trace::execution_trace::{self, ExecutionTrace};
 use trace::store::Loss;
 
-use super::priced::Hardware;
+use super::calibrated::{read_calibration, report_machine};
+use super::model_step::Hardware;
+use super::simulated_traces::write_traces;
 use super::step::played;
-use super::{calibration, say_machine, write_traces};
 use crate::args::{PlayedBy, PredictStep};
 use setup::Session;
 use setup::error::Error;
@@ -21,8 +22,8 @@ use setup::table_output::{self, TableTarget};
 
 /// Runs the command.
 pub fn run(args: &PredictStep, calibrated: &PathBuf, session: &Session) -> Result<(), Error> {
-    let known = calibration(calibrated)?;
-    say_machine(&known.machine, session);
+    let known = read_calibration(calibrated)?;
+    report_machine(&known.machine, session);
     let traces = read(&args.execution_trace, session)?;
     let found = Program::from_execution(&traces, args.recorded.step, &known);
     let found = found.map_err(|source| named(&traces, source))?;

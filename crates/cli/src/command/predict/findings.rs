@@ -5,7 +5,7 @@ use predict::prediction::{self, Draws};
 use predict::reprice;
 use serde::Serialize;
 
-use super::{Priced, priced};
+use super::calibrated::{Priced, price_recorded_step};
 use crate::args::PredictNext;
 use setup::Session;
 use setup::error::Error;
@@ -33,7 +33,7 @@ pub fn run(args: &PredictNext, session: &Session) -> Result<(), Error> {
     let traces = open_recordings(&args.paths, session)?;
     let all = whole_scopes(&traces);
     let asked = (args.calibration.as_ref(), args.recorded);
-    let Priced { step, known, spans } = priced(asked, (&traces, &all), session)?;
+    let Priced { step, known, spans } = price_recorded_step(asked, (&traces, &all), session)?;
     let predicted = prediction::of(&step, &known, Draws { count: 0, seed: 0 })?;
     let mut findings = with_savings(&all)?;
     let recorded: Vec<(String, i64)> = findings

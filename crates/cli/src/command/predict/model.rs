@@ -4,7 +4,8 @@ use predict::lower::{self, own};
 use predict::prediction::never_run::{self, NeverRunRow};
 use serde::Serialize;
 
-use super::{calibration, say_machine, write_traces};
+use super::calibrated::{read_calibration, report_machine};
+use super::simulated_traces::write_traces;
 use crate::args::PredictModel;
 use setup::Session;
 use setup::error::Error;
@@ -25,8 +26,8 @@ struct Row {
 /// Runs the command.
 pub fn run(args: &PredictModel, session: &Session) -> Result<(), Error> {
     let workload = Workload::resolve(&args.config, &args.step, 1)?;
-    let known = calibration(&args.calibration)?;
-    say_machine(&known.machine, session);
+    let known = read_calibration(&args.calibration)?;
+    report_machine(&known.machine, session);
     let ranks = workload.plan.world_size();
     // Each rank has its share of the threads, of which the calibration had all.
     let threads = (session.threads / ranks as usize).max(1);

@@ -4,7 +4,7 @@ use predict::calibration::price::{Method, Prices};
 use predict::prediction::next;
 use predict::simulate;
 
-use super::{Priced, priced};
+use super::calibrated::{Priced, price_recorded_step};
 use crate::args::PredictNext;
 use setup::Session;
 use setup::error::Error;
@@ -16,7 +16,7 @@ pub fn run(args: &PredictNext, session: &Session) -> Result<(), Error> {
     let traces = open_recordings(&args.paths, session)?;
     let scopes = whole_scopes(&traces);
     let asked = (args.calibration.as_ref(), args.recorded);
-    let Priced { step, known, .. } = priced(asked, (&traces, &scopes), session)?;
+    let Priced { step, known, .. } = price_recorded_step(asked, (&traces, &scopes), session)?;
     let setting = step.recorded.setting(&step.program);
     let costs = Prices::new(&known, Method::Full).price(&step.program, &setting);
     let simulation = simulate::run(&step.program, &costs)?;

@@ -3,7 +3,7 @@
 use predict::prediction::what_if::WhatIfRow;
 use serde::Serialize;
 
-use super::check_machine;
+use super::calibrated::check_machine;
 use crate::args::PredictResize;
 use setup::Session;
 use setup::error::Error;

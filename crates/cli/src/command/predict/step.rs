@@ -9,7 +9,8 @@ use predict::program::Program;
 use predict::recording::{Setting, Span};
 use serde::Serialize;
 
-use super::{calibration, check_machine, write_traces};
+use super::calibrated::{check_machine, read_calibration};
+use super::simulated_traces::write_traces;
 use crate::args::{PlayedBy, PredictStep};
 use setup::Session;
 use setup::error::Error;
@@ -20,13 +21,13 @@ use setup::table_output::{self, TableTarget};
 /// Runs the command.
 pub fn run(args: &PredictStep, session: &Session) -> Result<(), Error> {
     if args.model.is_some() {
-        return super::priced::step(args, launch_ns(args, session)?, session);
+        return super::model_step::step(args, launch_ns(args, session)?, session);
     }
     let Some(path) = &args.calibration else { return super::execution::by_models(args, session) };
     if !args.execution_trace.is_empty() {
         return super::execution::run(args, path, session);
     }
-    let calibration_of = calibration(path)?;
+    let calibration_of = read_calibration(path)?;
     let traces = open_recordings(&args.paths, session)?;
     let recorded = recorded_machine(&traces);
     let calibrated = (path, &calibration_of.machine);
@@ -56,7 +57,7 @@ pub fn run(args: &PredictStep, session: &Session) -> Result<(), Error> {
 /// What the host needs for each launch: as typed, or as a calibration has it.
 fn launch_ns(args: &PredictStep, session: &Session) -> Result<f64, Error> {
     let Some(path) = &args.calibration else { return Ok(1e3 * args.host.launch_us) };
-    let known = calibration(path)?;
+    let known = read_calibration(path)?;
     let found = overheads::host_ns_per_launch(&known);
     let Some(ns) = found else {
         let source = predict::Error::Calibration {

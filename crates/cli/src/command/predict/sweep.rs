@@ -4,8 +4,8 @@ use std::io::Write;
 
 use predict::step::{SweepRow, mark_best};
 
+use super::model_step::Hardware;
 use super::pareto::{self, PooledRow};
-use super::priced::Hardware;
 use crate::args::{PredictSweep, each};
 use setup::Session;
 use setup::args::NeverRunStep;

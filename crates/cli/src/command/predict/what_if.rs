@@ -10,12 +10,12 @@ use report::html::{self, PageOrigin};
 use report::predicted::Predicted;
 use serde::Serialize;
 
-use super::priced;
+use super::calibrated::price_recorded_step;
 use super::serve::Shown;
 use crate::args::PredictWhatIf;
-use crate::command::trace::report::title;
 use setup::Session;
 use setup::error::Error;
+use setup::open_job::job_title;
 use setup::output;
 use setup::recorded_steps::{open_recordings, whole_scopes};
 use setup::step_times::{Measured, measured};
@@ -41,7 +41,7 @@ pub fn run(args: &PredictWhatIf, session: &Session) -> Result<(), Error> {
     let traces = open_recordings(&args.paths, session)?;
     let scopes = whole_scopes(&traces);
     let asked = (args.calibration.as_ref(), args.recorded);
-    let priced = priced(asked, (&traces, &scopes), session)?;
+    let priced = price_recorded_step(asked, (&traces, &scopes), session)?;
     let (step, known) = (&priced.step, &priced.known);
     for edits in &edits {
         warn_of_network(edits, step.program.ranks.len(), session);
@@ -61,7 +61,7 @@ pub fn run(args: &PredictWhatIf, session: &Session) -> Result<(), Error> {
         }
     }
     if let (Some(page), Some(edits)) = (&args.page, edits.last()) {
-        let shown = Shown { title: &title(&args.paths), step, base };
+        let shown = Shown { title: &job_title(&args.paths), step, base };
         write_page(page, &shown.with(&edits.edit, draws)?)?;
     }
     table_output::write_rows(session.console, &rows, TableTarget::default())

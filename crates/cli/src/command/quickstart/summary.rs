@@ -6,7 +6,7 @@ use serde::Serialize;
 use train::run::RunOutcome;
 
 use super::change::TriedChange;
-use super::{GeneratedRows, QuickstartFolder};
+use super::folder::{GeneratedRows, QuickstartFolder};
 use setup::render;
 use setup::shell::quoted;
 

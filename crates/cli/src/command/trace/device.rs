@@ -9,13 +9,13 @@ use analyze::launches::GroupedBy;
 use analyze::{breakdown, idle, kernels, launches, overlap, queue};
 use serde::Serialize;
 
-use super::{TraceLook, each};
+use super::query::{TraceQuery, rows_of_ranks};
 use crate::args::{BreakdownBy, IdleBy, KernelsBy, LaunchesBy, QueueBy};
 use setup::error::Error;
 use setup::open_job::SelectedJob;
 
 /// `rowmill trace breakdown`.
-pub fn breakdown(look: &TraceLook<'_>, by: BreakdownBy) -> Result<(), Error> {
+pub fn breakdown(look: &TraceQuery<'_>, by: BreakdownBy) -> Result<(), Error> {
     if look.chosen.is_hta {
         look.explain(&[hta::HtaTable::Temporal, hta::HtaTable::Overlap]);
         return look.put(&hta_breakdown(&look.views()));
@@ -23,13 +23,17 @@ pub fn breakdown(look: &TraceLook<'_>, by: BreakdownBy) -> Result<(), Error> {
     let scopes = SelectedJob::usable(look.chosen.scopes());
     let job = JobFacts::new(&scopes);
     match by {
-        BreakdownBy::Rank => look.put(&each(&job, |rank| [breakdown::of_recording(rank.scope)])),
-        BreakdownBy::Device => look.put(&each(&job, |rank| breakdown::by_device(rank.scope))),
+        BreakdownBy::Rank => {
+            look.put(&rows_of_ranks(&job, |rank| [breakdown::of_recording(rank.scope)]))
+        }
+        BreakdownBy::Device => {
+            look.put(&rows_of_ranks(&job, |rank| breakdown::by_device(rank.scope)))
+        }
     }
 }
 
 /// `rowmill trace idle`.
-pub fn idle(look: &TraceLook<'_>, by: IdleBy, kernel_wait_ns: i64) -> Result<(), Error> {
+pub fn idle(look: &TraceQuery<'_>, by: IdleBy, kernel_wait_ns: i64) -> Result<(), Error> {
     if look.chosen.is_hta {
         look.explain(&[hta::HtaTable::Idle]);
         return look.put(&hta::idle(&look.views(), kernel_wait_ns));
@@ -39,15 +43,15 @@ pub fn idle(look: &TraceLook<'_>, by: IdleBy, kernel_wait_ns: i64) -> Result<(),
     let job = JobFacts::new(&scopes);
     let of = |rank: &RankFacts<'_>| idle::of(rank.scope, rank.tree(), &settings);
     match by {
-        IdleBy::Device => look.put(&each(&job, |rank| of(rank).devices)),
-        IdleBy::Stream => look.put(&each(&job, |rank| of(rank).streams)),
-        IdleBy::Gap => look.put(&each(&job, |rank| of(rank).gaps)),
-        IdleBy::Op => look.put(&each(&job, |rank| of(rank).owners)),
+        IdleBy::Device => look.put(&rows_of_ranks(&job, |rank| of(rank).devices)),
+        IdleBy::Stream => look.put(&rows_of_ranks(&job, |rank| of(rank).streams)),
+        IdleBy::Gap => look.put(&rows_of_ranks(&job, |rank| of(rank).gaps)),
+        IdleBy::Op => look.put(&rows_of_ranks(&job, |rank| of(rank).owners)),
     }
 }
 
 /// `rowmill trace overlap`.
-pub fn overlap(look: &TraceLook<'_>, by: BreakdownBy) -> Result<(), Error> {
+pub fn overlap(look: &TraceQuery<'_>, by: BreakdownBy) -> Result<(), Error> {
     if look.chosen.is_hta {
         look.explain(&[hta::HtaTable::KernelTypes]);
         return look.put(&hta::kernel_types(&look.views()));
@@ -55,13 +59,15 @@ pub fn overlap(look: &TraceLook<'_>, by: BreakdownBy) -> Result<(), Error> {
     let scopes = SelectedJob::usable(look.chosen.scopes());
     let job = JobFacts::new(&scopes);
     match by {
-        BreakdownBy::Rank => look.put(&each(&job, |rank| overlap::of(rank.scope))),
-        BreakdownBy::Device => look.put(&each(&job, |rank| overlap::by_device(rank.scope))),
+        BreakdownBy::Rank => look.put(&rows_of_ranks(&job, |rank| overlap::of(rank.scope))),
+        BreakdownBy::Device => {
+            look.put(&rows_of_ranks(&job, |rank| overlap::by_device(rank.scope)))
+        }
     }
 }
 
 /// `rowmill trace kernels`.
-pub fn kernels(look: &TraceLook<'_>, by: KernelsBy) -> Result<(), Error> {
+pub fn kernels(look: &TraceQuery<'_>, by: KernelsBy) -> Result<(), Error> {
     if look.chosen.is_hta {
         look.explain(&[hta::HtaTable::Kernels]);
         return look.put(&hta::kernels(&look.views()));
@@ -70,18 +76,20 @@ pub fn kernels(look: &TraceLook<'_>, by: KernelsBy) -> Result<(), Error> {
     let job = JobFacts::new(&scopes);
     match by {
         KernelsBy::Name => {
-            let mut rows = each(&job, |rank| kernels::of(rank.scope));
+            let mut rows = rows_of_ranks(&job, |rank| kernels::of(rank.scope));
             kernels::distinguish(&mut rows);
             // The longest of any rank first; of one rank they are in that order already.
             rows.sort_by_key(|row| Reverse(row.total_ns));
             look.put(&rows)
         }
-        KernelsBy::Histogram => look.put(&each(&job, |rank| kernels::histograms(rank.scope))),
+        KernelsBy::Histogram => {
+            look.put(&rows_of_ranks(&job, |rank| kernels::histograms(rank.scope)))
+        }
     }
 }
 
 /// `rowmill trace launches`.
-pub fn launches(look: &TraceLook<'_>, by: LaunchesBy) -> Result<(), Error> {
+pub fn launches(look: &TraceQuery<'_>, by: LaunchesBy) -> Result<(), Error> {
     if look.chosen.is_hta {
         look.explain(&[hta::HtaTable::Launches]);
         let rows = hta::launches(&look.views());
@@ -98,20 +106,20 @@ pub fn launches(look: &TraceLook<'_>, by: LaunchesBy) -> Result<(), Error> {
             found.retain(|one| one.grouped_by == grouped_by);
             found
         };
-        look.put(&each(&job, of_rank))
+        look.put(&rows_of_ranks(&job, of_rank))
     };
     match by {
         LaunchesBy::Rank => {
-            look.put(&each(&job, |rank| [launches::summary(rank.scope, rank.launches())]))
+            look.put(&rows_of_ranks(&job, |rank| [launches::summary(rank.scope, rank.launches())]))
         }
         LaunchesBy::Call => distributions(GroupedBy::Call),
         LaunchesBy::Kernel => distributions(GroupedBy::Work),
-        LaunchesBy::Launch => look.put(&each(&job, RankFacts::launches)),
+        LaunchesBy::Launch => look.put(&rows_of_ranks(&job, RankFacts::launches)),
     }
 }
 
 /// `rowmill trace queue`.
-pub fn queue(look: &TraceLook<'_>, by: QueueBy) -> Result<(), Error> {
+pub fn queue(look: &TraceQuery<'_>, by: QueueBy) -> Result<(), Error> {
     if look.chosen.is_hta {
         look.explain(&[hta::HtaTable::Queue]);
         return look.put(&hta::queue(&look.views()));
@@ -119,8 +127,8 @@ pub fn queue(look: &TraceLook<'_>, by: QueueBy) -> Result<(), Error> {
     let scopes = look.chosen.scopes();
     let job = JobFacts::new(&scopes);
     match by {
-        QueueBy::Stream => look.put(&each(&job, |rank| queue::of(rank.scope))),
-        QueueBy::Point => look.put(&each(&job, |rank| queue::series(rank.scope))),
+        QueueBy::Stream => look.put(&rows_of_ranks(&job, |rank| queue::of(rank.scope))),
+        QueueBy::Point => look.put(&rows_of_ranks(&job, |rank| queue::series(rank.scope))),
     }
 }
 
@@ -148,7 +156,7 @@ fn hta_breakdown(views: &[View<'_>]) -> Vec<HtaBreakdown> {
     hta::temporal(views).into_iter().map(with_overlap).collect()
 }
 
-impl TraceLook<'_> {
+impl TraceQuery<'_> {
     fn views(&self) -> Vec<View<'_>> {
         hta::views(self.chosen.job.traces.iter().filter(|trace| trace.is_usable()))
     }

@@ -8,7 +8,7 @@ use trace::execution_trace::{self, ExecutionTrace};
 use trace::link::{self, LinkMethod};
 use trace::store::{Loss, Losses, TraceOrigin};
 
-use super::Marked;
+use super::query::Marked;
 use setup::Session;
 use setup::args::OutputFormat;
 use setup::error::Error;

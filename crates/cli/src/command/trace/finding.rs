@@ -6,15 +6,15 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use analyze::antipattern::{
-    self, Confidence, Finding, FindingCategory, FindingReport, HeldBack, Proof, RuleSettings,
-    Severity,
+    self, Confidence, Finding, FindingReport, HeldBack, Proof, RuleSettings, Severity,
 };
 use analyze::job::JobFacts;
 use analyze::kernels::short_name;
 use serde::Serialize;
 
-use super::TraceLook;
+use super::query::TraceQuery;
 use crate::args::FailOn;
+use crate::finding_text::{heading, severity_word, wrapped};
 use setup::args::OutputFormat;
 use setup::error::{EXIT_BROKEN, EXIT_FOUND, Error, unless_closed};
 use setup::findings::find_findings;
@@ -23,13 +23,10 @@ use setup::table_output;
 
 mod sarif;
 
-/// Letters of a line of text.
-const WIDTH: usize = 96;
-
 /// Runs the command; with `fail_on`, exit code 3 if something as severe was found, and 4 if parts
 /// of the recording are missing.
 pub(super) fn run(
-    look: &TraceLook<'_>,
+    look: &TraceQuery<'_>,
     rules: Option<&Path>,
     fail_on: Option<FailOn>,
 ) -> Result<ExitCode, Error> {
@@ -69,11 +66,11 @@ fn settings(path: Option<&Path>) -> Result<RuleSettings, Error> {
     })
 }
 
-fn put(look: &TraceLook<'_>, report: &FindingReport) -> Result<(), Error> {
+fn put(look: &TraceQuery<'_>, report: &FindingReport) -> Result<(), Error> {
     let console = look.session.console;
     let output = look.target.output;
     if let Some(output) = output {
-        super::file::refuse_input(&look.chosen.job, output)?;
+        crate::trace_files::refuse_input(&look.chosen.job, output)?;
     }
     let text = match console.format {
         OutputFormat::Csv | OutputFormat::Parquet => return look.put(&rows(report)),
@@ -161,48 +158,6 @@ fn place(proof: &Proof) -> Option<String> {
     Some(format!("at +{start} on rank {}: {path}{source}", proof.rank))
 }
 
-fn heading(finding: &Finding) -> String {
-    let severity = severity(finding.severity);
-    let saving = finding.saving.map_or_else(String::new, |saving| {
-        let nanos = |ns: i64| render::nanos(ns as f64);
-        if saving.mid_ns == 0 {
-            return format!(" · off the critical path now ({} at most)", nanos(saving.high_ns));
-        }
-        if saving.is_within_noise() {
-            return format!(
-                " · no certain gain: steps differ by more than the {} at stake ({:.1} %)",
-                nanos(saving.mid_ns),
-                saving.mid_pct
-            );
-        }
-        format!(
-            " · saves {} {} ({:.1} %; {} to {})",
-            nanos(saving.mid_ns),
-            if finding.steps.is_empty() { "in the window" } else { "per step" },
-            saving.mid_pct,
-            nanos(saving.low_ns),
-            nanos(saving.high_ns)
-        )
-    });
-    let held = finding.held_back;
-    let held = held.map_or_else(String::new, |why| format!(" · held back: {}", why.words()));
-    let confidence = match finding.confidence {
-        Confidence::High => "",
-        Confidence::Medium => " · likely",
-        Confidence::Low => " · perhaps",
-    };
-    format!("{severity} {} {}{saving}{confidence}{held}", finding.rule, finding.title)
-}
-
-fn severity(severity: Severity) -> &'static str {
-    match severity {
-        Severity::Critical => "critical",
-        Severity::High => "high    ",
-        Severity::Medium => "medium  ",
-        Severity::Info => "info    ",
-    }
-}
-
 fn footer(report: &FindingReport) -> String {
     let step = render::nanos(report.step_ns as f64);
     let found = &report.findings;
@@ -223,44 +178,6 @@ fn footer(report: &FindingReport) -> String {
     }
     lines.push("rowmill explain RULE says how a rule works and what to change".to_owned());
     lines.join("\n")
-}
-
-/// The most severe findings in few lines, quality aside: what other commands end with.
-pub fn top(report: &FindingReport, count: usize) -> String {
-    let is_gain = |finding: &&Finding| {
-        finding.category != FindingCategory::Quality && finding.severity != Severity::Info
-    };
-    let found: Vec<&Finding> = report.findings.iter().filter(is_gain).take(count).collect();
-    if found.is_empty() {
-        return "findings: nothing that would shorten a step by 1 %".to_owned();
-    }
-    let mut lines = vec![match count {
-        1 => "top finding".to_owned(),
-        _ => {
-            "top findings (savings are of the longest step; all: rowmill trace findings)".to_owned()
-        }
-    }];
-    for finding in found {
-        lines.push(format!("  {}", heading(finding)));
-        lines.extend(wrapped(&finding.what));
-    }
-    lines.join("\n")
-}
-
-/// A text in lines, set in.
-fn wrapped(text: &str) -> Vec<String> {
-    let mut lines = vec![String::from("   ")];
-    for word in text.split_whitespace() {
-        let last = lines.len() - 1;
-        let is_full = lines[last].chars().count() + 1 + word.chars().count() > WIDTH;
-        if is_full && lines[last].trim() != "" {
-            lines.push(format!("    {word}"));
-        } else {
-            lines[last] += " ";
-            lines[last] += word;
-        }
-    }
-    lines
 }
 
 fn markdown(report: &FindingReport) -> String {
@@ -284,7 +201,7 @@ fn markdown(report: &FindingReport) -> String {
         let held = held.map_or_else(String::new, |why| format!(" (held back: {})", why.words()));
         lines.push(format!(
             "| {} | {} | **{}{held}.** {} {} | {nanos} | {share} |",
-            severity(finding.severity).trim(),
+            severity_word(finding.severity).trim(),
             finding.rule,
             plain(&finding.title),
             plain(&finding.what),

@@ -7,7 +7,9 @@ use fleet::process::Process;
 use serde::Serialize;
 use trace::store::{EventKind, Trace};
 
-use crate::command::trace::{file, report, summary};
+use crate::trace_files::write_merged;
+use crate::trace_page::{open_folder, write_folder_page};
+use crate::trace_summary::short_summary;
 use setup::Session;
 use setup::args::OutputFormat;
 use setup::error::{EXIT_FAILED, EXIT_INTERRUPTED, Error};
@@ -60,16 +62,17 @@ pub fn tell(
     let has_traces = lost < outcome.processes.len();
     let mut shown = String::new();
     if has_traces {
+        let chosen = open_folder(&outcome.folder, session)?;
         if session.console.format == OutputFormat::Table {
-            shown = summary::of_run(&outcome.folder, session)?;
+            shown = short_summary(&chosen)?;
         }
         let page = outcome.folder.join("report.html");
-        let chosen = report::of_folder(&outcome.folder, &page, None, session)?;
+        write_folder_page(&chosen, &outcome.folder, None, &page, session)?;
         outcome.is_aligned = is_aligned(&chosen.job.traces);
         outcome.report = Some(page);
         if chosen.job.traces.len() > 1 {
             let merged = outcome.folder.join("merged.pftrace");
-            file::write_merged(&chosen.job, &merged)?;
+            write_merged(&chosen.job, &merged)?;
             outcome.merged = Some(merged);
         }
     }

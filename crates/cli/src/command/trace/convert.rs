@@ -1,6 +1,5 @@
 //! `rowmill trace merge` and `convert`: traces to files other tools open.
 
-use std::borrow::Cow;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -8,11 +7,13 @@ use analyze::classify::ClassRule;
 use analyze::job::RankFacts;
 use analyze::{Classifier, Scope, WindowRule, clock, collectives, coverage, kernels, ops};
 use serde::Serialize;
-use trace::export::{self, ExportedEvents, Options, Overlaps, WhichArguments};
+use trace::export::{self, ExportedEvents};
 use trace::merge::{self, Merged, Offsets};
 use trace::store::{Job, Trace};
 
-use super::{Marked, named};
+use crate::trace_files::{clocks, covered, export_options, is_same, refuse_input};
+
+use super::query::{Marked, path_names};
 use crate::args::ConvertTo;
 use setup::Session;
 use setup::args::OutputFormat;
@@ -82,14 +83,6 @@ pub fn merge(file: &WrittenTraceFile<'_>, keep_clocks: bool) -> Result<(), Error
     tell(file.session, file.out, &job, written, clocks)
 }
 
-/// Puts the ranks of a job on one timeline, clocks aligned.
-pub fn write_merged(job: &Job, out: &Path) -> Result<(), Error> {
-    let ahead = clocks(job).into_iter().map(|clock| (clock.rank, clock.correction_ns));
-    let offsets = Offsets { ahead_ns: ahead.collect() };
-    export::write(out, &merge::merge(job, &offsets), &options())?;
-    Ok(())
-}
-
 /// `rowmill trace convert`.
 pub fn convert(file: &WrittenTraceFile<'_>, to: Option<ConvertTo>) -> Result<(), Error> {
     if ConvertTo::is_parquet(to, file.out) {
@@ -98,7 +91,7 @@ pub fn convert(file: &WrittenTraceFile<'_>, to: Option<ConvertTo>) -> Result<(),
     check_name(file.out, to)?;
     let job = input(file)?;
     if job.traces.len() > 1 {
-        return Err(Error::SeveralRanks { paths: named(file.paths), ranks: job.traces.len() });
+        return Err(Error::SeveralRanks { paths: path_names(file.paths), ranks: job.traces.len() });
     }
     let out = spelled(file.out, to);
     let written = write(&out, &merge::alone(&job.traces[0]))?;
@@ -108,7 +101,7 @@ pub fn convert(file: &WrittenTraceFile<'_>, to: Option<ConvertTo>) -> Result<(),
 /// Writes the file; Ctrl-C leaves nothing of it.
 fn write(out: &Path, merged: &Merged<'_>) -> Result<ExportedEvents, Error> {
     output::clear_up_beside(vec![out.to_owned()]);
-    Ok(export::write(out, merged, &options())?)
+    Ok(export::write(out, merged, &export_options())?)
 }
 
 /// A name that says no format would be written as one the user did not ask for.
@@ -120,11 +113,6 @@ fn check_name(out: &Path, to: Option<ConvertTo>) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::UnknownFormat { path: out.to_owned() })
-}
-
-/// Everything, overlaps in lanes of their own.
-pub fn options() -> Options {
-    Options { overlaps: Overlaps::Lanes, arguments: WhichArguments::All, counters: Vec::new() }
 }
 
 /// The name that makes the writer choose the format asked for.
@@ -161,37 +149,6 @@ fn input(file: &WrittenTraceFile<'_>) -> Result<Job, Error> {
         ));
     }
     Ok(job)
-}
-
-/// Refuses to write over a trace that was read.
-pub fn refuse_input(job: &Job, out: &Path) -> Result<(), Error> {
-    match job.traces.iter().find(|trace| is_same(&trace.origin.path, out)) {
-        Some(trace) => Err(Error::OutputIsInput { path: trace.origin.path.clone() }),
-        None => Ok(()),
-    }
-}
-
-fn is_same(path: &Path, other: &Path) -> bool {
-    path.canonicalize().ok().zip(other.canonicalize().ok()).is_some_and(|(a, b)| a == b)
-}
-
-/// The clocks of a job's ranks, by the ends of their collectives.
-pub fn clocks(job: &Job) -> Vec<clock::RankClock> {
-    let job = &covered(job);
-    let classifier = Classifier::new(ClassRule::Category);
-    let scope = |trace| Scope::new(trace, WindowRule::All, &classifier);
-    let scopes: Vec<Scope<'_>> = job.traces.iter().map(scope).collect();
-    collectives::of(&scopes).compare_clocks(&scopes)
-}
-
-/// The job without what cut recordings do not cover.
-fn covered(job: &Job) -> Cow<'_, Job> {
-    if job.traces.iter().all(|trace| trace.cut.is_none()) {
-        return Cow::Borrowed(job);
-    }
-    let mut job = job.clone();
-    job.traces.iter_mut().for_each(coverage::trim);
-    Cow::Owned(job)
 }
 
 fn tell(
