@@ -101,7 +101,7 @@ pub struct BenchCli {
     pub command: BenchCommand,
 }
 
-/// What to measure.
+/// The measurements of `rowmill-bench`.
 #[derive(Debug, Subcommand)]
 pub enum BenchCommand {
     /// Training steps: samples per second, time by operation, share of this machine's limits
@@ -131,7 +131,7 @@ The events of PATH are repeated, shifted in time, until the text reaches --megab
     Predict(BenchPredict),
 }
 
-/// What to train, and on what.
+/// Options of `rowmill-bench train`.
 #[derive(Debug, Args)]
 pub struct BenchTrain {
     /// A TOML file, or the name of a ready-made configuration (rowmill train --list)
@@ -140,7 +140,6 @@ pub struct BenchTrain {
     /// Change a key of the configuration, such as optimizer.dense.kind=adagrad
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
     pub set: Vec<(String, String)>,
-    /// Where the model is computed.
     #[command(flatten)]
     pub device: OnDevice,
     /// Samples per step [default: the configuration's]
@@ -178,7 +177,7 @@ pub struct BenchTrain {
     pub sampling: Sampling,
 }
 
-/// Which tables, and what is looked up.
+/// Options of `rowmill-bench embedding`.
 #[derive(Clone, Debug, Args)]
 pub struct BenchEmbedding {
     /// Tables, each with its own feature
@@ -213,7 +212,7 @@ pub struct BenchEmbedding {
     pub sampling: Sampling,
 }
 
-/// Which products.
+/// Options of `rowmill-bench gemm`.
 #[derive(Clone, Debug, Args)]
 pub struct BenchGemm {
     /// Shapes of the forward product
@@ -238,7 +237,7 @@ pub struct GemmShape {
     pub n: usize,
 }
 
-/// Which vectors.
+/// Options of `rowmill-bench interaction`.
 #[derive(Clone, Debug, Args)]
 pub struct BenchInteraction {
     /// Pooled vectors per sample, besides the dense one
@@ -257,7 +256,7 @@ pub struct BenchInteraction {
     pub sampling: Sampling,
 }
 
-/// Which text.
+/// Options of `rowmill-bench data`.
 #[derive(Clone, Debug, Args)]
 pub struct BenchData {
     /// Plain text in Criteo's layout [default: generated]
@@ -279,7 +278,7 @@ pub struct BenchData {
 /// One stage of the data's way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum BenchStage {
-    /// Text to columns.
+    /// Text to columns of integers
     Scan,
     /// Text to a prepared folder.
     Convert,
@@ -288,7 +287,7 @@ pub enum BenchStage {
 }
 
 impl BenchStage {
-    /// As it is typed.
+    /// The name of the stage on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Scan => "scan",
@@ -298,7 +297,6 @@ impl BenchStage {
     }
 }
 
-/// An optimizer as configurations name it.
 fn data_type(text: &str) -> Result<DataType, String> {
     serde_json::from_value(text.into()).map_err(|error| error.to_string())
 }
@@ -324,7 +322,7 @@ fn at_least_one(text: &str) -> Result<usize, String> {
     count.ok_or_else(|| "expected a number of at least 1".to_owned())
 }
 
-/// What to measure.
+/// Options of `rowmill-bench trace`.
 #[derive(Debug, Args)]
 pub struct BenchTrace {
     /// The trace whose events are repeated [default: one made of typical events]
@@ -340,7 +338,7 @@ pub struct BenchTrace {
     pub once: Option<PathBuf>,
 }
 
-/// What to measure.
+/// Options of `rowmill-bench predict`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

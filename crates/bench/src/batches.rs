@@ -8,9 +8,9 @@ use schema::{Batch, IndexDistribution, JaggedTensor};
 
 /// Distinct samples that are cycled through: the rows they touch exceed the caches.
 const SAMPLES: usize = 65_536;
-/// Fewest distinct batches.
+/// Least number of distinct batches.
 const BATCHES_MIN: usize = 4;
-/// Share of clicks.
+/// Share of generated rows that are clicks.
 const CLICK_RATE: f64 = 0.25;
 const SEED: u64 = 1;
 
@@ -25,11 +25,11 @@ pub struct Made {
     pub dense_features: usize,
     /// Samples of a batch.
     pub batch_size: usize,
-    /// Of each feature's ids.
+    /// Distribution of the ids of each feature.
     pub distributions: Vec<IndexDistribution>,
 }
 
-/// As many batches as hold 65,536 samples, at least four.
+/// Generates as many batches as hold 65,536 samples, at least four.
 pub fn make(pool: &Pool, made: &Made) -> Vec<Batch> {
     make_some(pool, made, distinct_batches(made.batch_size))
 }
@@ -127,8 +127,8 @@ mod tests {
             let mut ids = batch.sparse.values.clone();
             ids.sort_unstable();
             let uses: Vec<usize> = ids.chunk_by(|a, b| a == b).map(<[i64]>::len).collect();
-            let of = |count: usize| uses.iter().filter(|&&uses| uses == count).count();
-            assert_eq!((of(1), of(2), uses.len()), (2000, 1000, 3000));
+            let rows_used = |count: usize| uses.iter().filter(|&&uses| uses == count).count();
+            assert_eq!((rows_used(1), rows_used(2), uses.len()), (2000, 1000, 3000));
         }
     }
 }

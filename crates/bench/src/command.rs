@@ -18,7 +18,7 @@ use crate::args::BenchCommand;
 use setup::Session;
 use setup::error::Error;
 
-/// Runs the command.
+/// Runs the chosen measurement of `rowmill-bench`.
 pub fn run(bench: &BenchCommand, session: &Session) -> Result<ExitCode, Error> {
     match bench {
         BenchCommand::Train(args) => train::run(args, session),

@@ -48,7 +48,7 @@ pub struct Conditions {
     pub foreign_cpu: Option<f64>,
 }
 
-/// Something measured.
+/// A measured value with the conditions under which it was measured.
 #[derive(Clone, Copy, Debug)]
 pub struct BenchSample<T> {
     pub value: T,
@@ -59,7 +59,7 @@ pub struct BenchSample<T> {
 pub struct Watch {
     clock_ghz: f64,
     waited_ns: Option<u64>,
-    /// Of a crowded one.
+    /// Time that others had cores; `None` unless the sample is crowded.
     others_ns: Option<u64>,
     started: Instant,
 }
@@ -91,7 +91,7 @@ impl Watch {
         (seconds, Conditions { apparent_clock_ghz, foreign_cpu: waited.map(foreign) })
     }
 
-    /// As [`Watch::stop`], with `value` made of the seconds.
+    /// Ends the sample; `value` computes its value from the seconds.
     pub fn sample<T>(self, pool: &Pool, value: impl FnOnce(f64) -> T) -> BenchSample<T> {
         let (seconds, conditions) = self.stop(pool);
         BenchSample { value: value(seconds), conditions }
@@ -100,7 +100,7 @@ impl Watch {
 
 /// Time that threads of this process were runnable without a core, if the kernel reports it.
 fn waited_ns() -> Option<u64> {
-    let of_thread = |path: std::path::PathBuf| {
+    let thread_waited_ns = |path: std::path::PathBuf| {
         let text = std::fs::read_to_string(path.join("schedstat")).ok()?;
         text.split_whitespace().nth(1)?.parse::<u64>().ok()
     };
@@ -108,7 +108,7 @@ fn waited_ns() -> Option<u64> {
     let threads = std::fs::read_dir("/proc/self/task").ok()?;
     threads
         .flatten()
-        .map(|thread| of_thread(thread.path()))
+        .map(|thread| thread_waited_ns(thread.path()))
         .fold(None, |sum, waited| Some(sum.unwrap_or(0) + waited?).or(sum))
 }
 
@@ -229,12 +229,12 @@ impl<T> Kept<'_, T> {
         self.spread(figure).median
     }
 
-    /// The conditions of what is kept.
+    /// Conditions of the samples that count.
     pub fn conditions(&self) -> impl Iterator<Item = &Conditions> + '_ {
         self.samples.iter().map(|sample| &sample.conditions)
     }
 
-    /// What is kept.
+    /// Values of the samples that count.
     pub fn values(&self) -> impl Iterator<Item = &T> + '_ {
         self.samples.iter().map(|sample| &sample.value)
     }
@@ -252,7 +252,7 @@ pub struct Spread {
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Quality {
     pub samples: usize,
-    /// Of those, how many did not count.
+    /// Samples that did not count, of all.
     pub rejected_samples: usize,
     pub rejected_slow_clock: usize,
     pub rejected_foreign_cpu: usize,
@@ -269,7 +269,7 @@ pub struct Quality {
 }
 
 impl Quality {
-    /// For people.
+    /// Facts about the samples for a table.
     pub fn rows(&self) -> [(&'static str, String); 2] {
         let foreign =
             self.foreign_cpu.map_or("unknown".to_owned(), |s| format!("{:.1} %", 100.0 * s));

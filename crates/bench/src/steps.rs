@@ -19,7 +19,7 @@ use crate::sample::{BenchSample, Watch};
 /// Steps before anything is timed.
 pub const WARM_UP: usize = 3;
 
-/// One recorded step.
+/// A recorded training step: its time and the spans of its operations.
 #[derive(Clone, Debug)]
 pub struct BenchStep {
     pub seconds: f64,
@@ -46,7 +46,7 @@ pub struct BenchSteps<B: Backend> {
     pub context: RankContext<B>,
     model: Model<B>,
     batches: Vec<Batch>,
-    /// Of what is recorded.
+    /// The clock of recorded spans.
     pub clock: Clock,
     /// Steps taken so far, of every kind.
     step: usize,

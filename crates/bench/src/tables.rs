@@ -78,12 +78,12 @@ impl BenchTables {
         }
     }
 
-    /// Of all weights.
+    /// Bytes of the weights of all tables.
     pub fn bytes(&self) -> u64 {
         (self.weights.len() * self.rows * self.row_bytes()) as u64
     }
 
-    /// Of one row's weights.
+    /// Bytes of the weights of one row.
     pub fn row_bytes(&self) -> usize {
         self.weights.first().map_or(0, |weights| self.dim * weights.data_type().bytes())
     }

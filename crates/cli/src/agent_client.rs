@@ -40,7 +40,7 @@ const CLOCK_LOOKS: usize = 5;
 /// How often a part of a trace is tried again.
 const TRIES: u32 = 5;
 
-/// An agent.
+/// A connection to the agent of one host, over its socket or over HTTPS.
 pub struct Client {
     name: String,
     door: Door,
@@ -55,14 +55,13 @@ enum Door {
 /// A host's clock minus ours.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct HostClock {
-    /// Nanoseconds.
     pub offset_ns: i64,
     /// How far it may be off: half of the quickest answer.
     pub uncertainty_ns: u64,
 }
 
 impl HostClock {
-    /// In milliseconds.
+    /// The offset and its error in milliseconds, for people.
     pub fn words(self) -> String {
         let ms = |ns: f64| ns * 1e-6;
         format!("{:+.1} ms ± {:.1}", ms(self.offset_ns as f64), ms(self.uncertainty_ns as f64))
@@ -132,7 +131,7 @@ impl Client {
         matches!(self.door, Door::Unix(_))
     }
 
-    /// As the user named it.
+    /// The host as the user named it.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -164,7 +163,7 @@ impl Client {
         best.ok_or_else(|| "no answer".to_owned())
     }
 
-    /// Asks for traces.
+    /// Orders traces and returns the state of the order.
     pub fn begin(&self, order: &TraceOrder) -> Result<TraceState, String> {
         let body = serde_json::to_vec(order).map_err(|error| error.to_string())?;
         self.json("POST", &format!("{ROOT}/traces"), Some(&body))
@@ -371,7 +370,7 @@ impl Drop for Partial {
     }
 }
 
-/// The same of every host at once.
+/// Calls `work` for every client on a thread of its own. Results keep the order of the clients.
 pub fn each<T: Send>(clients: &[Client], work: impl Fn(&Client) -> T + Sync) -> Vec<T> {
     std::thread::scope(|scope| {
         let threads: Vec<_> = clients.iter().map(|client| scope.spawn(|| work(client))).collect();

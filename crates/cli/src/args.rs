@@ -64,15 +64,13 @@ pub use tune::Tune;
 #[command(name = "rowmill", version, after_help = EXAMPLES, propagate_version = true)]
 #[command(max_term_width = 100)]
 pub struct Cli {
-    /// The options of every command.
     #[command(flatten)]
     pub global: Global,
-    /// What to do.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// The verbs.
+/// The commands of `rowmill`, each with its options.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run the whole loop on generated data in under two minutes: train, checkpoint, trace, report
@@ -134,7 +132,7 @@ Examples:
   rowmill explain                          the rules of trace findings
   rowmill explain H05";
 
-/// Explain something.
+/// Options of `rowmill explain`: a rule, or a key of the configuration.
 #[derive(Debug, Args)]
 pub struct Explain {
     /// A rule such as L01, or `config`
@@ -150,7 +148,7 @@ pub struct Explain {
 /// A form of the reference of configurations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Document {
-    /// docs/configuration.md.
+    /// The Markdown of docs/configuration.md.
     Markdown,
     /// A JSON schema, by which editors check and complete.
     JsonSchema,
@@ -173,7 +171,7 @@ Text and Parquet files are prepared once into RUN/data and reused by the next ru
 RUN/metrics.jsonl has the metrics of every interval and evaluation, a JSON object per line.
 Ctrl-C finishes the step, saves a checkpoint and prints how to resume; a second one stops at once.";
 
-/// Train a model.
+/// Options of `rowmill train`, which trains or resumes a model.
 #[derive(Debug, Args)]
 #[command(after_help = TRAIN_EXAMPLES)]
 pub struct Train {
@@ -205,7 +203,6 @@ pub struct Train {
     #[arg(long, value_name = "ROWS", conflicts_with_all = ["train", "evaluation"],
           value_parser = clap::value_parser!(u64).range(1..))]
     pub synthetic: Option<u64>,
-    /// Where the model is computed.
     #[command(flatten)]
     pub device: OnDevice,
     /// Folder of this run: prepared data and checkpoints [default: runs/NAME]
@@ -223,7 +220,6 @@ pub struct Train {
     /// Number of ranks [default: 1, that of --plan, or the processes of mpirun]
     #[arg(long, value_name = "N", value_parser = rank_count())]
     pub ranks: Option<u32>,
-    /// Ranks as processes.
     #[command(flatten)]
     pub processes: Processes,
     /// How tables are split over ranks [default: table]
@@ -244,7 +240,6 @@ pub struct Train {
     /// Steps to record, from A up to B, excluding B
     #[arg(long, value_name = "A..B", value_parser = step_range, default_value = "10..20")]
     pub trace_steps: Range<u64>,
-    /// What malformed rows do.
     #[command(flatten)]
     pub malformed: Malformed,
     /// Print the memory the run would need, by use, and exit without writing anything
@@ -264,13 +259,13 @@ pub struct AcceptRuleChange {
 }
 
 impl AcceptRuleChange {
-    /// As the trainer takes it.
-    pub fn given(self) -> RuleChange {
+    /// The same consent in the form that the trainer takes.
+    pub fn rule_change(self) -> RuleChange {
         if self.accept_rule_change { RuleChange::Accept } else { RuleChange::Refuse }
     }
 }
 
-/// Evaluate a checkpoint.
+/// Options of `rowmill eval`, which evaluates a checkpoint on labelled rows.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -282,18 +277,15 @@ pub struct Eval {
     /// Labelled data: files or one prepared folder [default: the run's own held-out data]
     #[arg(long, value_name = "PATH", num_args = 1..)]
     pub data: Vec<String>,
-    /// Where the model is computed.
     #[command(flatten)]
     pub device: OnDevice,
-    /// What malformed rows do.
     #[command(flatten)]
     pub malformed: Malformed,
-    /// Ranks that are processes.
     #[command(flatten)]
     pub processes: Processes,
 }
 
-/// Print click probabilities.
+/// Options of `rowmill score`, which prints a click probability per row.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -315,18 +307,15 @@ pub struct Score {
     /// Write to FILE instead of stdout
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Where the model is computed.
     #[command(flatten)]
     pub device: OnDevice,
-    /// What malformed rows do.
     #[command(flatten)]
     pub malformed: Malformed,
-    /// Ranks that are processes.
     #[command(flatten)]
     pub processes: Processes,
 }
 
-/// Work with data.
+/// The verbs of `rowmill data`.
 #[derive(Debug, Subcommand)]
 pub enum Data {
     /// Generate data with a known best possible AUC
@@ -337,7 +326,7 @@ pub enum Data {
     Stats(Stats),
 }
 
-/// Generate data.
+/// Options of `rowmill data synth`, which generates rows.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -378,7 +367,7 @@ pub enum TextLayout {
     Csv,
 }
 
-/// Prepare files.
+/// Options of `rowmill data convert`, which prepares files for training.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
@@ -410,12 +399,11 @@ pub struct Convert {
     /// Start over instead of resuming an interrupted conversion
     #[arg(long)]
     pub restart: bool,
-    /// What malformed rows do.
     #[command(flatten)]
     pub malformed: Malformed,
 }
 
-/// Describe data.
+/// Options of `rowmill data stats`, which describes files or a prepared folder.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -435,12 +423,11 @@ pub struct Stats {
     /// Field delimiter, such as ';' or tab [default: detected]
     #[arg(long, value_name = "TEXT")]
     pub delimiter: Option<String>,
-    /// What malformed rows do.
     #[command(flatten)]
     pub malformed: Malformed,
 }
 
-/// Work with checkpoints.
+/// The verbs of `rowmill checkpoint`.
 #[derive(Debug, Subcommand)]
 pub enum CheckpointCommand {
     /// Show what a checkpoint holds
@@ -524,16 +511,16 @@ needs --data FOLDER for that (written by rowmill data convert); without it, trai
     },
 }
 
-/// Whose state-dict names.
+/// The project whose names the weights of a state dict have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum StateDict {
-    /// facebookresearch/dlrm.
+    /// Names of facebookresearch/dlrm
     Torch,
-    /// TorchRec.
+    /// Names of TorchRec models
     Torchrec,
 }
 
-/// Run the whole loop once.
+/// Options of `rowmill quickstart`, which runs the whole loop once.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -550,7 +537,6 @@ pub struct Quickstart {
     /// Approximate seconds of training
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub seconds: u64,
-    /// Where the model is computed.
     #[command(flatten)]
     pub device: OnDevice,
 }

@@ -37,7 +37,7 @@ pub struct CaptureOutcome {
     pub processes: Vec<ProcessRow>,
 }
 
-/// One process.
+/// A process of a capture: where its trace is, or why it has none.
 #[derive(Serialize)]
 pub struct ProcessRow {
     /// Where it ran, of an order to agents.

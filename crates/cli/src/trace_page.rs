@@ -98,7 +98,7 @@ pub fn write_page(report: &Report, out: &Path) -> Result<WrittenPage, Error> {
     })
 }
 
-/// Counts bytes written.
+/// A writer that counts the bytes it passes on, for the size in the report.
 struct Counted<W> {
     out: W,
     bytes: u64,

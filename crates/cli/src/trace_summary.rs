@@ -110,12 +110,12 @@ fn job(page: &SummaryPage) -> Vec<(&'static str, String)> {
         0 | 1 => String::new(),
         ranks => format!(" over all {ranks} ranks"),
     };
-    let of_all = |what: &str| match job.rank_count {
+    let sum_suffix = |what: &str| match job.rank_count {
         0 | 1 => String::new(),
         ranks => format!(" of {what} of all {ranks} ranks"),
     };
     let percent = |share: Option<f64>, what: &str| {
-        share.map_or("-".to_owned(), |share| format!("{share:.1} %{}", of_all(what)))
+        share.map_or("-".to_owned(), |share| format!("{share:.1} %{}", sum_suffix(what)))
     };
     let mut facts = vec![
         ("written by", written.to_owned()),
@@ -277,7 +277,7 @@ fn kernels(summary: &Summary) -> String {
         true => "operations of the pool",
         false => "kernels, copies and sets",
     };
-    render::grid(&[what, "count", "time", of_busy(summary)], &rows)
+    render::grid(&[what, "count", "time", busy_name(summary)], &rows)
 }
 
 fn operators(summary: &Summary) -> String {
@@ -307,11 +307,11 @@ fn operators(summary: &Summary) -> String {
         true => ["on its thread", "on the pool"],
         false => ["on the host", "on devices"],
     };
-    let head = ["outermost operators", "count", thread, work, of_busy(summary)];
+    let head = ["outermost operators", "count", thread, work, busy_name(summary)];
     render::grid(&head, &rows)
 }
 
-fn of_busy(summary: &Summary) -> &'static str {
+fn busy_name(summary: &Summary) -> &'static str {
     if summary.ranks.len() > 1 { "% of all ranks' busy time" } else { "% of busy" }
 }
 

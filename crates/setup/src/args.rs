@@ -32,7 +32,7 @@ pub struct Global {
     /// Number of threads; results are identical for any value [default: all cores]
     #[arg(long, value_name = "N", global = true, value_parser = thread_count)]
     pub threads: Option<usize>,
-    /// Colour on stderr: auto, always, never
+    /// Color on stderr: auto, always, never
     #[arg(long, value_enum, default_value_t = Color::Auto, global = true,
           hide_possible_values = true, hide_default_value = true)]
     pub color: Color,
@@ -44,7 +44,7 @@ pub struct Global {
 /// How results are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OutputFormat {
-    /// For people.
+    /// Aligned columns for people
     Table,
     /// For programs: one JSON value per line.
     Json,
@@ -63,9 +63,9 @@ pub enum OutputFormat {
 pub enum Color {
     /// On a terminal, unless NO_COLOR is set.
     Auto,
-    /// Always.
+    /// Always use color
     Always,
-    /// Never.
+    /// Never use color
     Never,
 }
 
@@ -94,9 +94,9 @@ pub struct Processes {
 /// Who sums over processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Collectives {
-    /// rowmill.
+    /// Rowmill itself, in rank order
     Own,
-    /// The MPI library.
+    /// The MPI library, in its own order
     Native,
 }
 
@@ -108,7 +108,7 @@ pub enum TransportChoice {
     /// Threads of this process.
     #[value(name = "in_process")]
     InProcess,
-    /// Processes.
+    /// Processes that a launcher started
     Mpi,
 }
 
@@ -128,7 +128,7 @@ pub struct Malformed {
 /// A way of splitting tables over ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Sharding {
-    /// Whole tables.
+    /// Each table whole on one rank
     Table,
     /// Blocks of rows of every table.
     Row,

@@ -47,7 +47,7 @@ pub fn find(path: &Path, console: Console) -> Result<PathBuf, Error> {
     }
 }
 
-/// As [`find`]; refuses a checkpoint that does not know how to read rows.
+/// Finds a checkpoint as [`find`] does, and refuses one without the transforms of its rows.
 pub fn find_for_rows(path: &Path, console: Console) -> Result<PathBuf, Error> {
     check_reads_rows(find(path, console)?)
 }
@@ -56,7 +56,7 @@ pub fn find_for_rows(path: &Path, console: Console) -> Result<PathBuf, Error> {
 /// 10 ms; larger ones when a row is looked up.
 const VERIFIED_BYTES: u64 = 64 << 20;
 
-/// As [`find_for_rows`], but does not read all of a large checkpoint to see whether it is whole.
+/// Finds a checkpoint as [`find_for_rows`] does, but does not verify all of a large one.
 pub fn find_to_map(path: &Path, console: Console) -> Result<PathBuf, Error> {
     let is_run = path.is_dir() && !path.join(MANIFEST).exists();
     if is_run {

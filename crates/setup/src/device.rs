@@ -23,7 +23,6 @@ use crate::error::Error;
 pub enum ComputeDevice {
     /// On the host's cores.
     Cpu(Isa),
-    /// By the kernels of a GPU, or of its emulation.
     Gpu(Driver),
 }
 
@@ -75,7 +74,7 @@ impl ComputeDevice {
         }
     }
 
-    /// The same device, which multiplies bf16 as `run` did so far.
+    /// Makes the device multiply bf16 as `run` did so far.
     ///
     /// # Errors
     /// [`Error::OtherArithmetic`] where this CPU cannot.

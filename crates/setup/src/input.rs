@@ -321,7 +321,7 @@ pub struct Inputs {
 }
 
 /// The training data of a job, prepared under `cache`.
-pub fn of_job(
+pub fn prepare_training_data(
     session: &Session,
     config: &DataConfig,
     cache: &Path,

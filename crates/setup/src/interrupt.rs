@@ -77,7 +77,7 @@ pub fn clear_up(clear: impl Fn() + Send + 'static) {
     install();
 }
 
-/// As [`clear_up`], until the value is dropped.
+/// Until the value is dropped, Ctrl-C has `clear` remove what is half done, and ends the process.
 #[must_use]
 pub fn scoped(clear: impl Fn() + Send + 'static) -> CleanupScope {
     static NEXT: AtomicU64 = AtomicU64::new(1);

@@ -31,7 +31,7 @@ pub struct MemoryLook {
 }
 
 impl MemoryLook {
-    /// Looks at the inputs of `job`, or at what would be generated.
+    /// Probes the inputs of `job`, or describes the rows that would be generated.
     pub fn at(
         job: &JobConfig,
         synthetic_rows: Option<u64>,
@@ -61,7 +61,7 @@ impl MemoryLook {
         Ok(Self { evaluation: Some((evaluation, rows)), ..Self::new(train, 0.0, raw) })
     }
 
-    /// The same once the training data is prepared.
+    /// Replaces estimates by facts once the training data is prepared.
     pub fn prepared(self, train: &data::Dataset) -> Result<Self, Error> {
         let (train, rows) = (DataShape::read(train)?, self.train.rows);
         let share = |part: u64| (part as f64 / rows.max(1) as f64 * train.rows as f64) as u64;
@@ -80,7 +80,7 @@ impl MemoryLook {
     }
 
     /// Made-up batches, `rows` samples in all, with bags of `pooling` ids or whole sequences.
-    pub fn of_batches(config: &JobConfig, rows: u64, pooling: usize) -> Self {
+    pub fn for_batches(config: &JobConfig, rows: u64, pooling: usize) -> Self {
         let model = &config.model;
         let column = |feature: schema::model::Feature<'_>| {
             let length = model.tables[feature.table].sequence_length.unwrap_or(pooling);

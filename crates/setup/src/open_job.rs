@@ -142,7 +142,7 @@ pub fn report_missing(session: &Session, missing: &str) -> Result<(), Error> {
 }
 
 impl SelectedJob {
-    /// Those of the scopes that have figures.
+    /// Keeps the scopes whose recordings give figures.
     pub fn usable<'a>(scopes: Vec<Scope<'a>>) -> Vec<Scope<'a>> {
         scopes.into_iter().filter(|scope| scope.trace.is_usable()).collect()
     }
@@ -152,7 +152,7 @@ impl SelectedJob {
         self.scopes_of(self.rule)
     }
 
-    /// The same of everything recorded.
+    /// One scope per rank over everything recorded, in rank order.
     pub fn whole(&self) -> Vec<Scope<'_>> {
         self.scopes_of(WindowRule::All)
     }

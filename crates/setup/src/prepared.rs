@@ -14,9 +14,9 @@ use crate::Session;
 use crate::error::Error;
 use crate::progress::{Meter, ProgressUnit};
 
-/// What was found.
+/// A folder of prepared rows for given inputs: usable as it is, or still to be filled.
 pub enum PreparedFolder {
-    /// The same content, prepared in this folder.
+    /// This folder has rows of the same content.
     Same(PathBuf),
     /// Nothing that serves; this folder is free.
     None(PathBuf),
@@ -81,7 +81,7 @@ fn is_of(inputs: &Inputs, files: &[String]) -> bool {
 struct Now<'a> {
     session: &'a Session,
     files: &'a [String],
-    /// By path, those that were read.
+    /// The inputs that were read, by path.
     origins: BTreeMap<String, InputOrigin>,
 }
 

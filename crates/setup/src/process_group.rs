@@ -35,11 +35,9 @@ const FAILED: &str = "failed.txt";
 
 /// How this process takes part.
 pub enum Participation {
-    /// As the only one.
     Alone,
     /// Not at all: rank 0 says why. It ends with this code.
     Said(ExitCode),
-    /// As one of several.
     World(Box<World>),
 }
 
@@ -193,7 +191,7 @@ impl World {
         of_host.map(|(rank, _)| Rank(rank)).collect()
     }
 
-    /// Number of ranks.
+    /// Number of ranks of the job.
     pub fn size(&self) -> u32 {
         comm::Transport::world_size(&*self.mpi) as u32
     }

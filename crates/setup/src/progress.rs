@@ -13,7 +13,7 @@ const FIRST_LINE: Duration = Duration::from_secs(2);
 /// Time between plain lines.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
-/// What is counted.
+/// The unit in which progress is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProgressUnit {
     /// Bytes of a file.

@@ -206,7 +206,7 @@ pub fn path_text<S: Serializer>(path: &impl AsRef<Path>, to: S) -> Result<S::Ok,
     to.collect_str(&path.as_ref().display())
 }
 
-/// As [`path_text`], `null` for none.
+/// Serializes a path like [`path_text`], and `None` as null.
 pub fn path_text_or_null<S: Serializer>(
     path: &Option<impl AsRef<Path>>,
     to: S,

@@ -12,11 +12,11 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::error::Error;
 use crate::rows::ROWS_OF_SYNTHETIC;
 
-/// Seed of `--synthetic`.
+/// Seed of the rows that `--synthetic` generates.
 pub const SEED: u64 = 1;
 /// Skew of the ids: typical of production tables.
 const ZIPF: f64 = 1.05;
-/// Share of clicks.
+/// Share of generated rows that are clicks.
 const CLICK_RATE: f64 = 0.25;
 /// Longest bag of a pooled multi-hot feature.
 const BAG_MAX: u32 = 4;

@@ -46,7 +46,7 @@ impl Workload {
         Ok(Self { job, tiling, plan, features })
     }
 
-    /// The same for `predict`.
+    /// The workload as the crate `predict` takes it.
     pub fn borrowed(&self) -> own::Workload<'_> {
         own::Workload { config: &self.job.config, plan: &self.plan, features: &self.features }
     }

@@ -56,7 +56,7 @@ struct DataReport {
     interrupted: bool,
 }
 
-/// Runs the command.
+/// Runs `rowmill-bench data` and prints its result.
 pub fn run(args: &BenchData, session: &Session) -> Result<ExitCode, Error> {
     if let (Some(stage), Some(file), Some(out)) = (args.once, &args.file, &args.out) {
         let once = stage::run(stage, file, out, session.threads)?;

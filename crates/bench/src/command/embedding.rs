@@ -55,7 +55,7 @@ struct EmbeddingReport {
     interrupted: bool,
 }
 
-/// Runs the command.
+/// Runs `rowmill-bench embedding` and prints its result.
 pub fn run(args: &BenchEmbedding, session: &Session) -> Result<ExitCode, Error> {
     let law = Laws::default().distribution(&args.distribution)?;
     let shape = shape(args, law);
@@ -111,7 +111,7 @@ fn made(args: &BenchEmbedding, law: IndexDistribution) -> Made {
 /// as many bags in one table.
 fn overhead(cpu: &Cpu, args: &BenchEmbedding) -> Result<[f64; 2], Error> {
     let rows = args.rows.min(OVERHEAD_ROWS);
-    let of_tables = |tables: usize, samples: usize| -> Result<[f64; 2], Error> {
+    let time_tables = |tables: usize, samples: usize| -> Result<[f64; 2], Error> {
         let args = BenchEmbedding { tables, ..args.clone() };
         let made = Made {
             rows: vec![rows; tables],
@@ -136,7 +136,7 @@ fn overhead(cpu: &Cpu, args: &BenchEmbedding) -> Result<[f64; 2], Error> {
         }
         Ok(taken.map(median))
     };
-    let (many, one) = (of_tables(args.tables, 1)?, of_tables(1, args.tables)?);
+    let (many, one) = (time_tables(args.tables, 1)?, time_tables(1, args.tables)?);
     Ok([0, 1].map(|pass| ((many[pass] - one[pass]) / args.tables as f64).max(0.0)))
 }
 

@@ -54,7 +54,7 @@ struct LayerRow {
     backward_weight_pct_of_peak: f64,
 }
 
-/// Runs the command.
+/// Runs `rowmill-bench gemm` and prints its result.
 pub fn run(args: &BenchGemm, session: &Session) -> Result<ExitCode, Error> {
     let stop = interrupt::stop_flag(STOPPING);
     let cpu = Cpu::new(session.threads);

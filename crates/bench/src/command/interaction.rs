@@ -45,7 +45,7 @@ struct InteractionReport {
     interrupted: bool,
 }
 
-/// Runs the command.
+/// Runs `rowmill-bench interaction` and prints its result.
 pub fn run(args: &BenchInteraction, session: &Session) -> Result<ExitCode, Error> {
     let stop = interrupt::stop_flag(STOPPING);
     let cpu = Cpu::new(session.threads);

@@ -19,7 +19,7 @@ pub struct LimitBench {
     samples: BTreeMap<LimitKind, Vec<BenchSample<f64>>>,
 }
 
-/// What is measured.
+/// A limit of the machine that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum LimitKind {
     Portable,
@@ -111,7 +111,7 @@ impl MeasuredLimits {
         }
     }
 
-    /// As that is called.
+    /// The name of that peak in tables.
     pub fn peak_name(&self, precision: Precision) -> &'static str {
         match precision {
             Precision::Bf16 if self.bf16_peak_gflop_per_s.is_some() => "bf16",
@@ -119,7 +119,7 @@ impl MeasuredLimits {
         }
     }
 
-    /// For people.
+    /// The measured limits in one line.
     pub fn text(&self) -> String {
         let bf16 = self.bf16_peak_gflop_per_s.map(|rate| format!(", bf16 {rate:.0}"));
         format!(

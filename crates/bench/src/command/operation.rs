@@ -57,7 +57,7 @@ pub struct Breakdown {
     pub gemm_pct_of_peak: f64,
     /// Everything that is no matrix product, the time between operations included.
     pub rest_pct_of_step: f64,
-    /// Of that, what no operation takes.
+    /// Time between operations, as a part of the rest.
     pub between_ops_pct_of_step: f64,
     pub ops: Vec<OperationRow>,
     pub gemms: Vec<GemmRow>,
@@ -74,7 +74,7 @@ struct OperationTimes {
 }
 
 impl Breakdown {
-    /// Of the steps that are kept, against `limits`.
+    /// Breaks down the steps that count, beside `limits`.
     pub fn new(kept: &Kept<'_, BenchStep>, limits: &MeasuredLimits) -> Self {
         let gemm_ms = 1e3 * kept.median(|step| seconds(step, is_gemm));
         let gemm_gflop = kept.median(|step| {

@@ -26,7 +26,7 @@ use setup::render;
 /// Draws of the measurement.
 const DRAWS: u32 = 1_000;
 
-/// Medians.
+/// Median times, with the bars they must meet.
 #[derive(Debug, Serialize)]
 struct PredictReport {
     ranks: usize,
@@ -58,7 +58,7 @@ struct Bar {
     what: &'static str,
     took: f64,
     at_most: f64,
-    /// Of both; `reading` is the time to read the traces.
+    /// Unit of `took` and `at_most`; `reading` is the time to read the traces.
     unit: &'static str,
     is_met: bool,
 }
@@ -86,7 +86,7 @@ struct PredictTimes {
     reprice: Vec<f64>,
 }
 
-/// Runs the command.
+/// Runs `rowmill-bench predict` and prints its result.
 pub fn run(args: &BenchPredict, session: &Session) -> Result<(), Error> {
     if args.paths.is_empty() {
         return moves::run(args, session);

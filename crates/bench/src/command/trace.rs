@@ -60,7 +60,7 @@ struct MeasuredReading {
     critical_path_events: u64,
 }
 
-/// Runs the command.
+/// Runs `rowmill-bench trace` and prints its result.
 pub fn run(args: &BenchTrace, session: &Session) -> Result<(), Error> {
     if let Some(file) = &args.once {
         return session.console.json(&once(file, session.threads)?);
@@ -88,7 +88,7 @@ fn once(file: &Path, threads: usize) -> Result<Once, Error> {
 
 fn measure(args: &BenchTrace, folder: &Path, session: &Session) -> Result<MeasuredReading, Error> {
     let source = match &args.path {
-        Some(path) => text::of_file(path)?,
+        Some(path) => text::read_events(path)?,
         None => text::typical(),
     };
     let plain = folder.join("trace.json");

@@ -52,7 +52,7 @@ struct TrainReport {
     threads: usize,
     optimizer: schema::Optimizer,
     dense_optimizer: schema::Optimizer,
-    /// Of the ids of all tables but those named next.
+    /// Distribution of ids, except for the tables named next.
     distribution: IdLaw,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     distribution_of_tables: BTreeMap<String, IdLaw>,
@@ -66,7 +66,7 @@ struct TrainReport {
     step_ms: f64,
     step_ms_min: f64,
     step_ms_max: f64,
-    /// Of recorded steps, in turns with the others.
+    /// Median of recorded steps, which take turns with unrecorded ones.
     recorded_step_ms: f64,
     /// What recording adds to a step.
     recording_pct: f64,
@@ -100,7 +100,7 @@ struct TrainSamples {
     recorded: Vec<BenchSample<BenchStep>>,
 }
 
-/// Runs the command.
+/// Runs `rowmill-bench train` and prints its result.
 pub fn run(args: &BenchTrain, session: &Session) -> Result<ExitCode, Error> {
     let job = job(args)?;
     check_memory(args, &job, session)?;
@@ -136,7 +136,7 @@ fn check_memory(args: &BenchTrain, job: &ResolvedJob, session: &Session) -> Resu
     let rows = batches::distinct_batches(batch_size).saturating_mul(batch_size) as u64;
     let run = memory::RunSize {
         job,
-        look: MemoryLook::of_batches(&job.config, rows, args.pooling),
+        look: MemoryLook::for_batches(&job.config, rows, args.pooling),
         tiling: &Tiling::Made(Sharding::Table, 1),
         threads: session.threads,
         processes: None,
@@ -307,10 +307,10 @@ fn report<B: LimitedHost>(
 
 /// Bytes of a row in its table's data type, mean over the vectors of a sample.
 fn row_bytes_mean(model: &ModelConfig) -> usize {
-    let of_table = |table: &TableConfig| {
+    let row_bytes = |table: &TableConfig| {
         table.dim * table.data_type.bytes() * table.vectors() * table.features.len()
     };
-    model.tables.iter().map(of_table).sum::<usize>() / model.sparse_vectors().max(1)
+    model.tables.iter().map(row_bytes).sum::<usize>() / model.sparse_vectors().max(1)
 }
 
 fn table(report: &TrainReport) -> String {
@@ -369,13 +369,16 @@ mod tests {
 
     #[test]
     fn the_rows_of_the_limits_are_as_long_as_those_of_the_tables() {
-        let of = |tables: &str| {
+        let mean_row_bytes = |tables: &str| {
             let job = config::job("adult-income", &[("model.tables".into(), tables.into())]);
             row_bytes_mean(&job.unwrap().config.model)
         };
         let first = r#"{ name = "workclass", rows = 9, dim = 8, data_type = "f16" }"#;
         let second = r#"{ name = "education", rows = 9, dim = 8, pooling = "none""#;
-        assert_eq!(of(&format!("[{first}]")), 16);
-        assert_eq!(of(&format!("[{first}, {second}, sequence_length = 3 }}]")), (16 + 3 * 32) / 4);
+        assert_eq!(mean_row_bytes(&format!("[{first}]")), 16);
+        assert_eq!(
+            mean_row_bytes(&format!("[{first}, {second}, sequence_length = 3 }}]")),
+            (16 + 3 * 32) / 4
+        );
     }
 }

@@ -107,7 +107,7 @@ impl Turns<'_> {
         CallMedians { kept: self.judge.kept(&self.cases[number]) }
     }
 
-    /// The limits.
+    /// Medians of the limits that were measured beside the calls.
     pub fn limits(&self) -> MeasuredLimits {
         self.limits.medians(&self.judge)
     }

@@ -72,7 +72,7 @@ pub enum VerbChoice {
     ReduceScatter,
     /// A part from each to each.
     AllToAll,
-    /// All have arrived.
+    /// Wait until all ranks have arrived
     Barrier,
 }
 
@@ -86,7 +86,7 @@ impl VerbChoice {
         Self::Barrier,
     ];
 
-    /// The collective.
+    /// The collective that the option names.
     pub fn verb(self) -> comm::Verb {
         match self {
             Self::Broadcast => comm::Verb::Broadcast,

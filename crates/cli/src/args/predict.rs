@@ -99,7 +99,7 @@ pub struct Recorded {
     pub step: usize,
 }
 
-/// Collect samples.
+/// Options of `rowmill predict calibrate`, which collects samples of costs.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -129,7 +129,7 @@ pub struct PredictCalibrate {
     pub output: PathBuf,
 }
 
-/// Predict a step.
+/// Options of `rowmill predict step`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -215,7 +215,7 @@ impl From<PlayedBy> for Mode {
 /// What a row of a predicted step is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum StepRows {
-    /// The whole step.
+    /// One row for the whole step
     Step,
     /// A stage, on its slowest rank.
     Stage,
@@ -350,7 +350,7 @@ pub struct PredictServe {
     pub port: u16,
 }
 
-/// Predict another size.
+/// Options of `rowmill predict resize`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -407,7 +407,7 @@ pub struct PredictModel {
     pub write_trace: Option<PathBuf>,
 }
 
-/// Measure errors.
+/// Options of `rowmill predict evaluate`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -444,7 +444,7 @@ pub struct PredictEvaluate {
     pub kernels: KernelEvaluation,
 }
 
-/// Print overheads.
+/// Options of `rowmill predict overheads`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -51,7 +51,7 @@ struct CaptureDesk {
     uid: u32,
 }
 
-/// Runs the command.
+/// Runs `rowmill capture` and prints its result.
 pub fn run(args: &args::Capture, session: &Session) -> Result<ExitCode, Error> {
     check(args)?;
     // Made now, before anyone waits, and gone again if nothing comes.
@@ -116,7 +116,7 @@ fn ask_agent(args: &args::Capture, agent: Client, session: &Session) -> Result<E
         timeout: args.timeout,
         output: &args.output,
     };
-    fleet_trace::locally(agent, &wanted, session)
+    fleet_trace::trace_local_host(agent, &wanted, session)
 }
 
 /// Waits until those who are wanted have asked.
@@ -166,7 +166,7 @@ impl CaptureDesk {
         Ok(Self { server, roster: Roster::default(), introduced: BTreeMap::new(), console, uid })
     }
 
-    /// Those who asked and are wanted; says of the others why not.
+    /// Selects the wanted ones of the processes that have asked, and prints why others are skipped.
     fn choose_now(&mut self, wanted: &[u32]) -> Vec<Process> {
         let asked = self.roster.processes();
         let choices = choose(&asked, wanted, self.uid);
@@ -220,7 +220,7 @@ fn ask(
     Ok(tracing)
 }
 
-/// When to record.
+/// Decides from the options when processes record: after iterations, or for a duration.
 pub fn trigger(args: &args::Capture) -> Trigger {
     let Some(length) = args.duration else {
         let count = args.iterations.unwrap_or(5);

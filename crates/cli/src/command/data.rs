@@ -20,7 +20,7 @@ mod stats;
 /// Features of `--layout csv` without a configuration.
 const CSV_FEATURES: usize = 8;
 
-/// Runs the command.
+/// Runs `rowmill data` and prints its result.
 pub fn run(command: Data, session: &Session) -> Result<(), Error> {
     match command {
         Data::Synth(synth) => generate(&synth, session),
@@ -29,7 +29,7 @@ pub fn run(command: Data, session: &Session) -> Result<(), Error> {
     }
 }
 
-/// What `synth` prints.
+/// The result of `rowmill data synth`, as it is printed.
 #[derive(Serialize)]
 struct Synthesised<'a> {
     #[serde(serialize_with = "render::path_text")]
@@ -81,7 +81,7 @@ fn columns_of(synth: &Synth) -> Result<SyntheticConfig, Error> {
     Ok(config)
 }
 
-/// What `convert` prints.
+/// The result of `rowmill data convert`, as it is printed.
 #[derive(Serialize)]
 struct Converted<'a> {
     #[serde(serialize_with = "render::path_text")]

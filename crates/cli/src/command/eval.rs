@@ -22,7 +22,7 @@ use setup::progress::{Meter, ProgressUnit};
 use setup::{Session, checkpoint, input};
 use setup::{interrupt, render};
 
-/// What is printed.
+/// The result of `rowmill eval`, as it is printed.
 #[derive(Serialize)]
 struct Evaluated {
     #[serde(serialize_with = "render::path_text")]
@@ -40,7 +40,7 @@ struct EvaluationTask {
     rows: Range<u64>,
 }
 
-/// Runs the command.
+/// Runs `rowmill eval` and prints its result.
 pub fn run(args: &Eval, session: &Session) -> Result<ExitCode, Error> {
     let device = || ComputeDevice::open(args.device, session);
     Participation::join(&args.processes, false)?.run(
@@ -126,7 +126,7 @@ fn held_out<B: Backend>(
         if config.train.is_empty() {
             return Err(Error::NoEvaluation);
         }
-        let inputs = input::of_job(session, config, &cache, strictness)?;
+        let inputs = input::prepare_training_data(session, config, &cache, strictness)?;
         let evaluation = inputs.evaluation(session, config, &cache, strictness)?;
         let (dataset, rows) = evaluation.ok_or(Error::NoEvaluation)?;
         let (seen, now) = (scorer.data().held_out, dataset.manifest().fingerprint());

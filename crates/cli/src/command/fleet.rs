@@ -31,7 +31,7 @@ struct Answer {
     status: Option<Status>,
 }
 
-/// Runs the command.
+/// Runs `rowmill fleet` and prints its result.
 pub fn run(args: &Fleet, session: &Session) -> Result<ExitCode, Error> {
     match &args.verb {
         FleetVerb::Trace(args) => trace::run(args, session),

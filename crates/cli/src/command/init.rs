@@ -15,7 +15,7 @@ use setup::shell::quoted;
 use setup::{Session, input};
 use setup::{output, render};
 
-/// What is printed.
+/// The proposed configuration as `rowmill init` prints it.
 #[derive(Serialize)]
 struct Proposed<'a> {
     configuration: Option<String>,
@@ -24,7 +24,7 @@ struct Proposed<'a> {
     remarks: &'a [String],
 }
 
-/// Runs the command.
+/// Runs `rowmill init` and prints its result.
 pub fn run(args: &Init, session: &Session) -> Result<(), Error> {
     let target = args.target();
     if let Some(path) = target.as_ref().filter(|path| path.exists() && !args.force) {

@@ -26,7 +26,7 @@ use crate::args::Predict;
 use setup::Session;
 use setup::error::Error;
 
-/// Runs the command.
+/// Runs the chosen verb of `rowmill predict`.
 pub fn run(args: &Predict, session: &Session) -> Result<(), Error> {
     match args {
         Predict::Calibrate(args) => calibrate::run(args, session),

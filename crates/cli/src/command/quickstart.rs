@@ -38,14 +38,14 @@ use scale::Scale;
 
 /// What a quickstart may come to need, on any machine.
 const DISK_NEEDED: Bytes = Bytes(3 << 30);
-/// The model.
+/// The ready-made configuration that a quickstart trains, scaled to the machine.
 const MODEL: &str = "dlrm-criteo-kaggle";
 /// Seed of the generated rows.
 const SEED: u64 = 1;
 /// Steps recorded, after those that warm caches up.
 const TRACED_STEPS: Range<u64> = 20..24;
 
-/// Runs the command.
+/// Runs `rowmill quickstart` and prints its result.
 pub fn run(args: &Quickstart, session: &Session) -> Result<ExitCode, Error> {
     let started = Instant::now();
     let folder = QuickstartFolder { root: args.folder.clone() };
@@ -98,7 +98,7 @@ pub fn run(args: &Quickstart, session: &Session) -> Result<ExitCode, Error> {
     let recorded = open_folder(&folder.trace(), session)?;
     let title = Some("rowmill quickstart".to_owned());
     write_folder_page(&recorded, &folder.trace(), title, &folder.report(), session)?;
-    let curves = super::report::of_run(&folder.run())?;
+    let curves = super::report::write_run_report(&folder.run())?;
     say(session, 5, "predicting a change, then making it: twice the batch");
     let short = |job: &JobConfig, run: PathBuf, trace: TraceRequest| {
         let request = RunRequest { trace: Some(trace), ..request(job, run) };

@@ -24,7 +24,7 @@ use setup::progress::{Meter, ProgressUnit};
 use setup::render;
 use setup::{Session, checkpoint, input};
 
-/// Runs the command.
+/// Runs `rowmill score` and prints its result.
 pub fn run(args: &Score, session: &Session) -> Result<ExitCode, Error> {
     let device = || ComputeDevice::open(args.device, session);
     Participation::join(&args.processes, false)?.run(
@@ -264,7 +264,7 @@ impl PlacedScores {
     }
 }
 
-/// Where probabilities go.
+/// The destination of probabilities: a line each, with the counts for the closing message.
 struct ScoreTarget<'a, W> {
     out: W,
     /// The file; none for stdout.

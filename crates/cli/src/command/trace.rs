@@ -26,7 +26,7 @@ mod report;
 mod serve;
 mod summary;
 
-/// Runs the command.
+/// Runs the chosen verb of `rowmill trace`, or prints the summary of a job.
 pub fn run(args: &Trace, session: &Session) -> Result<ExitCode, Error> {
     let done = |()| ExitCode::SUCCESS;
     let Some(verb) = &args.verb else {
@@ -81,7 +81,7 @@ pub fn run(args: &Trace, session: &Session) -> Result<ExitCode, Error> {
     .map(done)
 }
 
-/// The same without a choice of ranks: who was last is seen with all of them.
+/// The selection with all ranks: which rank was last shows only among all of them.
 fn all_ranks(selection: &Selection) -> Selection {
     Selection { ranks: Vec::new(), ..selection.clone() }
 }

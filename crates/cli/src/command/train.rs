@@ -107,7 +107,7 @@ struct TrainRequest {
 }
 
 impl TrainRequest {
-    /// By the configuration that was named, or by the run that is resumed.
+    /// Builds the request from the named configuration, or from the run that is resumed.
     fn new(args: &Train, started: Option<u32>) -> Result<Self, Error> {
         let set = config::overrides(args.delimiter.as_deref(), &args.set);
         let strictness = input::strictness(args.malformed);
@@ -199,7 +199,8 @@ impl TrainRequest {
             return Ok(None);
         }
         let cache = run.join("data");
-        let inputs = input::of_job(session, &self.job.config.data, &cache, self.strictness)?;
+        let inputs =
+            input::prepare_training_data(session, &self.job.config.data, &cache, self.strictness)?;
         rows::size_tables(session, &mut self.job.config, &inputs.train)?;
         // What preparation took must not add up with what training takes.
         device::buffer::return_freed_memory();
@@ -207,7 +208,7 @@ impl TrainRequest {
     }
 }
 
-/// Runs the command.
+/// Runs `rowmill train` and prints its result.
 pub fn run(args: &Train, session: &Session) -> Result<ExitCode, Error> {
     if args.list {
         return list(session).map(|()| ExitCode::SUCCESS);
@@ -275,7 +276,9 @@ fn train(args: &Train, session: &Session, world: Option<&mut World>) -> Result<E
     let cache = run_folder.join("data");
     let inputs = match early {
         Some(inputs) => inputs,
-        None => input::of_job(session, &asked.job.config.data, &cache, asked.strictness)?,
+        None => {
+            input::prepare_training_data(session, &asked.job.config.data, &cache, asked.strictness)?
+        }
     };
     inputs.check_for_training(session, &asked.job.config)?;
     say_what_interacts(&asked.job, session.console);
@@ -313,7 +316,7 @@ fn train_on(
         run_folder: run_folder.clone(),
         threads: world.as_ref().map_or(session.threads, |world| world.threads(session)),
         start,
-        rule_change: args.rule_change.given(),
+        rule_change: args.rule_change.rule_change(),
         bucket_bytes: args.bucket.unwrap_or(train::BUCKET_BYTES),
         trace: args
             .trace

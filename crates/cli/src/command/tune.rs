@@ -45,13 +45,13 @@ struct SettingRow {
     measured_ns: Option<i64>,
     measured_samples_per_s: Option<f64>,
     error_pct: Option<f64>,
-    /// Of "as many samples per second as now".
+    /// Error of assuming the present samples per second, in percent.
     baseline_error_pct: Option<f64>,
     /// Coefficient of variation of the measured steps.
     noise_pct: Option<f64>,
 }
 
-/// Runs the command.
+/// Runs `rowmill tune` and prints its result.
 pub fn run(args: &Tune, session: &Session) -> Result<(), Error> {
     let job = config::job(&args.config, &args.set)?.config;
     let base = Setting { batch_size: job.training.batch_size, ranks: 1 };
@@ -154,14 +154,14 @@ fn predicted(
         lower::program(&operations(&changed, setting.ranks)?, threads as f64 / of_rank as f64);
     let found = never_run::of(&program, known, DRAWS)?;
     let slowest = found.rows.iter().max_by_key(|row| row.step_ns);
-    let of = |value: fn(&never_run::NeverRunRow) -> i64| slowest.map_or(0, value);
-    let predicted_ns = of(|row| row.step_ns);
+    let slowest_rank = |value: fn(&never_run::NeverRunRow) -> i64| slowest.map_or(0, value);
+    let predicted_ns = slowest_rank(|row| row.step_ns);
     Ok(SettingRow {
         batch_size: setting.batch_size,
         ranks: setting.ranks,
         predicted_ns,
-        low_ns: of(|row| row.low_ns),
-        high_ns: of(|row| row.high_ns),
+        low_ns: slowest_rank(|row| row.low_ns),
+        high_ns: slowest_rank(|row| row.high_ns),
         predicted_samples_per_s: samples_per_s(setting, predicted_ns as f64),
         measured_ns: None,
         measured_samples_per_s: None,

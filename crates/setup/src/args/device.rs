@@ -20,7 +20,6 @@ pub struct OnDevice {
 /// A device by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceName {
-    /// The host's cores.
     Cpu,
     /// The GPU of this number, or the one of this process's local rank.
     Cuda(Option<usize>),

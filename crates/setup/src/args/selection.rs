@@ -24,7 +24,7 @@ pub struct Selection {
     /// launches, queue); elsewhere use its window and classes
     #[arg(long, value_enum)]
     pub compat: Option<Compat>,
-    /// Only these ranks
+    /// Analyze only these ranks
     #[arg(long = "rank", value_name = "N")]
     pub ranks: Vec<u32>,
     /// Most rows of a table [default: 20; machine-readable output has all]
@@ -38,7 +38,7 @@ pub struct Selection {
 /// The part of a trace to analyse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum WindowChoice {
-    /// Everything recorded.
+    /// Everything that was recorded
     All,
     /// Whole steps: a first or last one that the recording cut is dropped; `all` if fewer than two.
     Steps,
@@ -49,13 +49,13 @@ pub enum WindowChoice {
 /// How device work is classified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ClassifyChoice {
-    /// By category, then collective arguments, then known names.
+    /// Use the category, then arguments of collectives, then known names
     Category,
-    /// By name alone, as Holistic Trace Analysis does.
+    /// Use the name alone, as Holistic Trace Analysis does
     Hta,
 }
 
-/// Whose figures.
+/// Another tool whose figures are printed where they differ from ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Compat {
     /// Holistic Trace Analysis 0.6.1 (`traceinsight`), its rounding to microseconds included.

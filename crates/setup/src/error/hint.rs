@@ -51,7 +51,7 @@ impl Error {
         }
     }
 
-    /// Of an error of the command line's own; some say all there is to say.
+    /// The hint of an error that no library reported. Some errors need none.
     fn own_hint(&self) -> Option<String> {
         let hint = match self {
             Self::UnknownConfig { name, known } => return Some(known_configs(name, known)),
@@ -510,7 +510,7 @@ fn data_hint(error: &data::Error) -> Option<String> {
     Some(hint.to_owned())
 }
 
-/// Of files that are no text in lines, and of what has too little room.
+/// The hint for files in an unexpected form, and for too little memory or disk.
 fn form_or_size_hint(error: &data::Error) -> Option<String> {
     let hint = match error {
         data::Error::OtherForm { form, .. } => return Some(conversion_hint(form)),
@@ -554,7 +554,7 @@ fn conversion_hint(form: &str) -> String {
     format!("write it as Parquet, in pandas: pd.{read}.to_parquet(NEW)")
 }
 
-/// Of an object on a network.
+/// The hint for an object in a remote store.
 fn remote_hint(error: &data::Error) -> Option<String> {
     use data::RemoteProblem as P;
     let (data::Error::Open { source, .. } | data::Error::Read { source, .. }) = error else {

@@ -210,13 +210,13 @@ impl MemoryGroup {
 
     /// Page cache, groups below included, that the kernel drops when memory runs short.
     fn reclaimable(&self) -> u64 {
-        let of = |name: &str| match self.version {
+        let cache_bytes = |name: &str| match self.version {
             Version::One => {
                 self.statistic(&format!("total_{name}")).or_else(|| self.statistic(name))
             }
             Version::Two => self.statistic(name),
         };
-        ["inactive_file", "active_file"].into_iter().filter_map(of).sum()
+        ["inactive_file", "active_file"].into_iter().filter_map(cache_bytes).sum()
     }
 
     fn number(&self, file: &str) -> Option<u64> {

@@ -21,7 +21,7 @@ fn job(name: &str, overrides: &[(&str, String)]) -> ResolvedJob {
 fn run<'a>(job: &'a ResolvedJob, tiling: &'a Tiling) -> RunSize<'a> {
     RunSize {
         job,
-        look: MemoryLook::of_batches(&job.config, 1 << 17, 1),
+        look: MemoryLook::for_batches(&job.config, 1 << 17, 1),
         tiling,
         threads: 2,
         processes: None,

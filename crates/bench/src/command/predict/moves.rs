@@ -18,9 +18,9 @@ use setup::error::Error;
 use setup::render;
 use setup::{Session, config};
 
-/// Of 1,000 tables.
+/// A ready-made configuration of 1,000 tables.
 const CONFIG: &str = "dlrm-1000-tables";
-/// 128 ranks.
+/// Sixteen hosts of eight H100: 128 ranks.
 const HARDWARE: &str = "16xh100x8";
 /// Moves between two looks at the clock.
 const MOVES: usize = 200;
@@ -32,7 +32,7 @@ const WORKS: u64 = 500;
 /// The most that a price may take.
 const PRICE_US_MOST: f64 = 10.0;
 
-/// Medians.
+/// Median times of pricing a step and of moving a table.
 #[derive(Debug, Serialize)]
 struct MovesReport {
     tables: usize,

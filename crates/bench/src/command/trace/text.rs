@@ -23,7 +23,7 @@ struct TextPiece<'a> {
 }
 
 /// The uncompressed text of a trace.
-pub fn of_file(path: &Path) -> Result<String, Error> {
+pub fn read_events(path: &Path) -> Result<String, Error> {
     let file = File::open(path).map_err(Error::io(path, "read"))?;
     let mut text = Vec::new();
     let read = trace::packed::unpacked(file).and_then(|mut file| file.read_to_end(&mut text));

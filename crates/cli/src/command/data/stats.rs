@@ -15,7 +15,7 @@ use setup::progress::{Meter, ProgressUnit};
 use setup::render;
 use setup::{Session, config, input};
 
-/// Runs the command.
+/// Runs `rowmill data stats` and prints its result.
 pub fn run(request: &args::Stats, session: &Session) -> Result<(), Error> {
     let is_folder = matches!(&request.paths[..], [path] if is_prepared(path));
     if request.config.is_none() && !is_folder {

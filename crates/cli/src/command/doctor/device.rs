@@ -16,7 +16,7 @@ use setup::error::{EXIT_FAILED, Error};
 use setup::render;
 use setup::{Session, device};
 
-/// What was found.
+/// The driver, the libraries and the devices that were found.
 #[derive(Serialize)]
 struct Diagnosis {
     devices: Vec<CheckedGpu>,
@@ -66,7 +66,7 @@ struct CheckedLibrary {
 }
 
 impl CheckedLibrary {
-    fn of_driver() -> Self {
+    fn probe_driver() -> Self {
         let version = driver_version();
         let cure = version.as_ref().err().map(device_cure::suggest_cure);
         let problem = version.as_ref().err().map(ToString::to_string);
@@ -87,7 +87,7 @@ impl From<LibraryReport> for CheckedLibrary {
     }
 }
 
-/// Runs the command.
+/// Runs `rowmill doctor device` and prints its result.
 pub fn run(session: &Session) -> Result<ExitCode, Error> {
     let diagnosis = diagnose();
     session.console.report(&diagnosis, table)?;
@@ -106,7 +106,7 @@ fn diagnose() -> Diagnosis {
             Err(error) => break Some(error),
         }
     };
-    let mut libraries = vec![CheckedLibrary::of_driver()];
+    let mut libraries = vec![CheckedLibrary::probe_driver()];
     if let Ok(options) = &options {
         let found = inspect_libraries(&options.libraries, driver_version().ok());
         libraries.extend(found.map(CheckedLibrary::from));

@@ -35,7 +35,7 @@ struct CommReport {
     interrupted: bool,
 }
 
-/// Of one number of ranks.
+/// The measured collectives of one number of ranks.
 #[derive(Serialize)]
 struct Ranks {
     ranks: u32,
@@ -70,7 +70,7 @@ struct LaunchedTask {
     link: Option<(f64, f64)>,
 }
 
-/// Runs the command.
+/// Runs `rowmill doctor links` and prints its result.
 pub fn run(args: &DoctorLinks, session: &Session) -> Result<ExitCode, Error> {
     Participation::join(&args.processes, false)?.run(
         session,
@@ -175,12 +175,12 @@ fn report(
     let worlds: Vec<Ranks> =
         taken.iter().map(|(ranks, taken)| figures(*ranks, points, taken)).collect();
     let Some((_, first)) = taken.first() else { return Ok(ExitCode::SUCCESS) };
-    let of = |verb: Verb, largest: bool| {
-        let of_verb = worlds.first()?.points.iter().filter(move |point| point.verb == verb.name());
+    let point_of = |verb: Verb, largest: bool| {
+        let points = worlds.first()?.points.iter().filter(move |point| point.verb == verb.name());
         if largest {
-            of_verb.max_by_key(|point| point.bytes)
+            points.max_by_key(|point| point.bytes)
         } else {
-            of_verb.min_by_key(|point| point.bytes)
+            points.min_by_key(|point| point.bytes)
         }
     };
     let transport = match link {
@@ -195,9 +195,9 @@ fn report(
     };
     let report = CommReport {
         transport,
-        all_to_all_gb_per_s: of(Verb::AllToAll, true).map(|point| point.algorithm_gb_per_s),
-        all_reduce_gb_per_s: of(Verb::AllReduce, true).map(|point| point.algorithm_gb_per_s),
-        latency_us: of(Verb::AllReduce, false).map(|point| point.us),
+        all_to_all_gb_per_s: point_of(Verb::AllToAll, true).map(|point| point.algorithm_gb_per_s),
+        all_reduce_gb_per_s: point_of(Verb::AllReduce, true).map(|point| point.algorithm_gb_per_s),
+        latency_us: point_of(Verb::AllReduce, false).map(|point| point.us),
         quality: first.quality(),
         interrupted: taken.iter().any(|(_, taken)| taken.interrupted),
         worlds,
@@ -224,8 +224,8 @@ fn figures(ranks: u32, points: &[CommPoint], taken: &CommSamples) -> Ranks {
         });
     }
     let fitted = |verb: Verb| {
-        let of_verb = measured.iter().filter(|point| point.verb == verb.name());
-        let line: Vec<(f64, f64)> = of_verb
+        let points = measured.iter().filter(|point| point.verb == verb.name());
+        let line: Vec<(f64, f64)> = points
             .map(|point| (point.bytes as f64 * sent_share(verb, ranks), point.us / 1e6))
             .collect();
         Fit::through(&line).map(|fit| Fitted { verb: verb.name(), fit })

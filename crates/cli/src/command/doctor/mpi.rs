@@ -10,7 +10,7 @@ use setup::Session;
 use setup::error::{EXIT_FAILED, Error};
 use setup::render;
 
-/// What was found.
+/// The MPI library and the launcher that were found, and whether they fit together.
 #[derive(Serialize)]
 struct Diagnosis {
     /// Who started this process, if that has anything to do with MPI.
@@ -34,7 +34,7 @@ struct LibraryCheck {
     problem: Option<String>,
 }
 
-/// Runs the command.
+/// Runs `rowmill doctor mpi` and prints its result.
 pub fn run(library: Option<&str>, session: &Session) -> Result<ExitCode, Error> {
     let diagnosis = diagnose(library);
     // Ranks that find the same say it once.

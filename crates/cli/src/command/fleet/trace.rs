@@ -46,7 +46,7 @@ pub struct WantedTraces<'a> {
     pub output: &'a Path,
 }
 
-/// Runs the command.
+/// Runs `rowmill fleet trace` and prints its result.
 pub fn run(args: &FleetTrace, session: &Session) -> Result<ExitCode, Error> {
     check_empty_folder(&args.output)?;
     let clients = open_clients(&args.reach, PATIENCE)?;
@@ -106,8 +106,8 @@ pub fn run(args: &FleetTrace, session: &Session) -> Result<ExitCode, Error> {
     told
 }
 
-/// The same for the agent of this host alone, on behalf of `rowmill capture`.
-pub fn locally(
+/// Traces the processes of this host through its agent, on behalf of `rowmill capture`.
+pub fn trace_local_host(
     client: Client,
     wanted: &WantedTraces<'_>,
     session: &Session,

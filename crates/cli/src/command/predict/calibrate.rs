@@ -18,7 +18,7 @@ use setup::recorded_steps::{
 };
 use setup::render;
 
-/// What was written.
+/// The written calibration, as the command prints it.
 #[derive(Serialize)]
 struct Report {
     #[serde(serialize_with = "render::path_text")]
@@ -26,7 +26,7 @@ struct Report {
     host: String,
     devices: Vec<String>,
     ranks: usize,
-    /// Of this one and of those that were merged.
+    /// Number of recordings, merged ones included.
     recordings: usize,
     /// Recordings of a configuration that was recorded more than once: they say how runs differ.
     repeated: usize,
@@ -38,7 +38,7 @@ struct Report {
     event_ns: f64,
 }
 
-/// Runs the command.
+/// Runs `rowmill predict calibrate` and prints its result.
 pub fn run(args: &PredictCalibrate, session: &Session) -> Result<(), Error> {
     let traces = open_recordings(&args.paths, session)?;
     let scopes = whole_scopes(&traces);

@@ -30,13 +30,13 @@ struct Row {
     predicted_ns: i64,
     /// Mean of the measured steps.
     measured_ns: i64,
-    /// Of the measured; none of what was not measured.
+    /// Relative to the measured time, in percent; `None` without a measurement.
     error_pct: Option<f64>,
     /// Coefficient of variation of the measured steps.
     noise_pct: f64,
 }
 
-/// Runs the command.
+/// Runs `rowmill predict compare` and prints its result.
 pub fn run(args: &PredictCompare, session: &Session) -> Result<(), Error> {
     let predicted = lengths(&args.predicted, session)?;
     let measured = lengths(&args.measured, session)?;

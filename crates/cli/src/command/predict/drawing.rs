@@ -14,7 +14,7 @@ const BASE: f64 = 96.0;
 const HIGH: f64 = 70.0;
 
 /// The drawing of the rows that are of all operators together.
-pub fn of(rows: &[OverheadRow]) -> String {
+pub fn draw_overheads(rows: &[OverheadRow]) -> String {
     let panels = OVERHEADS.len() as f64;
     let height = panels * PANEL + 12.0;
     let mut svg = format!(

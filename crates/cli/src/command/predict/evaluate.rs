@@ -35,7 +35,7 @@ struct Report {
     launched: Vec<LaunchedRow>,
 }
 
-/// Runs the command.
+/// Runs `rowmill predict evaluate` and prints its result.
 pub fn run(args: &PredictEvaluate, session: &Session) -> Result<(), Error> {
     let traces = open_recordings(&args.paths, session)?;
     let scopes = whole_scopes(&traces);

@@ -20,7 +20,7 @@ use setup::Session;
 use setup::error::Error;
 use setup::table_output::{self, TableTarget};
 
-/// Runs the command.
+/// Runs `rowmill predict step --execution-trace` and prints its result.
 pub fn run(args: &PredictStep, calibrated: &PathBuf, session: &Session) -> Result<(), Error> {
     let known = read_calibration(calibrated)?;
     report_machine(&known.machine, session);
@@ -42,7 +42,7 @@ pub fn run(args: &PredictStep, calibrated: &PathBuf, session: &Session) -> Resul
 /// Prices what execution traces launch on a device by kernel models, without a calibration.
 pub fn by_models(args: &PredictStep, session: &Session) -> Result<(), Error> {
     let name = args.hardware.as_deref().unwrap_or_default();
-    let on = Hardware::of(name, args.host.models.as_deref())?;
+    let on = Hardware::from_name(name, args.host.models.as_deref())?;
     let Hardware::Devices(topology, models) = &on else {
         let expected = "a GPU, whose kernels execution traces launch".to_owned();
         return Err(predict::Error::Workload { expected, got: format!("the CPU {name:?}") }.into());

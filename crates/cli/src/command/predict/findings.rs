@@ -22,13 +22,13 @@ struct Row {
     source: SavingSource,
     saving_ns: i64,
     saving_pct: f64,
-    /// By the graph of the recording.
+    /// The saving by the dependency graph of the recording.
     recorded_saving_ns: i64,
     title: String,
     key: String,
 }
 
-/// Runs the command.
+/// Runs `rowmill predict findings` and prints its result.
 pub fn run(args: &PredictNext, session: &Session) -> Result<(), Error> {
     let traces = open_recordings(&args.paths, session)?;
     let all = whole_scopes(&traces);

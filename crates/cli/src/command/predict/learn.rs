@@ -43,7 +43,7 @@ struct Report {
     kinds: Vec<CpuKindErrors>,
 }
 
-/// Runs the command.
+/// Runs `rowmill predict learn` and prints its result.
 pub fn run(args: &PredictLearn, session: &Session) -> Result<(), Error> {
     if let Some(folder) = args.measured.iter().find(|path| path.join(SUITE).is_file()) {
         if let Some(other) = args.measured.iter().find(|path| *path != folder) {

@@ -12,7 +12,7 @@ use setup::error::Error;
 use setup::table_output::{self, TableTarget};
 use setup::workload::Workload;
 
-/// A predicted step.
+/// The predicted step of one rank of a configuration that was never run.
 #[derive(Serialize)]
 struct Row {
     config: String,
@@ -23,7 +23,7 @@ struct Row {
     predicted: NeverRunRow,
 }
 
-/// Runs the command.
+/// Runs `rowmill predict model` and prints its result.
 pub fn run(args: &PredictModel, session: &Session) -> Result<(), Error> {
     let workload = Workload::resolve(&args.config, &args.step, 1)?;
     let known = read_calibration(&args.calibration)?;

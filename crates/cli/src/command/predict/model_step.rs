@@ -19,7 +19,7 @@ use setup::error::Error;
 use setup::table_output::{self, TableTarget};
 use setup::workload::Workload;
 
-/// A step.
+/// A step of `--by step`, with its bounds on the slowest rank.
 #[derive(Serialize)]
 struct StepRow<'a> {
     model: &'a str,
@@ -31,7 +31,7 @@ struct StepRow<'a> {
     high_ns: f64,
     samples_per_s: f64,
     peak_bytes: u64,
-    /// Of the device, or of the host of a CPU.
+    /// Memory of the device; on a CPU, of the host.
     memory_bytes: u64,
     fits: bool,
     /// What takes most of the memory.
@@ -95,11 +95,11 @@ pub struct PricedStep {
     memory: Vec<(String, u64)>,
     /// The rank that takes most, where each has memory of its own.
     fullest: Option<u32>,
-    /// Of a device, or of a CPU's host.
+    /// Memory of the device; on a CPU, of the host.
     memory_bytes: u64,
 }
 
-/// Where steps run.
+/// The devices on which a step is priced: GPUs of a data sheet, or a measured CPU.
 pub enum Hardware {
     /// Devices, by their data sheets and measured kernels.
     Devices(Box<Topology>, Box<Models>),
@@ -112,7 +112,7 @@ impl Hardware {
     ///
     /// # Errors
     /// The nearest names of devices; of a file, what is wrong with it.
-    pub fn of(text: &str, models: Option<&Path>) -> Result<Self, Error> {
+    pub fn from_name(text: &str, models: Option<&Path>) -> Result<Self, Error> {
         let models_of = || Models::of(|kind| model(models, kind)).map(Box::new);
         let unknown = match topology(text) {
             Ok(topology) => return Ok(Self::Devices(Box::new(topology), models_of()?)),
@@ -212,7 +212,7 @@ fn topology(text: &str) -> Result<Topology, Error> {
 pub fn step(args: &PredictStep, launch_ns: f64, session: &Session) -> Result<(), Error> {
     let (name, hardware) = (args.model.as_deref(), args.hardware.as_deref());
     let (name, hardware) = (name.unwrap_or_default(), hardware.unwrap_or_default());
-    let on = Hardware::of(hardware, args.host.models.as_deref())?;
+    let on = Hardware::from_name(hardware, args.host.models.as_deref())?;
     let workload = Workload::resolve(name, &args.asked, on.ranks())?;
     let pooling = args.asked.pooling;
     let priced = on.price(&workload, pooling, launch_ns)?;
@@ -258,8 +258,8 @@ fn step_row<'a>(
 ) -> StepRow<'a> {
     let price = &priced.price;
     let slowest = Stage::ALL.into_iter().max_by(|a, b| {
-        let of = |stage: &Stage| price.stages[*stage as usize].mean_ns;
-        of(a).total_cmp(&of(b))
+        let stage_ns = |stage: &Stage| price.stages[*stage as usize].mean_ns;
+        stage_ns(a).total_cmp(&stage_ns(b))
     });
     let kinds = priced.memory.iter().map(|(name, bytes)| (name.as_str(), *bytes));
     let largest = kinds.clone().max_by_key(|kind| kind.1);
@@ -297,13 +297,15 @@ fn stage_rows(price: &StepPrice) -> Vec<StageRow> {
 }
 
 fn rank_row(rank: &predict::step::RankPrice) -> RankRow {
-    let of = |stage: Stage| rank.stages[stage as usize].mean_ns;
+    let stage_ns = |stage: Stage| rank.stages[stage as usize].mean_ns;
     RankRow {
         rank: rank.rank,
-        lookup_ns: of(Stage::EmbeddingForward),
-        dense_ns: of(Stage::Dense),
-        update_ns: of(Stage::EmbeddingBackward),
-        exchange_ns: of(Stage::InputDist) + of(Stage::OutputDist) + of(Stage::GradientDist),
+        lookup_ns: stage_ns(Stage::EmbeddingForward),
+        dense_ns: stage_ns(Stage::Dense),
+        update_ns: stage_ns(Stage::EmbeddingBackward),
+        exchange_ns: stage_ns(Stage::InputDist)
+            + stage_ns(Stage::OutputDist)
+            + stage_ns(Stage::GradientDist),
         wait_ns: rank.wait_ns,
         table_bytes: rank.memory.table_weights,
         state_bytes: rank.memory.table_states,

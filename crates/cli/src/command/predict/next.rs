@@ -11,7 +11,7 @@ use setup::error::Error;
 use setup::recorded_steps::{open_recordings, whole_scopes};
 use setup::table_output::{self, TableTarget};
 
-/// Runs the command.
+/// Runs `rowmill predict next` and prints its result.
 pub fn run(args: &PredictNext, session: &Session) -> Result<(), Error> {
     let traces = open_recordings(&args.paths, session)?;
     let scopes = whole_scopes(&traces);

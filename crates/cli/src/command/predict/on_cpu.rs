@@ -17,7 +17,7 @@ pub fn peak(workload: &Workload, pooling: u32, machine: &Machine) -> Option<Memo
     let rows = BATCHES * config.training.batch_size as u64;
     let run = RunSize {
         job: &workload.job,
-        look: MemoryLook::of_batches(config, rows, pooling as usize),
+        look: MemoryLook::for_batches(config, rows, pooling as usize),
         tiling: &workload.tiling,
         threads: machine.threads as usize,
         processes: None,

@@ -17,7 +17,7 @@ use setup::table_output::{self, TableTarget};
 /// Standard errors from which on means count as different.
 const LIMIT: f64 = 3.0;
 
-/// Runs the command.
+/// Runs `rowmill predict overheads` and prints its result.
 pub fn run(args: &PredictOverheads, session: &Session) -> Result<(), Error> {
     let mut rows: Vec<OverheadRow> = Vec::new();
     let mut together = Calibration::default();
@@ -55,7 +55,7 @@ pub fn run(args: &PredictOverheads, session: &Session) -> Result<(), Error> {
     }
     say_sizes(&together, session);
     if let Some(path) = &args.svg {
-        let text = drawing::of(&rows);
+        let text = drawing::draw_overheads(&rows);
         output::put(path, |file| {
             file.write_all(text.as_bytes()).map_err(Error::io(path, "write"))
         })?;

@@ -11,7 +11,7 @@ use setup::resized_step::{between_recordings, recorded};
 use setup::step_times::{Measured, measured};
 use setup::table_output::{self, TableTarget};
 
-/// A predicted step.
+/// The predicted step of one rank at one size, beside the measured step where it was recorded.
 #[derive(Serialize)]
 struct Row {
     size: u64,
@@ -27,13 +27,14 @@ struct Row {
     /// Mean of the steps recorded at this size.
     measured_ns: Option<i64>,
     error_pct: Option<f64>,
-    /// Of the line through the mean steps of both recordings.
+    /// Error of the baseline, a linear interpolation between the two recordings' mean steps, in
+    /// percent.
     baseline_error_pct: Option<f64>,
     /// Coefficient of variation of the measured steps.
     noise_pct: Option<f64>,
 }
 
-/// Runs the command.
+/// Runs `rowmill predict resize` and prints its result.
 pub fn run(args: &PredictResize, session: &Session) -> Result<(), Error> {
     let (small, large) = (recorded(&args.small, session)?, recorded(&args.large, session)?);
     let (of_small, of_large) = (&small.calibration.machine, &large.calibration.machine);
@@ -49,13 +50,13 @@ pub fn run(args: &PredictResize, session: &Session) -> Result<(), Error> {
             let line =
                 small.means_ns[place] + (large.means_ns[place] - small.means_ns[place]) * share;
             let measured = after.iter().find(|one| one.rank == row.rank && is_measured);
-            rows.push(of(*to, row, (line, measured)));
+            rows.push(predicted_row(*to, row, (line, measured)));
         }
     }
     table_output::write_rows(session.console, &rows, TableTarget::default())
 }
 
-fn of(size: u64, row: WhatIfRow, (line_ns, measured): (f64, Option<&Measured>)) -> Row {
+fn predicted_row(size: u64, row: WhatIfRow, (line_ns, measured): (f64, Option<&Measured>)) -> Row {
     let error = |ns: f64| measured.map(|one| 100.0 * (ns - one.mean_ns) / one.mean_ns.max(1.0));
     Row {
         size,

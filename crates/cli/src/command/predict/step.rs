@@ -18,7 +18,7 @@ use setup::recorded_steps::{Steps, open_recordings, prepare_job, recorded_machin
 use setup::render;
 use setup::table_output::{self, TableTarget};
 
-/// Runs the command.
+/// Runs `rowmill predict step` and prints its result.
 pub fn run(args: &PredictStep, session: &Session) -> Result<(), Error> {
     if args.model.is_some() {
         return super::model_step::step(args, launch_ns(args, session)?, session);

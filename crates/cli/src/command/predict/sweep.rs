@@ -14,12 +14,12 @@ use setup::output;
 use setup::table_output::{self, TableTarget};
 use setup::workload::Workload;
 
-/// Runs the command.
+/// Runs `rowmill predict sweep` and prints its result.
 pub fn run(args: &PredictSweep, session: &Session) -> Result<(), Error> {
     let (models, launch_ns) = (args.host.models.as_deref(), 1e3 * args.host.launch_us);
     let names = each(&args.hardware);
     let hardware: Vec<Hardware> =
-        names.iter().map(|text| Hardware::of(text, models)).collect::<Result<_, _>>()?;
+        names.iter().map(|text| Hardware::from_name(text, models)).collect::<Result<_, _>>()?;
     let mut all = Vec::new();
     for pooling in each(&args.pooling) {
         let mut rows = Vec::new();
@@ -44,7 +44,7 @@ pub fn run(args: &PredictSweep, session: &Session) -> Result<(), Error> {
         all.extend(rows.into_iter().map(|step| PooledRow { pooling, step }));
     }
     if let Some(path) = &args.svg {
-        let text = pareto::of(&all);
+        let text = pareto::draw_frontier(&all);
         output::put(path, |file| {
             file.write_all(text.as_bytes()).map_err(Error::io(path, "write"))
         })?;

@@ -29,13 +29,13 @@ struct Row {
     /// Mean of the steps recorded after the edits were made.
     measured_ns: Option<i64>,
     error_pct: Option<f64>,
-    /// Of "as long as without the edits".
+    /// Error of assuming that the edits change nothing, in percent.
     baseline_error_pct: Option<f64>,
     /// Coefficient of variation of the measured steps.
     noise_pct: Option<f64>,
 }
 
-/// Runs the command.
+/// Runs `rowmill predict what-if` and prints its result.
 pub fn run(args: &PredictWhatIf, session: &Session) -> Result<(), Error> {
     let edits: Vec<Edits> = args.edits.iter().map(|path| edits(path)).collect::<Result<_, _>>()?;
     let traces = open_recordings(&args.paths, session)?;

@@ -30,7 +30,7 @@ pub struct TriedChange {
     high_ns: i64,
     measured_ns: i64,
     error_pct: f64,
-    /// Of "twice the batch, twice the time".
+    /// Error of assuming that twice the batch takes twice the time, in percent.
     linear_error_pct: f64,
     /// Coefficient of variation of the measured steps.
     noise_pct: f64,

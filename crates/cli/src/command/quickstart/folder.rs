@@ -31,7 +31,7 @@ impl QuickstartFolder {
     pub fn changes(&self) -> PathBuf {
         self.root.join("changes")
     }
-    /// Of the recorded steps.
+    /// The page of the recorded steps.
     pub fn report(&self) -> PathBuf {
         self.trace().join("report.html")
     }

@@ -35,12 +35,12 @@ pub enum Scale {
 }
 
 impl Scale {
-    /// That of a device.
+    /// The scale for a device: emulated GPUs get a much smaller model.
     pub fn for_device(device: DeviceName) -> Self {
         if device == DeviceName::Emulated { Self::Emulated } else { Self::Usual }
     }
 
-    /// Rows to generate.
+    /// Number of rows to generate for `seconds` of training.
     pub fn rows(self, seconds: u64) -> u64 {
         match self {
             Self::Usual => (ROWS * seconds / USUAL_SECONDS).clamp(100_000, ROWS),

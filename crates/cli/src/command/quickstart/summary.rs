@@ -10,7 +10,7 @@ use super::folder::{GeneratedRows, QuickstartFolder};
 use setup::render;
 use setup::shell::quoted;
 
-/// The result.
+/// The result of a quickstart, as it is printed.
 #[derive(Debug, Serialize)]
 pub struct Summary {
     steps: u64,

@@ -6,7 +6,7 @@ use super::query::TraceQuery;
 use crate::args::{CollectivesBy, StragglersBy};
 use setup::error::Error;
 
-/// `rowmill trace collectives`.
+/// Prints the rows of `rowmill trace collectives`.
 pub fn collectives(look: &TraceQuery<'_>, by: CollectivesBy, ranks: &[u32]) -> Result<(), Error> {
     let scopes = look.chosen.scopes();
     let job = JobFacts::new(&scopes);
@@ -18,7 +18,7 @@ pub fn collectives(look: &TraceQuery<'_>, by: CollectivesBy, ranks: &[u32]) -> R
     }
 }
 
-/// `rowmill trace stragglers`.
+/// Prints the rows of `rowmill trace stragglers`.
 pub fn stragglers(look: &TraceQuery<'_>, by: StragglersBy, ranks: &[u32]) -> Result<(), Error> {
     let scopes = look.chosen.scopes();
     let job = JobFacts::new(&scopes);

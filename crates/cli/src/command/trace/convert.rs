@@ -70,7 +70,7 @@ pub struct WrittenTraceFile<'a> {
     pub session: &'a Session,
 }
 
-/// `rowmill trace merge`.
+/// Merges the ranks of a job into one file, clocks aligned, for `rowmill trace merge`.
 pub fn merge(file: &WrittenTraceFile<'_>, keep_clocks: bool) -> Result<(), Error> {
     check_name(file.out, None)?;
     let job = input(file)?;
@@ -83,7 +83,7 @@ pub fn merge(file: &WrittenTraceFile<'_>, keep_clocks: bool) -> Result<(), Error
     tell(file.session, file.out, &job, written, clocks)
 }
 
-/// `rowmill trace convert`.
+/// Writes one trace in another format, or all tables as Parquet, for `rowmill trace convert`.
 pub fn convert(file: &WrittenTraceFile<'_>, to: Option<ConvertTo>) -> Result<(), Error> {
     if ConvertTo::is_parquet(to, file.out) {
         return tables(&input(file)?, file.out, file.session);

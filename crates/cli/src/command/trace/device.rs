@@ -14,7 +14,7 @@ use crate::args::{BreakdownBy, IdleBy, KernelsBy, LaunchesBy, QueueBy};
 use setup::error::Error;
 use setup::open_job::SelectedJob;
 
-/// `rowmill trace breakdown`.
+/// Prints the rows of `rowmill trace breakdown`.
 pub fn breakdown(look: &TraceQuery<'_>, by: BreakdownBy) -> Result<(), Error> {
     if look.chosen.is_hta {
         look.explain(&[hta::HtaTable::Temporal, hta::HtaTable::Overlap]);
@@ -32,7 +32,7 @@ pub fn breakdown(look: &TraceQuery<'_>, by: BreakdownBy) -> Result<(), Error> {
     }
 }
 
-/// `rowmill trace idle`.
+/// Prints the rows of `rowmill trace idle`.
 pub fn idle(look: &TraceQuery<'_>, by: IdleBy, kernel_wait_ns: i64) -> Result<(), Error> {
     if look.chosen.is_hta {
         look.explain(&[hta::HtaTable::Idle]);
@@ -41,16 +41,16 @@ pub fn idle(look: &TraceQuery<'_>, by: IdleBy, kernel_wait_ns: i64) -> Result<()
     let settings = IdleSettings { kernel_wait_ns, ..IdleSettings::USUAL };
     let scopes = look.chosen.scopes();
     let job = JobFacts::new(&scopes);
-    let of = |rank: &RankFacts<'_>| idle::of(rank.scope, rank.tree(), &settings);
+    let idle_rows = |rank: &RankFacts<'_>| idle::of(rank.scope, rank.tree(), &settings);
     match by {
-        IdleBy::Device => look.put(&rows_of_ranks(&job, |rank| of(rank).devices)),
-        IdleBy::Stream => look.put(&rows_of_ranks(&job, |rank| of(rank).streams)),
-        IdleBy::Gap => look.put(&rows_of_ranks(&job, |rank| of(rank).gaps)),
-        IdleBy::Op => look.put(&rows_of_ranks(&job, |rank| of(rank).owners)),
+        IdleBy::Device => look.put(&rows_of_ranks(&job, |rank| idle_rows(rank).devices)),
+        IdleBy::Stream => look.put(&rows_of_ranks(&job, |rank| idle_rows(rank).streams)),
+        IdleBy::Gap => look.put(&rows_of_ranks(&job, |rank| idle_rows(rank).gaps)),
+        IdleBy::Op => look.put(&rows_of_ranks(&job, |rank| idle_rows(rank).owners)),
     }
 }
 
-/// `rowmill trace overlap`.
+/// Prints the rows of `rowmill trace overlap`.
 pub fn overlap(look: &TraceQuery<'_>, by: BreakdownBy) -> Result<(), Error> {
     if look.chosen.is_hta {
         look.explain(&[hta::HtaTable::KernelTypes]);
@@ -66,7 +66,7 @@ pub fn overlap(look: &TraceQuery<'_>, by: BreakdownBy) -> Result<(), Error> {
     }
 }
 
-/// `rowmill trace kernels`.
+/// Prints the rows of `rowmill trace kernels`.
 pub fn kernels(look: &TraceQuery<'_>, by: KernelsBy) -> Result<(), Error> {
     if look.chosen.is_hta {
         look.explain(&[hta::HtaTable::Kernels]);
@@ -88,7 +88,7 @@ pub fn kernels(look: &TraceQuery<'_>, by: KernelsBy) -> Result<(), Error> {
     }
 }
 
-/// `rowmill trace launches`.
+/// Prints the rows of `rowmill trace launches`.
 pub fn launches(look: &TraceQuery<'_>, by: LaunchesBy) -> Result<(), Error> {
     if look.chosen.is_hta {
         look.explain(&[hta::HtaTable::Launches]);
@@ -101,12 +101,12 @@ pub fn launches(look: &TraceQuery<'_>, by: LaunchesBy) -> Result<(), Error> {
     let scopes = SelectedJob::usable(look.chosen.scopes());
     let job = JobFacts::new(&scopes);
     let distributions = |grouped_by| {
-        let of_rank = |rank: &RankFacts<'_>| {
+        let launch_rows = |rank: &RankFacts<'_>| {
             let mut found = launches::distributions(rank.launches());
             found.retain(|one| one.grouped_by == grouped_by);
             found
         };
-        look.put(&rows_of_ranks(&job, of_rank))
+        look.put(&rows_of_ranks(&job, launch_rows))
     };
     match by {
         LaunchesBy::Rank => {
@@ -118,7 +118,7 @@ pub fn launches(look: &TraceQuery<'_>, by: LaunchesBy) -> Result<(), Error> {
     }
 }
 
-/// `rowmill trace queue`.
+/// Prints the rows of `rowmill trace queue`.
 pub fn queue(look: &TraceQuery<'_>, by: QueueBy) -> Result<(), Error> {
     if look.chosen.is_hta {
         look.explain(&[hta::HtaTable::Queue]);

@@ -26,7 +26,7 @@ use setup::render;
 /// Changes of a subject on the page.
 const TOP: usize = 5;
 
-/// Runs the command.
+/// Runs `rowmill trace diff` and prints its result.
 pub fn run(
     selection: &Selection,
     (by, report): (Option<DiffBy>, Option<&Path>),

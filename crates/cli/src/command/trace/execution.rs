@@ -15,14 +15,14 @@ use setup::error::Error;
 use setup::open_job::{Extent, open_job, report_missing};
 use setup::table_output::{self, TableTarget};
 
-/// One execution trace.
+/// An execution trace of one rank, with how much of it links to the timeline.
 #[derive(Serialize)]
 struct GraphRow {
     rank: u32,
     file: String,
     schema: String,
     nodes: usize,
-    /// By the definition of facebookresearch/param.
+    /// Operators as facebookresearch/param defines them.
     operators: Option<usize>,
     /// Operators without an operator around them.
     top_operators: Option<usize>,
@@ -36,7 +36,7 @@ struct GraphRow {
     repetitions: Option<usize>,
 }
 
-/// Runs the command.
+/// Runs `rowmill trace execution-trace` and prints its result.
 pub fn run(
     paths: &[PathBuf],
     kineto: &[PathBuf],
@@ -55,7 +55,7 @@ pub fn run(
                     let of =
                         |graph: &Graph| missing(&graph.origin, &graph.losses, graph.nodes.len());
                     cut.extend(found.iter().filter_map(of));
-                    rows.extend(found.iter().map(of_chakra));
+                    rows.extend(found.iter().map(chakra_row));
                 }
                 Err(_) => return Err(error.into()),
             },
@@ -119,7 +119,7 @@ fn row(graph: &ExecutionTrace, link: Option<&link::TraceLink>) -> GraphRow {
 }
 
 /// Chakra's graphs have no threads, tensors or operators, only nodes that depend on each other.
-fn of_chakra(graph: &Graph) -> GraphRow {
+fn chakra_row(graph: &Graph) -> GraphRow {
     GraphRow {
         rank: graph.rank,
         file: graph.origin.to_string(),

@@ -8,7 +8,7 @@ use crate::args::{MemoryBy, OpsBy, StepsBy};
 use setup::error::Error;
 use setup::open_job::SelectedJob;
 
-/// `rowmill trace ops`.
+/// Prints the rows of `rowmill trace ops`.
 pub fn ops(
     look: &TraceQuery<'_>,
     by: OpsBy,
@@ -31,7 +31,7 @@ pub fn ops(
     }
 }
 
-/// `rowmill trace steps`.
+/// Prints the rows of `rowmill trace steps`.
 pub fn steps(look: &TraceQuery<'_>, by: StepsBy) -> Result<(), Error> {
     let scopes = SelectedJob::usable(look.chosen.scopes());
     let job = JobFacts::new(&scopes);
@@ -42,16 +42,16 @@ pub fn steps(look: &TraceQuery<'_>, by: StepsBy) -> Result<(), Error> {
     }
 }
 
-/// `rowmill trace memory`.
+/// Prints the rows of `rowmill trace memory`.
 pub fn memory(look: &TraceQuery<'_>, by: MemoryBy) -> Result<(), Error> {
     let scopes = look.chosen.scopes();
     let job = JobFacts::new(&scopes);
-    let of = |rank: &RankFacts<'_>| memory::of(rank.scope.trace, rank.tree());
+    let memory_rows = |rank: &RankFacts<'_>| memory::of(rank.scope.trace, rank.tree());
     match by {
         MemoryBy::Copy => look.put(&rows_of_ranks(&job, |rank| bandwidth::of(rank.scope))),
         MemoryBy::Size => look.put(&rows_of_ranks(&job, |rank| bandwidth::by_size(rank.scope))),
-        MemoryBy::Peak => look.put(&rows_of_ranks(&job, |rank| of(rank).peaks)),
-        MemoryBy::Op => look.put(&rows_of_ranks(&job, |rank| of(rank).operators)),
-        MemoryBy::Point => look.put(&rows_of_ranks(&job, |rank| of(rank).timeline)),
+        MemoryBy::Peak => look.put(&rows_of_ranks(&job, |rank| memory_rows(rank).peaks)),
+        MemoryBy::Op => look.put(&rows_of_ranks(&job, |rank| memory_rows(rank).operators)),
+        MemoryBy::Point => look.put(&rows_of_ranks(&job, |rank| memory_rows(rank).timeline)),
     }
 }

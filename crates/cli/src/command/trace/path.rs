@@ -12,7 +12,7 @@ use crate::args::PathBy;
 use setup::error::Error;
 use setup::render;
 
-/// Runs the command.
+/// Runs `rowmill trace critical-path` and prints its result.
 pub fn run(look: &TraceQuery<'_>, by: Option<PathBy>, edits: &[String]) -> Result<(), Error> {
     let questions: Vec<Question> =
         edits.iter().map(|edit| what_if::parse(edit)).collect::<Result<_, _>>()?;

@@ -10,7 +10,7 @@ use crate::args::ReportContent;
 use crate::trace_files::refuse_input;
 use crate::trace_page::{WrittenPage, build_report, open_content, write_page};
 
-/// Runs the command.
+/// Runs `rowmill trace report` and prints its result.
 pub fn run(content: &ReportContent, out: &Path, session: &Session) -> Result<(), Error> {
     let chosen = open_content(content, session)?;
     refuse_input(&chosen.job, out)?;

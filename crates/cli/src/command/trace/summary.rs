@@ -7,7 +7,7 @@ use setup::error::Error;
 use super::query::TraceQuery;
 use crate::trace_summary::{TOP, summarize, summary_text};
 
-/// Runs the command.
+/// Opens the selected traces and prints the summary of the job.
 pub fn run(selection: &Selection, session: &Session) -> Result<(), Error> {
     let look = TraceQuery::new(selection, session)?;
     let page = summarize(&look.chosen, selection.top.unwrap_or(TOP))?;

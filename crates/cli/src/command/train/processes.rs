@@ -25,7 +25,7 @@ use setup::{Session, plan};
 #[derive(Serialize, Deserialize)]
 pub struct ProcessRun {
     config: String,
-    /// As the JSON of a plan's file.
+    /// The sharding plan, as the JSON of a plan file.
     plan: String,
     train: PathBuf,
     train_rows: Range<u64>,
@@ -127,7 +127,7 @@ impl ProcessRun {
             run_folder: self.run_folder,
             threads,
             start: self.checkpoint.map_or(Start::Fresh, Start::Checkpoint),
-            rule_change: args.rule_change.given(),
+            rule_change: args.rule_change.rule_change(),
             bucket_bytes: self.bucket_bytes,
             trace: self.trace.map(|(folder, steps)| TraceRequest { folder, steps }),
             stop: interrupt::stop_flag_of_ranks(None),

@@ -16,7 +16,7 @@ pub struct ToldSteps {
 
 impl ToldSteps {
     /// To the agent at `KINETO_IPC_SOCKET_DIR`, or at its name in the kernel: as PyTorch jobs do.
-    pub fn of_this_process() -> Self {
+    pub fn for_this_process() -> Self {
         Self::to(&socket_place(None))
     }
 

@@ -54,7 +54,7 @@ impl Machine {
         self
     }
 
-    /// The same of version 1.
+    /// Writes the files of a version 1 control group.
     fn one(self, folder: &str, (limit, used, cache): (&str, u64, u64)) -> Self {
         self.write(&format!("{folder}/memory.limit_in_bytes"), limit);
         self.write(&format!("{folder}/memory.usage_in_bytes"), &(used * MIB).to_string());

@@ -18,7 +18,7 @@ pub struct BenchExchange {
 }
 
 impl BenchExchange {
-    /// Of `bytes` in a rank's buffer.
+    /// Allocates the buffers of a rank for `bytes` per rank.
     pub fn new(verb: Verb, bytes: usize, comm: &Communicator) -> Self {
         let (len, size) = (bytes / size_of::<f32>(), comm.world_size());
         let cut = |rank: usize| len * rank / size;

@@ -56,7 +56,7 @@ impl BenchOrder {
     }
 }
 
-/// A rank.
+/// A rank that takes part in the measured collectives.
 struct Member<'a> {
     comm: Communicator,
     points: &'a [CommPoint],
@@ -136,7 +136,7 @@ pub struct Seconds {
     pub max: f64,
 }
 
-/// Rank 0's side.
+/// Rank 0: it orders what all ranks do next, and takes the times.
 pub struct Lead<'a> {
     pub session: &'a Session,
     pub sampling: Sampling,
@@ -211,7 +211,7 @@ impl CommSamples {
         kinds.into_iter().all(|samples| self.judge.kept(samples).is_trusted)
     }
 
-    /// Of the point of this number.
+    /// Seconds per exchange of point `point`, over the samples that count.
     pub fn seconds(&self, point: usize) -> Seconds {
         let spread = self.judge.kept(&self.points[point]).spread(|seconds| *seconds);
         Seconds { median: spread.median, min: spread.min, max: spread.max }

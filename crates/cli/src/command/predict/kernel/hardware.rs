@@ -15,7 +15,7 @@ use setup::error::Error;
 use setup::machine;
 use setup::table_output::{self, TableTarget};
 
-/// One device.
+/// A known device with its peaks and sustained rates.
 #[derive(Serialize)]
 struct Row {
     key: String,
@@ -36,7 +36,7 @@ struct Row {
     source: String,
 }
 
-/// Runs the command.
+/// Runs `rowmill predict hardware` and prints its result.
 pub fn run(args: &PredictHardware, session: &Session) -> Result<(), Error> {
     let named = args.devices.iter().map(|name| hardware(name));
     let mut specs: Vec<&HardwareSpec> =

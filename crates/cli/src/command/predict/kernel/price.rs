@@ -14,7 +14,7 @@ use setup::Session;
 use setup::error::Error;
 use setup::table_output::{self, TableTarget};
 
-/// One price.
+/// The predicted time of one kernel on one device.
 #[derive(Serialize)]
 struct Row {
     work: String,
@@ -26,16 +26,16 @@ struct Row {
     domain: String,
 }
 
-/// What is priced.
+/// The work to price, and what prices it.
 enum Asked {
-    /// By a learnt model.
+    /// Priced by a trained model.
     Work(Work),
     Single(SingleWork),
     /// Between the ranks of a topology, with so many bytes of each.
     Exchange(RankExchange, u64),
 }
 
-/// Runs the command.
+/// Runs `rowmill predict kernels` and prints its result.
 pub fn run(args: &PredictKernels, session: &Session) -> Result<(), Error> {
     let topologies = args.hardware.iter().map(|name| Topology::parse(name));
     let topologies: Vec<Topology> =

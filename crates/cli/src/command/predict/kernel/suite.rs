@@ -13,7 +13,7 @@ use setup::Session;
 use setup::error::Error;
 use setup::render;
 
-/// Errors by kernel.
+/// Prediction errors of one kernel of the published suite.
 #[derive(Serialize)]
 struct Report {
     device: String,

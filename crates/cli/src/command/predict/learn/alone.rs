@@ -36,7 +36,7 @@ pub struct Bench {
     /// What the rate of reading memory is measured on.
     pub rows: RowSet,
     pub threads: usize,
-    /// Of all steps so far: clocks are judged by the best.
+    /// Conditions of all steps so far; clocks are compared with the best.
     pub conditions: Vec<Conditions>,
 }
 
@@ -54,7 +54,7 @@ struct Calls {
 }
 
 impl Calls {
-    fn of(tables: &EqualTables) -> Self {
+    fn for_tables(tables: &EqualTables) -> Self {
         let ids = (tables.count * tables.batch_size * tables.pooling) as f64;
         let bytes = ids * (tables.dim * tables.data_type.bytes() + size_of::<u64>()) as f64;
         let counted = (MEASURED_NS / (4.0 * bytes / GB_PER_S)) as usize;
@@ -72,7 +72,7 @@ pub fn round(
     tables: &EqualTables,
     stop: &AtomicBool,
 ) -> Result<Option<TablesRound>, Error> {
-    let calls = Calls::of(tables);
+    let calls = Calls::for_tables(tables);
     let made = Made {
         rows: vec![tables.rows; tables.count],
         lengths: vec![tables.pooling; tables.count],

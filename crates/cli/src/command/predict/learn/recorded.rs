@@ -29,7 +29,7 @@ const CALIBRATION: &str = "calibration.json";
 /// Fewest measurements that a model is adapted by.
 const ROWS_LEAST: usize = 5;
 
-/// What was learnt.
+/// The models and rates learned from a suite, as the command prints them.
 #[derive(Serialize)]
 struct Report {
     device: Option<String>,
@@ -103,7 +103,7 @@ fn overheads(
     Ok((all, count))
 }
 
-/// Those that a learnt model prices.
+/// The measurements of kernels that a trained model prices.
 fn learnt(rows: &[SuiteMeasured], device: &'static HardwareSpec) -> Vec<Measured> {
     let row = |row: &SuiteMeasured| match row.work {
         SuiteWork::Learnt(work) => Some((work, row.ns)),

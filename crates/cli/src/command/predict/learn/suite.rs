@@ -35,7 +35,7 @@ struct Gpu {
     name: String,
 }
 
-/// A recorded file.
+/// An entry of the suite's list: a recorded file and its kind.
 #[derive(Deserialize)]
 pub struct SuiteEntry {
     pub path: PathBuf,
