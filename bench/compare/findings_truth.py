@@ -3,7 +3,7 @@
 
     python bench/compare/findings_truth.py FIXTURES [TABLE] [--write]
 
-FIXTURES is a folder that holds `traces`; TABLE is docs/findings-on-public-traces.md unless given.
+FIXTURES is a folder that holds `traces`; TABLE is testdata/public_findings/README.md unless given.
 Prints trace, rule, the figure as the finding gives it, the figure recomputed, and whether they agree
 within 2 %. With --write the column *recomputed* of the table is filled, and nothing else of it is
 touched. Exits with 1 where a row has no figure here, or where a figure is more than 2 % off and the
@@ -766,7 +766,7 @@ def with_cell(line, column, text):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("fixtures", help="a folder that holds `traces`")
-    parser.add_argument("table", nargs="?", default="docs/findings-on-public-traces.md")
+    parser.add_argument("table", nargs="?", default="testdata/public_findings/README.md")
     parser.add_argument("--write", action="store_true", help="fill the column recomputed of the table")
     arguments = parser.parse_args()
     with open(arguments.table, encoding="utf-8", newline="") as file:

@@ -1,5 +1,5 @@
 //! `cargo xtask bench`: runs the benches of `bench/definitions` and records their figures.
-//! Measures nothing itself; the product does. Knows nothing of what is inside.
+//! The product measures; this task chooses definitions and stores results.
 
 mod definition;
 mod record;
@@ -16,23 +16,23 @@ use definition::Definition;
 use record::BenchRecord;
 
 pub const HELP: &str = "\
-Runs the benches of bench/definitions and appends their figures to
+Runs the benchmarks of bench/definitions and appends their figures to
 bench/record/<machine>/<date>.csv, one row per figure.
 
 Usage: cargo xtask bench [NAME]... [OPTIONS]
 
 Options:
-  --list          the definitions, and stop
-  --repeats N     turns of each bench [default: the bench's own]
-  --threads N     threads of each bench [default: all cores]
-  --no-record     print only
+  --list          list the definitions and exit
+  --repeats N     repetitions of each benchmark [default: the benchmark's own]
+  --threads N     threads of each benchmark [default: all cores]
+  --no-record     print the figures without recording them
 
-Each definition is a command of rowmill-bench, or rowmill doctor links, with the figures of its JSON
-that count. Commands take turns with the limits of the machine and rejects disturbed samples; how many, the apparent clock and
-the share of foreign CPU stand in each row. What a definition says of a loss must come out: a wrong
-kernel fails instead of winning.";
+Each definition is a command of rowmill-bench, or rowmill doctor links, and names the figures of its JSON output to record.
+They measure in turns with the limits of the machine and rejects disturbed samples. Each
+row has their number, the apparent clock and the CPU share of other processes. A definition may state
+the expected loss, so that a kernel with wrong results fails instead of being fast.";
 
-/// What was asked for.
+/// The parsed command line.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct BenchRequest {
     names: Vec<String>,
@@ -42,35 +42,32 @@ struct BenchRequest {
     print_only: bool,
 }
 
+/// Builds the product, runs the chosen benchmarks and records their figures.
 pub fn run(arguments: &[String]) -> Result<(), Error> {
-    let request = parse(arguments)?;
+    let request = parse_arguments(arguments)?;
     let root = tree::root();
-    let definitions = chosen(definition::read_all(&root)?, &request.names)?;
+    let definitions = choose_definitions(definition::read_all(&root)?, &request.names)?;
     if request.list {
         for definition in &definitions {
             println!("{:<24} {}", definition.name, definition.about);
         }
         return Ok(());
     }
-    command::run(
-        command::cargo()
-            .args(["build", "--release", "-p", "rowmill", "-p", "bench"])
-            .current_dir(&root),
-    )?;
+    command::run(command::cargo().args(["build", "--release", "-p", "rowmill", "-p", "bench"]).current_dir(&root))?;
     let mut records = Vec::new();
     for definition in &definitions {
-        let record = measure(&root, definition, &request)?;
-        println!("{}", record.summary());
+        let record = run_definition(&root, definition, &request)?;
+        println!("{}", record.format_summary());
         records.push(record);
     }
     if !request.print_only {
-        let path = record::append(&root, &records)?;
+        let path = record::append_records(&root, &records)?;
         println!("recorded in {}", path.display());
     }
     Ok(())
 }
 
-fn parse(arguments: &[String]) -> Result<BenchRequest, Error> {
+fn parse_arguments(arguments: &[String]) -> Result<BenchRequest, Error> {
     let wrong = |problem| Error::Usage { task: "bench", problem };
     let mut request = BenchRequest::default();
     let mut rest = arguments.iter();
@@ -94,7 +91,7 @@ fn parse(arguments: &[String]) -> Result<BenchRequest, Error> {
     Ok(request)
 }
 
-fn chosen(all: Vec<Definition>, names: &[String]) -> Result<Vec<Definition>, Error> {
+fn choose_definitions(all: Vec<Definition>, names: &[String]) -> Result<Vec<Definition>, Error> {
     let known: Vec<String> = all.iter().map(|definition| definition.name.clone()).collect();
     if let Some(name) = names.iter().find(|name| !known.contains(name)) {
         let problem = format!("expected one of {}, got {name:?}", known.join(", "));
@@ -104,7 +101,7 @@ fn chosen(all: Vec<Definition>, names: &[String]) -> Result<Vec<Definition>, Err
     Ok(all.into_iter().filter(wanted).collect())
 }
 
-fn measure(
+fn run_definition(
     root: &Path,
     definition: &Definition,
     request: &BenchRequest,
@@ -113,38 +110,40 @@ fn measure(
     let arguments = definition.arguments(&options);
     let shown = format!("{} {}", definition.program, arguments.join(" "));
     let mut bench = Command::new(root.join("target/release").join(&definition.program));
-    let output = command::output(bench.args(&arguments).current_dir(root))?;
-    let record = report(&output)
+    let output = command::capture_output(bench.args(&arguments).current_dir(root))?;
+    let record = parse_report(&output)
         .and_then(|report| BenchRecord::new(definition, shown.clone(), &report))
         .map_err(|problem| Error::Program { command: shown, problem })?;
     Ok(record)
 }
 
-/// The last line of `--format json`.
-fn report(output: &str) -> Result<Value, String> {
+/// Parses the last line of `--format json`, which is the final report.
+fn parse_report(output: &str) -> Result<Value, String> {
+    // Warnings and progress of the product may precede the report.
     let last = output.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
     serde_json::from_str(last).map_err(|error| format!("{error} in {last:?}"))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{BenchRequest, parse, report};
+    use super::{BenchRequest, parse_arguments, parse_report};
 
     #[test]
     fn arguments() {
         let owned = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
-        let request = parse(&owned(&["dlrm-ddp", "--repeats", "3", "--no-record"])).unwrap();
+        let request =
+            parse_arguments(&owned(&["dlrm-ddp", "--repeats", "3", "--no-record"])).unwrap();
         let names = owned(&["dlrm-ddp"]);
         let expected =
             BenchRequest { names, repeats: Some(3), print_only: true, ..BenchRequest::default() };
         assert_eq!(request, expected);
-        assert!(parse(&owned(&["--repeats", "0"])).is_err());
+        assert!(parse_arguments(&owned(&["--repeats", "0"])).is_err());
     }
 
     #[test]
     fn the_last_line_is_the_report() {
-        let report = report("{\"step\":1}\n{\"step\":9}\n\n").unwrap();
+        let report = parse_report("{\"step\":1}\n{\"step\":9}\n\n").unwrap();
         assert_eq!(report["step"], 9);
-        assert!(super::report("hello").unwrap_err().ends_with("in \"hello\""));
+        assert!(super::parse_report("hello").unwrap_err().ends_with("in \"hello\""));
     }
 }

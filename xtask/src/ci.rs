@@ -1,4 +1,5 @@
-//! `cargo xtask ci`: all stages in order, each timed. What a stage checks is its own file's affair.
+//! `cargo xtask ci` runs the stages in order and times each. What a stage checks is in its own
+//! file.
 
 mod agent;
 pub mod cargo;
@@ -18,8 +19,8 @@ use cargo::cargo;
 use stage::CiStage;
 
 pub const HELP: &str = "\
-Everything that must pass before a change lands, with the wall time of each stage. Installs what is
-missing (rustfmt and clippy through rustup). A failed stage does not stop the following ones.
+Runs everything that must pass before a change lands, and prints the wall time of each stage. Installs
+missing tools (rustfmt and clippy through rustup). A failed stage does not stop the following ones.
 
 Usage: cargo xtask ci [--full] [--only STAGE]...
 
@@ -34,20 +35,20 @@ Stages:
   gpu        bench/gpu/rehearse.py: what a machine with a GPU runs, on the emulator and on a stub of the driver,
              with a wrong kernel, a crash, a hang, a missing library and a full disk
   readme     every ```sh block of README.md, docs/training.md and docs/traces.md, in order, in one
-             empty folder (target/readme) that links to configs/ and the like; a comment `<!-- ci: skip REASON -->` before a
-             block leaves it out, loudly
-with --full, what is slow or heavy:
+             empty folder (target/readme) that links to configs/ and others; a comment `<!-- ci: skip REASON -->`
+             before a block skips it and prints the reason
+with --full, also the slow stages:
   licences   cargo deny check licenses bans (cargo-deny is installed where missing)
   compare    a trace of ours opens in the Python trace tools (bench/compare/trace_opens.py), and so
              do the merged traces of eight ranks (bench/compare/merged_opens.py); PyTorch gives the
              same scores (torch_agrees.py) and takes the same steps (teacher_forced.py)
-  suite      bench/collect makes a small suite of PyTorch runs, which is checked as the recorded ones
-  capture    rowmill capture takes traces of real PyTorch jobs, and says of each way to lose one why
-             (bench/compare/capture_jobs.py); a process that swaps files for 30 s wins nothing; two agents
-             give the same steps of four ranks over TLS, and a report each of two jobs on the same hosts
-             (fleet_jobs.py); Prometheus scrapes an agent
-  processes  ranks as processes under every launcher there is (installed from Debian where missing), with
-             each way to lose one at ten random moments
+  suite      bench/collect records a small suite of PyTorch runs, which is checked like the recorded ones
+  capture    rowmill capture takes traces of real PyTorch jobs and reports why a capture failed
+             (bench/compare/capture_jobs.py); a process that swaps files for 30 s gains nothing; two agents
+             send the same steps of four ranks over TLS, and one report for each of two jobs on the same
+             hosts (fleet_jobs.py); Prometheus scrapes an agent
+  processes  ranks as processes under Open MPI and MPICH (installed from Debian where missing); a rank is
+             lost in each possible way at ten random moments
   slurm      a Slurm of this machine alone (Debian's, without systemd) trains under srun --mpi=pmix and
              --mpi=pmi2 and from a batch script
   agent cost rowmill-agent, built against glibc 2.28 (cargo-zigbuild): CPU and memory with eight stub GPUs over
@@ -55,33 +56,33 @@ with --full, what is slow or heavy:
              (bench/compare/agent_cost.py --judge)
   agent attacks  an unprivileged user and peers without a token attack the agent for a minute, while a real PyTorch
              job is traced every 10 s: every trace arrives, and memory, scrapes, polls of others, spool and audit
-             file stay within their bars (bench/compare/agent_attacks.py)
-  agent slurm  a job of a real Slurm holds a GPU idle: the agent's page says whose it is, until it ends
-  agent prometheus  a real Prometheus scrapes three simulated hosts for 10 minutes: no rule and no panel fails,
+             file stay within their limits (bench/compare/agent_attacks.py)
+  agent slurm  a job of a real Slurm holds a GPU idle: the agent's page names its owner until the job ends
+  agent prometheus  a real Prometheus scrapes three simulated hosts for 10 minutes: every rule and panel works,
              alerts fire and resolve (bench/compare/agent_prometheus.py)
-  agent fuzz datagrams, requests, protobuf, configurations and pages of dcgm-exporter that are wrong somewhere,
-             10 minutes each
-  objects    training data from an S3 server (moto) gives the model that the same files give
+  agent fuzz damaged datagrams, requests, protobuf, configurations and pages of dcgm-exporter, 10 minutes
+             each
+  objects    training data from an S3 server (moto) gives the same model as the same data in files
              (bench/compare/object_store.py)
-  fuzz       the property tests of `data` and `device` with 20 000 cases, 40 random shapes a GPU kernel
-  mutation   each barrier, exchange and bound check of every GPU kernel is taken out: a test must fail,
-             or crates/device/survivors.tsv says why none does
+  fuzz       the property tests of `data` and `device` with 20 000 cases, 40 random shapes per GPU kernel
+  mutation   each barrier, exchange and bound check of every GPU kernel is removed in turn: a test must
+             fail, or crates/device/survivors.tsv states why none can
   sm_70      cargo xtask kernels --sm-70: every GPU kernel compiles for V100 too, with NVRTC 12
   sanitizers every GPU kernel, emulated, under AddressSanitizer and UndefinedBehaviorSanitizer, and the
              operations of the CPU under AddressSanitizer
-  memory     every configuration trains under a memory limit of its estimate and a tenth
-  written steps  every configuration under every ready-made plan is written down as it is recorded
+  memory     every configuration trains under a memory limit 10 % above its estimate
+  written steps  the program derived from every configuration and plan has the operations of a recorded step
   evidence   three changes of a training step are predicted, then made (bench/compare/predict_evidence.py),
-             and cures of recorded PyTorch steps (predict_suite.py); needs a quiet machine
+             and so are remedies of recorded PyTorch steps (predict_suite.py); needs an idle machine
   corruption 1 000 flipped bits in prepared data and checkpoints: no run ends with other weights; every
-             trace of the fixtures cut at 200 places and with 1 000 wrong bytes, and cut where its kinds
-             of rows begin and end: no figure is of the missing part
+             trace of the fixtures is cut at 200 places, damaged in 1 000 bytes, and cut where each kind of
+             row begins and ends: no result depends on the missing part
 
 Options:
-  --full        also the slow stages
-  --only STAGE  this stage only (may be repeated; slow stages too)";
+  --full        also run the slow stages
+  --only STAGE  run this stage only (may be repeated; slow stages too)";
 
-/// Every stage with whether it is slow.
+/// Name of every stage, whether it is slow, and its function.
 const STAGES: [(&str, bool, StageRun); 29] = [
     ("tools", false, tool::install),
     ("format", false, format),
@@ -92,47 +93,49 @@ const STAGES: [(&str, bool, StageRun); 29] = [
     ("kernels", false, kernels::stage),
     ("gpu", false, gpu::rehearse),
     ("readme", false, readme::run),
-    ("licences", true, full::licences),
-    ("compare", true, full::compare),
-    ("suite", true, full::suite),
-    ("capture", true, full::capture),
-    ("processes", true, full::processes),
-    ("slurm", true, slurm::slurm),
-    ("agent cost", true, agent::cost),
-    ("agent attacks", true, agent::attacks),
-    ("agent slurm", true, agent::attribution),
-    ("agent prometheus", true, agent::prometheus),
-    ("agent fuzz", true, agent::wrong),
-    ("objects", true, full::objects),
-    ("fuzz", true, full::fuzz),
-    ("mutation", true, full::mutation),
-    ("sanitizers", true, full::sanitizers),
+    ("licences", true, full::check_licences),
+    ("compare", true, full::compare_with_python),
+    ("suite", true, full::record_suite),
+    ("capture", true, full::capture_jobs),
+    ("processes", true, full::run_processes),
+    ("slurm", true, slurm::train_under_slurm),
+    ("agent cost", true, agent::measure_cost),
+    ("agent attacks", true, agent::attack_agent),
+    ("agent slurm", true, agent::check_owner),
+    ("agent prometheus", true, agent::scrape_simulated_hosts),
+    ("agent fuzz", true, agent::fuzz_parsers),
+    ("objects", true, full::train_on_objects),
+    ("fuzz", true, full::run_property_tests),
+    ("mutation", true, full::remove_guards),
+    ("sanitizers", true, full::run_sanitizers),
     ("sm_70", true, kernels::stage_sm_70),
-    ("memory", true, full::memory),
-    ("written steps", true, full::written),
-    ("evidence", true, full::evidence),
-    ("corruption", true, full::corruption),
+    ("memory", true, full::train_under_limits),
+    ("written steps", true, full::compare_programs),
+    ("evidence", true, full::check_evidence),
+    ("corruption", true, full::damage_files),
 ];
 
-/// A stage's work; what is worth knowing of a success comes back as a note.
+/// The function of a stage. A success returns a note; its first line stands in the table, and
+/// further lines stand below the table.
 type StageRun = fn() -> Result<String, Error>;
 
+/// Runs the chosen stages. A failed stage does not stop the following ones.
 pub fn run(arguments: &[String]) -> Result<(), Error> {
-    let names = chosen(arguments)?;
+    let names = choose_stages(arguments)?;
     let mut stages = Vec::new();
     for (name, _, run) in STAGES.iter().filter(|(name, ..)| names.contains(name)) {
         eprintln!("\n=== {name} ===");
         stages.push(CiStage::time(name, *run));
     }
     print!("\n{}", stage::table(&stages));
-    match stage::failures(&stages) {
+    match stage::count_failures(&stages) {
         0 => Ok(()),
         failed => Err(Error::Check { what: format!("{failed} of {} stages failed", stages.len()) }),
     }
 }
 
-/// Names of the stages to run.
-fn chosen(arguments: &[String]) -> Result<Vec<&'static str>, Error> {
+/// Names of the stages that the arguments choose.
+fn choose_stages(arguments: &[String]) -> Result<Vec<&'static str>, Error> {
     let wrong = |problem| Error::Usage { task: "ci", problem };
     let (mut full, mut only) = (false, Vec::new());
     let mut rest = arguments.iter();
@@ -170,15 +173,15 @@ fn rules() -> Result<String, Error> {
 
 #[cfg(test)]
 mod tests {
-    use super::chosen;
+    use super::choose_stages;
 
     fn check(arguments: &[&str]) -> Result<Vec<&'static str>, String> {
         let owned: Vec<String> = arguments.iter().map(|text| (*text).to_owned()).collect();
-        chosen(&owned).map_err(|error| error.to_string())
+        choose_stages(&owned).map_err(|error| error.to_string())
     }
 
     #[test]
-    fn slow_stages_are_asked_for() {
+    fn slow_stages_run_only_with_full_or_by_name() {
         assert!(!check(&[]).unwrap().contains(&"fuzz"));
         assert_eq!(check(&["--full"]).unwrap().len(), super::STAGES.len());
         assert_eq!(
@@ -188,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_name_what_is_expected() {
+    fn unknown_arguments_are_usage_errors() {
         assert!(check(&["--only", "lint"]).unwrap_err().contains("expected one of tools, format"));
         assert!(check(&["--fast"]).unwrap_err().contains("unknown argument \"--fast\""));
     }

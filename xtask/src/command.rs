@@ -1,12 +1,12 @@
-//! Starting programs: what is run is shown as it would be typed. Knows no task.
+//! Starts programs and shows each command as it would be typed.
 
 use std::process::{Command, Stdio};
 
 use crate::error::Error;
 
-/// Runs a program with its output shown; fails if it does.
+/// Runs a program with its output visible. Fails if the program fails.
 pub fn run(command: &mut Command) -> Result<(), Error> {
-    let line = line(command);
+    let line = command_line(command);
     eprintln!("$ {line}");
     match command.status() {
         Ok(status) if status.success() => Ok(()),
@@ -15,9 +15,9 @@ pub fn run(command: &mut Command) -> Result<(), Error> {
     }
 }
 
-/// Runs a program with its standard error shown and gives its standard output.
-pub fn output(command: &mut Command) -> Result<String, Error> {
-    let line = line(command);
+/// Runs a program with its standard error visible and returns its standard output.
+pub fn capture_output(command: &mut Command) -> Result<String, Error> {
+    let line = command_line(command);
     let output = command.stderr(Stdio::inherit()).output();
     let output = output.map_err(|source| Error::Start { command: line.clone(), source })?;
     if !output.status.success() {
@@ -26,14 +26,14 @@ pub fn output(command: &mut Command) -> Result<String, Error> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Whether a program starts and succeeds, silently.
-pub fn works(command: &mut Command) -> bool {
+/// Whether a program starts and succeeds; its output is hidden.
+pub fn succeeds(command: &mut Command) -> bool {
     let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
     status.is_ok_and(|status| status.success())
 }
 
-/// The command as typed.
-pub fn line(command: &Command) -> String {
+/// The command line as it would be typed.
+pub fn command_line(command: &Command) -> String {
     let mut parts = vec![command.get_program().to_string_lossy().into_owned()];
     for argument in command.get_args() {
         let argument = argument.to_string_lossy();
@@ -43,15 +43,16 @@ pub fn line(command: &Command) -> String {
     parts.join(" ")
 }
 
-/// The cargo that started this program, started as a person would.
+/// The cargo that started this program, in an environment as in a user's shell.
 pub fn cargo() -> Command {
+    // The same toolchain as this program's, even if another one comes first in PATH.
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     forget_package(&mut cargo);
     cargo
 }
 
-/// Takes from `command` what cargo says of this package: where these variables differ from those of
-/// a cargo that a person starts, `ring` is built anew, and all above it.
+/// Removes the variables by which cargo describes this package. If they differ from those of a
+/// cargo that a user starts, `ring` is rebuilt, and everything that depends on it.
 pub fn forget_package(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
@@ -69,13 +70,13 @@ mod tests {
     fn arguments_with_spaces_are_quoted() {
         let mut command = Command::new("git");
         command.args(["commit", "-m", "two words", ""]);
-        assert_eq!(super::line(&command), r#"git commit -m "two words" """#);
+        assert_eq!(super::command_line(&command), r#"git commit -m "two words" """#);
     }
 
     #[test]
     fn a_failing_program_is_an_error_with_its_status() {
         let error = super::run(Command::new("sh").args(["-c", "exit 3"])).unwrap_err();
         assert_eq!(error.to_string(), "`sh -c \"exit 3\"` failed: exit status: 3");
-        assert!(!super::works(&mut Command::new("no-such-program-here")));
+        assert!(!super::succeeds(&mut Command::new("no-such-program-here")));
     }
 }

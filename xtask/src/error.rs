@@ -1,15 +1,15 @@
-//! Why a task stopped. Knows no task.
+//! The error of every task.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Why a task stopped.
+/// The reason for which a task stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The command line was not understood.
     #[error("{problem} (see `cargo xtask {task} --help`)")]
     Usage {
-        /// The subcommand, or nothing.
+        /// The task, or nothing if none was given.
         task: &'static str,
         problem: String,
     },
@@ -26,16 +26,16 @@ pub enum Error {
     #[error("`{command}` failed: {problem}")]
     Program {
         command: String,
-        /// Exit status, or what its output lacked.
+        /// The exit status, or what is missing in the output.
         problem: String,
     },
-    /// A check did not pass; what is wrong is already printed.
+    /// A check failed; the details are already printed.
     #[error("{what}")]
     Check { what: String },
 }
 
 impl Error {
-    /// For `map_err` on file operations.
+    /// Converts the error of a file operation, for `map_err`.
     pub fn io(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |source| Self::Io { path, source }

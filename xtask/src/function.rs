@@ -1,9 +1,9 @@
-//! Finds the functions of a masked Rust file with their length and number of parameters.
-//! A brace counter, not a parser: knows nothing of types or macros.
+//! Finds the functions of a masked Rust file with their length and number of parameters. It counts
+//! braces and does not parse, so it also works inside macros.
 
 use crate::mask::{is_word, line_of, words};
 
-/// One function with a body.
+/// A function with a body, and its size.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Function {
     pub name: String,
@@ -11,16 +11,16 @@ pub struct Function {
     pub line: usize,
     /// Lines of code between its braces; blank lines and comments do not count.
     pub length: usize,
-    /// Parameters, the receiver included.
+    /// Number of parameters, the receiver included.
     pub parameters: usize,
 }
 
 /// All functions with a body, in order; nested ones count on their own as well.
-pub fn find(code: &str) -> Vec<Function> {
-    words(code, "fn").filter_map(|at| function(code, at)).collect()
+pub fn find_functions(code: &str) -> Vec<Function> {
+    words(code, "fn").filter_map(|at| parse_function(code, at)).collect()
 }
 
-fn function(code: &str, at: usize) -> Option<Function> {
+fn parse_function(code: &str, at: usize) -> Option<Function> {
     let bytes = code.as_bytes();
     let start = at + 2 + code[at + 2..].bytes().take_while(u8::is_ascii_whitespace).count();
     let end = start + code[start..].bytes().take_while(|&byte| is_word(byte)).count();
@@ -28,14 +28,14 @@ fn function(code: &str, at: usize) -> Option<Function> {
         return None;
     }
     let open = skip_generics(bytes, end)?;
-    let close = matching(bytes, open)?;
+    let close = find_closing(bytes, open)?;
     let body = body_start(bytes, close + 1)?;
-    let last = matching(bytes, body)?;
+    let last = find_closing(bytes, body)?;
     Some(Function {
         name: code[start..end].to_owned(),
         line: line_of(code, at),
         length: code[body + 1..last].lines().filter(|line| !line.trim().is_empty()).count(),
-        parameters: parameters(&code[open + 1..close]),
+        parameters: count_parameters(&code[open + 1..close]),
     })
 }
 
@@ -44,6 +44,7 @@ fn skip_generics(bytes: &[u8], mut at: usize) -> Option<usize> {
     let mut depth = 0;
     loop {
         match bytes.get(at)? {
+            // The `>` of an arrow closes no generics.
             b'-' if bytes.get(at + 1) == Some(&b'>') => at += 1,
             b'<' => depth += 1,
             b'>' => depth -= 1,
@@ -55,7 +56,7 @@ fn skip_generics(bytes: &[u8], mut at: usize) -> Option<usize> {
 }
 
 /// The position of the brace or parenthesis that closes the one at `open`.
-fn matching(bytes: &[u8], open: usize) -> Option<usize> {
+fn find_closing(bytes: &[u8], open: usize) -> Option<usize> {
     let mut depth = 0;
     for (at, byte) in bytes.iter().enumerate().skip(open) {
         match byte {
@@ -70,20 +71,20 @@ fn matching(bytes: &[u8], open: usize) -> Option<usize> {
     None
 }
 
-/// The opening brace of the body; none for a declaration that ends in a semicolon.
+/// The opening brace of the body; `None` for a declaration without a body.
 fn body_start(bytes: &[u8], mut at: usize) -> Option<usize> {
     loop {
         match bytes.get(at)? {
             b'{' => return Some(at),
             b';' => return None,
-            b'(' | b'[' => at = matching(bytes, at)?,
+            b'(' | b'[' => at = find_closing(bytes, at)?,
             _ => {}
         }
         at += 1;
     }
 }
 
-fn parameters(list: &str) -> usize {
+fn count_parameters(list: &str) -> usize {
     let bytes = list.as_bytes();
     let (mut depth, mut count, mut filled) = (0, 0, false);
     for (at, &byte) in bytes.iter().enumerate() {
@@ -105,11 +106,11 @@ fn parameters(list: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::find;
+    use super::find_functions;
     use crate::mask::mask;
 
     fn check(text: &str, expected: &[(&str, usize, usize)]) {
-        let found = find(&mask(text).code);
+        let found = find_functions(&mask(text).code);
         let found: Vec<_> =
             found.iter().map(|f| (f.name.as_str(), f.length, f.parameters)).collect();
         assert_eq!(found, expected);

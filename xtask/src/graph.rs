@@ -18,18 +18,19 @@ Options:
 
 Edges that other edges imply are left out of the two pictures; the text has all of them.";
 
-/// A crate to the crates it names.
+/// For each crate, the crates that it depends on.
 type Graph = BTreeMap<String, Vec<String>>;
 
+/// Prints the dependencies in the requested form.
 pub fn run(arguments: &[String]) -> Result<(), Error> {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let tree = SourceTree::read(&tree::root())?;
-    let (inner, outer) = read(&tree)?;
+    let (inner, outer) = read_graphs(&tree)?;
     match arguments[..] {
-        [] => print!("{}", text(&inner)),
-        ["--external"] => print!("{}", text(&outer)),
-        ["--mermaid"] => print!("{}", mermaid(&reduced(&inner))),
-        ["--dot"] => print!("{}", dot(&reduced(&inner))),
+        [] => print!("{}", format_text(&inner)),
+        ["--external"] => print!("{}", format_text(&outer)),
+        ["--mermaid"] => print!("{}", format_mermaid(&remove_implied(&inner))),
+        ["--dot"] => print!("{}", format_dot(&remove_implied(&inner))),
         _ => {
             let problem = format!("unknown arguments {arguments:?}");
             return Err(Error::Usage { task: "graph", problem });
@@ -38,8 +39,8 @@ pub fn run(arguments: &[String]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Edges among our own crates, and edges to all others.
-fn read(tree: &SourceTree) -> Result<(Graph, Graph), Error> {
+/// Reads the edges among our own crates, and the edges to all others.
+fn read_graphs(tree: &SourceTree) -> Result<(Graph, Graph), Error> {
     let short = |package: &str| package.rsplit('/').next().unwrap_or(package).to_owned();
     let packages = tree.packages();
     let own: Vec<String> = packages.iter().map(|package| short(package)).collect();
@@ -53,7 +54,7 @@ fn read(tree: &SourceTree) -> Result<(Graph, Graph), Error> {
     Ok((inner, outer))
 }
 
-/// Steps to the lowest crate.
+/// The number of steps to the lowest crate.
 fn depth(graph: &Graph, name: &str) -> usize {
     let below = graph.get(name).into_iter().flatten();
     below.map(|other| depth(graph, other) + 1).max().unwrap_or(0)
@@ -63,8 +64,8 @@ fn reaches(graph: &Graph, from: &str, to: &str) -> bool {
     graph.get(from).into_iter().flatten().any(|next| next == to || reaches(graph, next, to))
 }
 
-/// Without edges that a longer way implies.
-fn reduced(graph: &Graph) -> Graph {
+/// The graph without edges that a longer path implies.
+fn remove_implied(graph: &Graph) -> Graph {
     let mut kept = graph.clone();
     for edges in kept.values_mut() {
         let all = edges.clone();
@@ -73,8 +74,9 @@ fn reduced(graph: &Graph) -> Graph {
     kept
 }
 
-fn text(graph: &Graph) -> String {
+fn format_text(graph: &Graph) -> String {
     let mut names: Vec<&String> = graph.keys().collect();
+    // The deepest crates come first, so that every arrow points downwards.
     names.sort_by_key(|name| (std::cmp::Reverse(depth(graph, name)), *name));
     let mut out = String::new();
     for name in names {
@@ -84,7 +86,7 @@ fn text(graph: &Graph) -> String {
     out
 }
 
-fn mermaid(graph: &Graph) -> String {
+fn format_mermaid(graph: &Graph) -> String {
     let mut out = String::from("flowchart TD\n");
     for (from, edges) in graph {
         out += &format!("    {from}\n");
@@ -93,7 +95,7 @@ fn mermaid(graph: &Graph) -> String {
     out
 }
 
-fn dot(graph: &Graph) -> String {
+fn format_dot(graph: &Graph) -> String {
     let mut out = String::from("digraph rowmill {\n    node [shape=box];\n");
     for (from, edges) in graph {
         out += &format!("    {from};\n");
@@ -104,7 +106,7 @@ fn dot(graph: &Graph) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{dot, mermaid, read, reduced, text};
+    use super::{format_dot, format_mermaid, format_text, read_graphs, remove_implied};
     use crate::tree::SourceTree;
 
     fn tree() -> SourceTree {
@@ -117,18 +119,19 @@ mod tests {
 
     #[test]
     fn the_text_has_every_edge_from_the_top() {
-        let (inner, outer) = read(&tree()).unwrap();
+        let (inner, outer) = read_graphs(&tree()).unwrap();
         let expected = "2 train    → schema trace\n1 trace    → schema\n0 schema  \n";
-        assert_eq!(text(&inner), expected);
+        assert_eq!(format_text(&inner), expected);
         assert_eq!(outer["train"], ["libc"]);
     }
 
     #[test]
     fn pictures_leave_out_implied_edges() {
-        let graph = reduced(&read(&tree()).unwrap().0);
+        let graph = remove_implied(&read_graphs(&tree()).unwrap().0);
         assert!(
-            dot(&graph).contains("train -> trace;") && !dot(&graph).contains("train -> schema")
+            format_dot(&graph).contains("train -> trace;")
+                && !format_dot(&graph).contains("train -> schema")
         );
-        assert!(mermaid(&graph).contains("trace --> schema"));
+        assert!(format_mermaid(&graph).contains("trace --> schema"));
     }
 }

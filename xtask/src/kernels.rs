@@ -1,5 +1,5 @@
-//! `cargo xtask kernels`: every kernel through NVIDIA's compiler, without a GPU, and what each uses
-//! beside what is recorded. The compiling itself is a test of `device`.
+//! `cargo xtask kernels`: compiles every kernel with NVIDIA's compiler, without a GPU, and compares
+//! the resources that each uses with the record. A test of `device` does the compiling.
 
 mod loads;
 
@@ -15,34 +15,34 @@ use crate::tree;
 
 pub const HELP: &str = "\
 Compiles every kernel of crates/device for sm_75, sm_80, sm_89, sm_90a, sm_100 and sm_120 with NVRTC
-13, or for sm_70 with NVRTC 12, the last that knows it; either is installed into target/ through pip
-where it is missing (90 MB). Prints registers, shared memory and spilled bytes.
+13, or for sm_70 with NVRTC 12, the last version that supports it. A missing compiler is installed into
+target/ through pip (90 MB). Prints registers, shared memory and spilled bytes.
 
-Sources mark the loads of their main loops with `// in flight`. The disassembly, by nvdisasm of pip
-too, shows how many of them a kernel issues before it waits for one. It prints the least number of
-all its loops: 0 where a kernel has no marked load, and for sm_70, which nvdisasm does not know.
+Sources mark the loads of their main loops with `// in flight`. The disassembly (by nvdisasm, also from
+pip) shows how many of them a kernel issues before it waits for one. The least number over all loops
+is printed: 0 if a kernel has no marked load, and for sm_70, which nvdisasm does not support.
 
-Fails where a kernel does not compile, spills more than 64 bytes, has 1 to 3 loads in flight, uses
-more registers or memory or has fewer loads in flight than crates/device/kernels.tsv says, or is not
-in it.
+Fails if a kernel does not compile, spills more than 64 bytes, has 1 to 3 loads in flight, uses more
+registers or memory or has fewer loads in flight than recorded in crates/device/kernels.tsv, or is
+missing there.
 
 Usage: cargo xtask kernels [--sm-70] [--emit FOLDER] [--record]
 
 Options:
-  --sm-70        for sm_70 (V100) instead of the others
-  --emit FOLDER  write the code of each source and architecture (CUBIN) there, to be carried as the
-                 cache of kernels to a machine without NVRTC
-  --record       write crates/device/kernels.tsv anew";
+  --sm-70        compile for sm_70 (V100) instead of the others
+  --emit FOLDER  write the CUBIN of each source and architecture to FOLDER, to serve as the kernel
+                 cache of a machine without NVRTC
+  --record       rewrite crates/device/kernels.tsv";
 
-/// A compiler of NVIDIA's and what it compiles for.
+/// A version of NVIDIA's compiler and the architectures that it compiles for.
 struct Toolkit {
-    /// Pinned: other versions use registers otherwise.
+    /// Pinned, because other versions allocate registers differently.
     package: &'static str,
-    /// Where it is installed, and where its libraries are there.
+    /// The folder of the installation; `libraries` is relative to it.
     folder: &'static str,
     libraries: &'static str,
     architectures: &'static str,
-    /// Package of the disassembler of its code, pinned too.
+    /// The package of the disassembler, pinned too.
     disassembler: Option<&'static str>,
 }
 
@@ -53,33 +53,34 @@ const CUDA_13: Toolkit = Toolkit {
     architectures: "sm_75 sm_80 sm_89 sm_90a sm_100 sm_120",
     disassembler: Some("nvidia-cuda-nvdisasm==13.2.51"),
 };
-/// Version 13 has no V100.
+/// Version 12 for V100, which version 13 no longer supports.
 const CUDA_12: Toolkit = Toolkit {
     package: "nvidia-cuda-nvrtc-cu12==12.9.86",
     folder: "target/nvrtc12",
     libraries: "nvidia/cuda_nvrtc/lib",
     architectures: "sm_70",
-    // There is no version 12 in pip.
+    // There is no package of version 12.
     disassembler: None,
 };
-/// Where the disassembler is installed, and the program there.
+/// The folder of the disassembler's installation, and the program in it.
 const DISASSEMBLER: [&str; 2] = ["target/nvdisasm", "nvidia/cu13/bin/nvdisasm"];
-/// Where recorded figures are.
+/// The file of recorded figures.
 const RECORD: &str = "crates/device/kernels.tsv";
 
-/// Sources of kernels.
+/// The folder that holds the sources of all kernels.
 const SOURCES: &str = "crates/device/src";
-/// Loads that a kernel with marked loads has in flight, at least.
+/// A kernel with marked loads must have at least this many in flight.
 const LOADS_IN_FLIGHT: u32 = 4;
-/// What a kernel may spill: the compiler trades a few registers for one more block on each
-/// multiprocessor.
+/// A kernel may spill this many bytes, because the compiler trades a few registers for one more
+/// block on each multiprocessor.
 const SPILL_BYTES: u32 = 64;
 
 /// Registers, bytes of shared memory and of spills, loads in flight.
 type KernelFigures = [u32; 4];
-/// By architecture and kernel.
+/// Figures by architecture and kernel, such as `sm_80 lookup`.
 type FigureTable = BTreeMap<String, KernelFigures>;
 
+/// Compiles the kernels and prints their figures; fails if they are worse than recorded.
 pub fn run(arguments: &[String]) -> Result<(), Error> {
     let usage = |problem| Error::Usage { task: "kernels", problem };
     let (mut emit, mut record, mut toolkit) = (None, false, &CUDA_13);
@@ -99,7 +100,7 @@ pub fn run(arguments: &[String]) -> Result<(), Error> {
     let libraries = install(&root, toolkit.package, [toolkit.folder, toolkit.libraries])?;
     let out = emit.unwrap_or_else(|| root.join("target/kernels"));
     std::fs::create_dir_all(&out).map_err(Error::io(&out))?;
-    let mut used = parse(&compile((toolkit, &libraries), &out)?);
+    let mut used = parse_table(&compile(toolkit, &libraries, &out)?);
     if let Some(package) = toolkit.disassembler {
         count_loads(&root, &install(&root, package, DISASSEMBLER)?, &out, &mut used)?;
     }
@@ -110,48 +111,48 @@ pub fn run(arguments: &[String]) -> Result<(), Error> {
         );
     }
     let path = root.join(RECORD);
-    let recorded = parse(&std::fs::read_to_string(&path).map_err(Error::io(&path))?);
-    let (of_these, mut others): (FigureTable, FigureTable) =
+    let recorded = parse_table(&std::fs::read_to_string(&path).map_err(Error::io(&path))?);
+    let (recorded, mut others): (FigureTable, FigureTable) =
         recorded.into_iter().partition(|(kernel, _)| toolkit.knows(kernel));
     if record {
         others.extend(used);
-        return std::fs::write(&path, written(&others)).map_err(Error::io(&path));
+        return std::fs::write(&path, format_table(&others)).map_err(Error::io(&path));
     }
-    let problems = compared(&used, &of_these);
+    let problems = find_problems(&used, &recorded);
     problems.iter().for_each(|problem| eprintln!("{problem}"));
     if problems.is_empty() {
         return Ok(());
     }
-    let hint = "after a look, `cargo xtask kernels --record` writes them anew";
+    let hint = "if this is intended, run `cargo xtask kernels --record`";
     Err(Error::Check { what: format!("{} kernels differ from {RECORD}; {hint}", problems.len()) })
 }
 
-/// The stage of `ci`: as [`run`]; says so where there is no pip.
+/// The stage of `ci` for current architectures. It is skipped, with a note, if pip is missing.
 pub fn stage() -> Result<String, Error> {
-    compiled_with(&[])
+    compile_as_stage(&[])
 }
 
-/// The same for V100.
+/// The stage of `ci` for V100.
 pub fn stage_sm_70() -> Result<String, Error> {
-    compiled_with(&["--sm-70".to_owned()])
+    compile_as_stage(&["--sm-70".to_owned()])
 }
 
-fn compiled_with(arguments: &[String]) -> Result<String, Error> {
-    if !command::works(Command::new("python3").args(["-m", "pip", "--version"])) {
+fn compile_as_stage(arguments: &[String]) -> Result<String, Error> {
+    if !command::succeeds(Command::new("python3").args(["-m", "pip", "--version"])) {
         return Ok("SKIPPED kernels under NVRTC: python3 with pip is not there".to_owned());
     }
     run(arguments).map(|()| "all compile, and use what is recorded".to_owned())
 }
 
 impl Toolkit {
-    /// Whether a line of the record, architecture and kernel, is one of this compiler's.
+    /// Whether the architecture of a recorded kernel is one that this compiler supports.
     fn knows(&self, kernel: &str) -> bool {
         let architecture = kernel.split(' ').next();
         self.architectures.split(' ').any(|known| Some(known) == architecture)
     }
 }
 
-/// Installs a package into a folder where that is missing; gives the path of a part of it.
+/// Installs a package into a folder unless it is there, and returns the path of one part of it.
 fn install(root: &Path, package: &str, [folder, part]: [&str; 2]) -> Result<PathBuf, Error> {
     let target = root.join(folder);
     let part = target.join(part);
@@ -163,8 +164,8 @@ fn install(root: &Path, package: &str, [folder, part]: [&str; 2]) -> Result<Path
     Ok(part)
 }
 
-/// Adds the loads in flight to the figures of each kernel of a source that marks some. `out` has
-/// the code, and in `images.tsv` the source, architecture and file of each part of it.
+/// Counts the loads in flight of each kernel whose source marks loads. `out` holds the compiled
+/// code, and its `images.tsv` lists source, architecture and file of each image.
 fn count_loads(
     root: &Path,
     disassembler: &Path,
@@ -183,12 +184,13 @@ fn count_loads(
             return Ok(FigureTable::new());
         }
         let mut command = Command::new(disassembler);
-        let listing = command::output(command.args(["-c", "-gi"]).arg(out.join(file)))?;
-        let counts = loads::in_flight(&listing, source, &marked);
+        let listing = command::capture_output(command.args(["-c", "-gi"]).arg(out.join(file)))?;
+        let counts = loads::count_in_flight(&listing, source, &marked);
         let named = |(kernel, count)| (format!("{architecture} {kernel}"), [0, 0, 0, count]);
         Ok(counts.into_iter().map(named).collect())
     };
     let counts: Vec<Result<FigureTable, Error>> = std::thread::scope(|scope| {
+        // One disassembly per source and architecture; they are independent of each other.
         let (lines, count) = (images.lines().skip(1), &count);
         let threads: Vec<_> = lines.map(|line| scope.spawn(move || count(line))).collect();
         let joined = threads.into_iter().map(std::thread::ScopedJoinHandle::join);
@@ -204,9 +206,10 @@ fn count_loads(
     Ok(())
 }
 
-/// What each kernel uses, as the test that compiles them writes it.
-fn compile((toolkit, libraries): (&Toolkit, &Path), out: &Path) -> Result<String, Error> {
-    // The whole workspace: alone, `device` would be built anew, its libraries with other features.
+/// Compiles the kernels by a test of `device`, which writes the table of resources that is
+/// returned.
+fn compile(toolkit: &Toolkit, libraries: &Path, out: &Path) -> Result<String, Error> {
+    // `--workspace`, because `-p device` would rebuild its dependencies with other features.
     let mut test = cargo(&["test", "--release", "--workspace", "--test", "it", "nvrtc::"]);
     let out = std::path::absolute(out).map_err(Error::io(out))?;
     test.env("ROWMILL_ARCHITECTURES", toolkit.architectures);
@@ -215,11 +218,11 @@ fn compile((toolkit, libraries): (&Toolkit, &Path), out: &Path) -> Result<String
     std::fs::read_to_string(&path).map_err(Error::io(&path))
 }
 
-/// The first line of the record.
+/// The first line of the file of records.
 const HEAD: &str = "architecture\tkernel\tregisters\tshared_bytes\tspill_bytes\tloads_in_flight\n";
 
-/// The record of a table: as [`parse`] reads it.
-fn written(table: &FigureTable) -> String {
+/// Formats a table as [`parse_table`] reads it.
+fn format_table(table: &FigureTable) -> String {
     let line = |(kernel, figures): (&String, &KernelFigures)| {
         let figures = figures.map(|figure| figure.to_string()).join("\t");
         format!("{}\t{figures}\n", kernel.replacen(' ', "\t", 1))
@@ -227,21 +230,21 @@ fn written(table: &FigureTable) -> String {
     table.iter().map(line).fold(HEAD.to_owned(), |text, line| text + &line)
 }
 
-fn parse(text: &str) -> FigureTable {
+fn parse_table(text: &str) -> FigureTable {
     let line = |line: &str| {
         let cells: Vec<&str> = line.split('\t').collect();
         let [architecture, kernel, figures @ ..] = &cells[..] else { return None };
         let mut figures: Vec<u32> = figures.iter().filter_map(|cell| cell.parse().ok()).collect();
-        // What the compiler gives has no loads in flight.
+        // The compiler's output has three figures; loads in flight are counted later.
         figures.extend((figures.len() == 3).then_some(0));
         Some((format!("{architecture} {kernel}"), figures.try_into().ok()?))
     };
     text.lines().filter_map(line).collect()
 }
 
-/// Kernels that spill too much, wait for loads too soon, use more than is recorded, or are recorded
-/// on one side only.
-fn compared(used: &FigureTable, recorded: &FigureTable) -> Vec<String> {
+/// One line per problem: kernels that spill too much, have too few loads in flight, use more than
+/// recorded, or occur on one side only.
+fn find_problems(used: &FigureTable, recorded: &FigureTable) -> Vec<String> {
     let mut problems = Vec::new();
     let spilling = used.iter().filter(|(_, figures)| figures[2] > SPILL_BYTES);
     problems.extend(spilling.map(|(kernel, figures)| format!("{kernel}: spills {} B", figures[2])));
@@ -276,32 +279,35 @@ fn compared(used: &FigureTable, recorded: &FigureTable) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{compared, parse};
+    use super::{find_problems, format_table, parse_table};
 
     #[test]
     fn a_kernel_that_uses_more_is_named() {
         let recorded =
-            parse("architecture\tkernel\tr\ts\tp\nsm_80\ta\t20\t0\t0\nsm_80\tb\t8\t0\t0\n");
-        let used = parse("sm_80\ta\t21\t0\t0\nsm_80\tc\t8\t0\t0\n");
+            parse_table("architecture\tkernel\tr\ts\tp\nsm_80\ta\t20\t0\t0\nsm_80\tb\t8\t0\t0\n");
+        let used = parse_table("sm_80\ta\t21\t0\t0\nsm_80\tc\t8\t0\t0\n");
         assert_eq!(
-            compared(&used, &recorded),
+            find_problems(&used, &recorded),
             [
                 "sm_80 a: registers, shared and spilled bytes: at most [20, 0, 0], got [21, 0, 0]",
                 "sm_80 c: not recorded",
                 "sm_80 b: recorded, but there is no such kernel",
             ]
         );
-        assert!(compared(&recorded, &recorded).is_empty());
-        assert_eq!(parse(&super::written(&recorded)), recorded);
-        let spilling = parse("sm_80\ta\t20\t0\t65\n");
-        assert_eq!(compared(&spilling, &spilling), ["sm_80 a: spills 65 B"]);
-        let waiting = parse("sm_80\ta\t20\t0\t0\t1\n");
+        assert!(find_problems(&recorded, &recorded).is_empty());
+        assert_eq!(parse_table(&format_table(&recorded)), recorded);
+        let spilling = parse_table("sm_80\ta\t20\t0\t65\n");
+        assert_eq!(find_problems(&spilling, &spilling), ["sm_80 a: spills 65 B"]);
+        let waiting = parse_table("sm_80\ta\t20\t0\t0\t1\n");
         let what = "sm_80 a: loads in flight";
-        assert_eq!(compared(&waiting, &waiting), [format!("{what}: expected at least 4, got 1")]);
-        let flying = parse("sm_80\ta\t20\t0\t0\t4\n");
-        assert!(compared(&flying, &flying).is_empty());
-        let unmarked = parse("sm_80\ta\t20\t0\t0\n");
-        assert_eq!(compared(&unmarked, &flying), [format!("{what}: at least 4, got 0")]);
+        assert_eq!(
+            find_problems(&waiting, &waiting),
+            [format!("{what}: expected at least 4, got 1")]
+        );
+        let flying = parse_table("sm_80\ta\t20\t0\t0\t4\n");
+        assert!(find_problems(&flying, &flying).is_empty());
+        let unmarked = parse_table("sm_80\ta\t20\t0\t0\n");
+        assert_eq!(find_problems(&unmarked, &flying), [format!("{what}: at least 4, got 0")]);
         assert!(super::CUDA_13.knows("sm_80 a") && !super::CUDA_12.knows("sm_80 a"));
     }
 }

@@ -1,6 +1,6 @@
-//! All automation of the project: `cargo xtask {ci,tidy,bench,kernels,size,graph}`.
+//! All automation of the project: `cargo xtask {ci,tidy,bench,kernels,size,graph,map}`.
 //!
-//! Reads sources as text and runs the product as a program; links none of its crates.
+//! Tasks read sources as text and run the product as a program; they link none of its crates.
 
 mod bench;
 mod ci;
@@ -9,6 +9,7 @@ mod error;
 mod function;
 mod graph;
 mod kernels;
+mod map;
 mod mask;
 mod size;
 mod tidy;
@@ -19,19 +20,20 @@ use std::process::ExitCode;
 use error::Error;
 
 const HELP: &str = "\
-All automation of rowmill.
+Automation of rowmill.
 
 Usage: cargo xtask <TASK> [OPTIONS]
 
 Tasks:
-  ci      everything that must pass before a change lands; prints the wall time of each stage
-  tidy    the rules of ARCHITECTURE.md and STYLE.md that a machine can check
-  bench   runs the benches of bench/definitions and records their figures
-  kernels compiles every GPU kernel without a GPU; what each uses
-  size    lines per crate and file, and the longest functions
-  graph   which crate depends on which
+  ci      run everything that must pass before a change lands
+  tidy    check the rules of ARCHITECTURE.md and STYLE.md
+  bench   run the benchmarks of bench/definitions and record their figures
+  kernels compile every GPU kernel without a GPU and compare its resources with the record
+  size    print lines per crate and file, and the longest functions
+  graph   print the dependencies between crates
+  map     write docs/code-map.md, one line per source file
 
-`cargo xtask <TASK> --help` says more about a task.";
+Run `cargo xtask <TASK> --help` for details.";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -49,13 +51,14 @@ fn run(arguments: &[String]) -> Result<(), Error> {
         println!("{HELP}");
         return Ok(());
     };
-    let tasks: [(&str, &str, Task); 6] = [
+    let tasks: [(&str, &str, Task); 7] = [
         ("ci", ci::HELP, ci::run),
         ("tidy", tidy::HELP, tidy::run),
         ("bench", bench::HELP, bench::run),
         ("kernels", kernels::HELP, kernels::run),
         ("size", size::HELP, size::run),
         ("graph", graph::HELP, graph::run),
+        ("map", map::HELP, map::run),
     ];
     if matches!(task.as_str(), "--help" | "-h" | "help") {
         println!("{HELP}");
@@ -73,5 +76,5 @@ fn run(arguments: &[String]) -> Result<(), Error> {
     run(rest)
 }
 
-/// A task: its arguments in, its verdict out.
+/// A task gets its arguments and returns an error if a check failed.
 type Task = fn(&[String]) -> Result<(), Error>;

@@ -1,20 +1,21 @@
 //! Splits Rust text into code and comments by blanking out the rest, so that rules can search lines
-//! without being misled by strings. Knows lexical structure only.
+//! without being misled by strings. It only tokenizes; it does not parse.
 
-/// Two texts of the input's length and lines; what does not belong is blank.
+/// Two texts with the length and the lines of the input, in which everything else is blank.
 pub struct Masked {
-    /// Code; of a string only the quotes remain.
+    /// The code. Of a string, only the quotes remain.
     pub code: String,
     pub comments: String,
 }
 
+/// The three kinds of text that are told apart.
 enum SourceToken {
     Code,
     Comment,
     Literal,
 }
 
-/// Masks one file.
+/// Splits one file into its code and its comments.
 pub fn mask(text: &str) -> Masked {
     let bytes = text.as_bytes();
     let blank = |&byte: &u8| if byte == b'\n' { b'\n' } else { b' ' };
@@ -30,6 +31,7 @@ pub fn mask(text: &str) -> Masked {
         }
         at = end;
     }
+    // Blanking may split a character of several bytes inside a string, hence the lossy conversion.
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
     Masked { code: text(code), comments: text(comments) }
 }
@@ -46,6 +48,7 @@ fn next(bytes: &[u8], at: usize) -> (SourceToken, usize) {
     if rest[0] == b'"' {
         return (SourceToken::Literal, at + string(rest));
     }
+    // The `r` in `for` or `var` does not open a raw string.
     let after_word = at > 0 && is_word(bytes[at - 1]);
     if !after_word && let Some(length) = raw_string(rest) {
         return (SourceToken::Literal, at + length);
@@ -102,7 +105,7 @@ fn raw_string(rest: &[u8]) -> Option<usize> {
     Some(length.map_or(rest.len(), |length| open + 1 + length + close.len()))
 }
 
-/// Length of a character literal; none where the quote opens a lifetime.
+/// The length of a character literal; `None` if the quote opens a lifetime.
 fn character(rest: &[u8]) -> Option<usize> {
     if rest.get(1) == Some(&b'\\') {
         let end = rest.iter().skip(3).position(|&byte| byte == b'\'')?;
@@ -117,7 +120,7 @@ fn character(rest: &[u8]) -> Option<usize> {
     (rest.get(1 + length) == Some(&b'\'')).then_some(length + 2)
 }
 
-/// Whether a byte belongs to an identifier.
+/// Whether a byte can be part of an identifier.
 pub fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }
@@ -131,7 +134,7 @@ pub fn words<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 
     })
 }
 
-/// The line, from 1, of a byte position.
+/// The line of a byte position; the first line is 1.
 pub fn line_of(text: &str, at: usize) -> usize {
     text.as_bytes()[..at].iter().filter(|&&byte| byte == b'\n').count() + 1
 }

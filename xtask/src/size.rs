@@ -1,10 +1,11 @@
-//! `cargo xtask size`: where the lines are. Judges nothing; `tidy` does.
+//! `cargo xtask size`: lines per crate and file. `tidy` judges sizes; this task only prints them.
 
 use std::collections::BTreeMap;
 
 use crate::error::Error;
 use crate::function;
 use crate::mask::mask;
+use crate::tidy::source::{is_test_file, without_tests};
 use crate::tree::{self, SourceTree};
 
 pub const HELP: &str = "\
@@ -19,6 +20,7 @@ Options:
 `lines` are all lines; `code` leaves out blank lines and comments; `tests` are the lines of code in
 test files and behind `#[cfg(test)]`, a part of `code`.";
 
+/// Lines of one file, or of several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct LineCount {
     all: usize,
@@ -34,8 +36,9 @@ impl std::ops::AddAssign for LineCount {
     }
 }
 
+/// Prints the three tables.
 pub fn run(arguments: &[String]) -> Result<(), Error> {
-    let (files, functions) = parse(arguments)?;
+    let (files, functions) = parse_arguments(arguments)?;
     let tree = SourceTree::read(&tree::root())?;
     print_crates(&tree);
     print_files(&tree, files);
@@ -43,7 +46,7 @@ pub fn run(arguments: &[String]) -> Result<(), Error> {
     Ok(())
 }
 
-fn parse(arguments: &[String]) -> Result<(usize, usize), Error> {
+fn parse_arguments(arguments: &[String]) -> Result<(usize, usize), Error> {
     let (mut files, mut functions) = (20, 15);
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
@@ -62,16 +65,11 @@ fn usage(problem: String) -> Error {
     Error::Usage { task: "size", problem }
 }
 
-fn lines_of(path: &str, text: &str) -> LineCount {
-    let code = mask(text).code;
-    let count = |text: &str| text.lines().filter(|line| !line.trim().is_empty()).count();
-    let all_tests = path.contains("/tests/") || path.ends_with("/tests.rs");
-    let product = if all_tests { "" } else { code.split("#[cfg(test)]").next().unwrap_or("") };
-    LineCount {
-        all: text.lines().count(),
-        code: count(&code),
-        tests: count(&code) - count(product),
-    }
+fn count_lines(path: &str, text: &str) -> LineCount {
+    let count = |text: &str| mask(text).code.lines().filter(|line| !line.trim().is_empty()).count();
+    let product = if is_test_file(path) { 0 } else { count(&without_tests(text)) };
+    let code = count(text);
+    LineCount { all: text.lines().count(), code, tests: code - product }
 }
 
 fn print_crates(tree: &SourceTree) {
@@ -80,7 +78,7 @@ fn print_crates(tree: &SourceTree) {
     for (path, text) in tree.rust() {
         let own = path.strip_prefix("crates/").unwrap_or(path);
         let name = own.split('/').next().unwrap_or(own);
-        let lines = lines_of(path, text);
+        let lines = count_lines(path, text);
         for entry in [crates.entry(name).or_default(), &mut total] {
             entry.0 += 1;
             entry.1 += lines;
@@ -93,7 +91,8 @@ fn print_crates(tree: &SourceTree) {
 }
 
 fn print_files(tree: &SourceTree, most: usize) {
-    let mut files: Vec<_> = tree.rust().map(|(path, text)| (lines_of(path, text), path)).collect();
+    let mut files: Vec<_> =
+        tree.rust().map(|(path, text)| (count_lines(path, text), path)).collect();
     files.sort_by_key(|(lines, path)| (std::cmp::Reverse(lines.all), *path));
     println!("\n{:>7} {:>7} {:>7}  longest files", "lines", "code", "tests");
     for (lines, path) in files.into_iter().take(most) {
@@ -104,7 +103,7 @@ fn print_files(tree: &SourceTree, most: usize) {
 fn print_functions(tree: &SourceTree, most: usize) {
     let mut functions = Vec::new();
     for (path, text) in tree.rust() {
-        let found = function::find(&mask(text).code);
+        let found = function::find_functions(&mask(text).code);
         functions.extend(found.into_iter().map(|function| (path, function)));
     }
     functions.sort_by_key(|(path, function)| (std::cmp::Reverse(function.length), *path));
@@ -117,18 +116,19 @@ fn print_functions(tree: &SourceTree, most: usize) {
 
 #[cfg(test)]
 mod tests {
-    use super::{LineCount, lines_of};
+    use super::{LineCount, count_lines};
 
     #[test]
-    fn tests_are_told_from_code() {
+    fn lines_of_tests_are_counted_apart() {
         let text = "//! x\n\nfn a() {}\n#[cfg(test)]\nmod tests {\n}\n";
-        assert_eq!(lines_of("crates/a/src/b.rs", text), LineCount { all: 6, code: 4, tests: 3 });
-        assert_eq!(lines_of("crates/a/tests/it/main.rs", "//! x\nfn a() {}").tests, 1);
+        assert_eq!(count_lines("crates/a/src/b.rs", text), LineCount { all: 6, code: 4, tests: 3 });
+        assert_eq!(count_lines("crates/a/tests/it/main.rs", "//! x\nfn a() {}").tests, 1);
     }
 
     #[test]
     fn numbers_are_demanded() {
-        let parse = |text: &str| super::parse(&[String::from("--files"), String::from(text)]);
+        let parse =
+            |text: &str| super::parse_arguments(&[String::from("--files"), String::from(text)]);
         assert_eq!(parse("7").unwrap(), (7, 15));
         assert!(parse("many").unwrap_err().to_string().contains("--files expects a number"));
     }

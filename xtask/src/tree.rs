@@ -1,12 +1,12 @@
-//! The repository's files as text by path, so that every rule can be tested on a few lines.
-//! Knows nothing of what the files mean, manifests aside.
+//! The files of the repository as text by path, so that every rule can be tested on a few lines of
+//! text. Only manifests are parsed here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use crate::error::Error;
 
-/// Folders read besides the files at the root.
+/// Folders that are read besides the files at the root.
 const FOLDERS: [&str; 8] =
     [".ci", ".cargo", "bench", "configs", "crates", "docs", "testdata", "xtask"];
 
@@ -26,7 +26,7 @@ pub fn root() -> PathBuf {
 }
 
 impl SourceTree {
-    /// Reads the repository.
+    /// Reads the files of the repository below `root`.
     pub fn read(root: &Path) -> Result<Self, Error> {
         let mut tree = Self::default();
         for entry in entries(root)? {
@@ -40,7 +40,7 @@ impl SourceTree {
         Ok(tree)
     }
 
-    /// A tree of given files.
+    /// Creates a tree from pairs of path and text.
     #[cfg(test)]
     pub fn new(files: &[(&str, &str)]) -> Self {
         let owned = files.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned()));
@@ -54,6 +54,7 @@ impl SourceTree {
             if entry.is_file() {
                 self.read_file(&entry, path)?;
             } else if entry.is_dir()
+                // Hidden folders, build outputs and Python's `__pycache__` are not sources.
                 && !own.starts_with('.')
                 && own != "target"
                 && !own.starts_with('_')
@@ -116,7 +117,7 @@ impl SourceTree {
     }
 }
 
-/// Names in a manifest.
+/// The names of a package's dependencies in its manifest.
 #[derive(Debug, Default)]
 pub struct Dependencies {
     /// `[dependencies]` and `[build-dependencies]`, of all targets.

@@ -89,6 +89,7 @@ use trace::store::EventKind;
 use crate::Error;
 use crate::critical_path::CategoryPart;
 use crate::job::{JobFacts, RankFacts};
+use crate::named::{is_named, names};
 use crate::quality::QualityVerdict;
 use finding::{RuleFindings, severity_of};
 use price::Pricer;
@@ -166,9 +167,11 @@ pub fn of(job: &JobFacts<'_>, settings: &RuleSettings) -> Result<FindingReport, 
     });
     if findings.iter().any(|finding| finding.remedy.is_some()) {
         let mut pricer = Pricer::new(job.scopes(), job.measured());
-        findings.iter_mut().for_each(|finding| price(finding, job, &mut pricer));
-        findings.iter_mut().for_each(|finding| sides::tell(finding, job, &mut pricer));
-        findings.iter_mut().for_each(|finding| explain(finding, job, &mut pricer));
+        for finding in &mut findings {
+            price(finding, job, &mut pricer);
+            sides::tell(finding, job, &mut pricer);
+            explain(finding, job, &mut pricer);
+        }
         report.joint_saving_ns = joint(&findings, job, &mut pricer);
     }
     findings.iter_mut().for_each(guard::lower);
@@ -187,8 +190,15 @@ pub fn rows_with_shapes(job: &JobFacts<'_>) -> Vec<Vec<u32>> {
     /// Of a rank, those with the longest kernels; of those whose kernels might be fused, the first
     /// ones, because steps are alike.
     const MOST: usize = 4096;
-    let of = |rank: &RankFacts<'_>| {
+    /// Kernels that only move data are worth their sizes from this duration on, nanoseconds.
+    const LONG_MOVER_NS: i64 = 20_000;
+    let longest_first = |rank: &RankFacts<'_>| {
         let trace = rank.scope.trace;
+        let needs_sizes = names(trace, |kernel| {
+            product::is_named(kernel) && !kernel.contains("sgemm") && !kernel.contains("scudnn")
+        });
+        let elementwise = names(trace, k02_coarse_threads::is_elementwise);
+        let fusable = names(trace, k13_fusable_chain::is_fusable);
         let mut longest = Vec::new();
         let mut rows = Vec::new();
         for (place, row) in rank.scope.device_rows.iter().enumerate() {
@@ -197,9 +207,15 @@ pub fn rows_with_shapes(job: &JobFacts<'_>) -> Vec<Vec<u32>> {
                 continue;
             }
             let duration = trace.slices.duration[*row as usize];
-            if is_asked_for(trace.name(*row), trace.name(owner), duration) {
+            let is_mover = is_named(trace, &elementwise, *row)
+                || k05_slow_memory::MOVERS.contains(&trace.name(owner));
+            let needs_sizes = match is_mover {
+                true => duration >= LONG_MOVER_NS,
+                false => is_named(trace, &needs_sizes, *row),
+            };
+            if needs_sizes {
                 longest.push((std::cmp::Reverse(duration), owner));
-            } else if rows.len() < MOST && k13_fusable_chain::is_fusable(trace.name(*row)) {
+            } else if rows.len() < MOST && is_named(trace, &fusable, *row) {
                 rows.push(owner);
             }
         }
@@ -211,31 +227,23 @@ pub fn rows_with_shapes(job: &JobFacts<'_>) -> Vec<Vec<u32>> {
         rows.dedup();
         rows
     };
-    job.ranks.iter().map(of).collect()
-}
-
-/// Whether a rule needs the tensor sizes of a kernel: long movers, and products that may use tensor
-/// cores.
-fn is_asked_for(kernel: &str, operator: &str, duration: i64) -> bool {
-    const LONG_NS: i64 = 20_000;
-    let is_mover =
-        k02_coarse_threads::is_elementwise(kernel) || k05_slow_memory::MOVERS.contains(&operator);
-    let is_product = product::is_named(kernel) && !is_mover;
-    let is_plain = kernel.contains("sgemm") || kernel.contains("scudnn");
-    (is_mover && duration >= LONG_NS) || (is_product && !is_plain)
+    job.ranks.iter().map(longest_first).collect()
 }
 
 /// Runs the built-in rules on several threads. The findings come back in the order of the rules.
+///
+/// One thread first computes the critical paths, which take longer than any rule. The others start
+/// with the last rule, because the first ones judge the quality of the recording, which the paths
+/// of several ranks wait for as well.
 fn apply_rules(job: &JobFacts<'_>, settings: &RuleSettings) -> Vec<Finding> {
     /// More threads than this wait for the facts that the rules share.
     const MOST_THREADS: usize = 8;
     let rules: Vec<&Rule> = rules().collect();
     let results: Vec<OnceLock<Vec<Finding>>> = rules.iter().map(|_| OnceLock::new()).collect();
-    let next_rule = AtomicUsize::new(0);
+    let taken = AtomicUsize::new(0);
     let work = || {
-        loop {
-            let at = next_rule.fetch_add(1, Ordering::Relaxed);
-            let (Some(rule), Some(result)) = (rules.get(at), results.get(at)) else { break };
+        while let Some(at) = rules.len().checked_sub(1 + taken.fetch_add(1, Ordering::Relaxed)) {
+            let (rule, result) = (rules[at], &results[at]);
             let limits = RuleLimits { rule, changed: settings.limits.get(rule.id) };
             result.get_or_init(|| found_by(job, &limits));
         }
@@ -243,6 +251,7 @@ fn apply_rules(job: &JobFacts<'_>, settings: &RuleSettings) -> Vec<Finding> {
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     std::thread::scope(|scope| {
         (1..threads.min(MOST_THREADS)).for_each(|_| drop(scope.spawn(work)));
+        job.paths();
         work();
     });
     results.into_iter().filter_map(OnceLock::into_inner).flatten().collect()

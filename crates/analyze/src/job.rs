@@ -96,7 +96,7 @@ impl<'a> JobFacts<'a> {
     /// one are not those of another.
     pub fn is_one_job(&self) -> bool {
         const APART: [&str; 3] = ["mixed-jobs", "ranks-apart", "duplicate-ranks"];
-        !self.issues().iter().any(|issue| APART.contains(&issue.id))
+        self.ranks.len() < 2 || !self.issues().iter().any(|issue| APART.contains(&issue.id))
     }
 
     /// What is wrong with the recordings, worst first.

@@ -1,6 +1,6 @@
-//! Times what happens to a Criteo file: scanned into columns, prepared, prepared again from
-//! Parquet, and loaded. Beside each rate stands the time of all threads, which other work on the
-//! machine does not lengthen.
+//! Measures the throughput of the stages a Criteo file passes: scanning into columns, preparing,
+//! preparing again from Parquet, and loading. CPU time is shown beside each rate, because other
+//! work on the machine lengthens only the wall time.
 //!
 //! usage: throughput TRAIN.txt OUT_FOLDER
 
@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use data::{
     Begin, DEFAULT_ROW_GROUP_ROWS, Dataset, FeaturePlan, Loader, LoaderOptions, Position,
-    PrepareRequest, Shuffle, Strictness, criteo_tsv, default_threads, prepare,
+    PrepareRequest, Shuffle, Strictness, default_threads, prepare, scan_criteo_files,
 };
 use serde_json::{Value, json};
 
@@ -25,7 +25,7 @@ fn main() -> Outcome<()> {
 
     let mut blocks = Vec::new();
     timed("scan", bytes, || {
-        criteo_tsv::scan(&inputs, default_threads(), |block| {
+        scan_criteo_files(&inputs, default_threads(), |block| {
             blocks.push(block);
             Ok(())
         })?;
@@ -90,7 +90,7 @@ fn prepared(inputs: &[String], config: Value, out: &Path) -> Outcome<Dataset> {
     Ok(prepare(&request, &mut |_| {})?.dataset)
 }
 
-/// Runs `work`, which gives its rows, and prints its rates for `bytes` of text.
+/// Runs `work`, which returns its number of rows, and prints the rates for `bytes` of text.
 fn timed(name: &str, bytes: u64, work: impl FnOnce() -> Outcome<u64>) -> Outcome<()> {
     let (started, busy) = (Instant::now(), busy_seconds());
     let rows = work()?;

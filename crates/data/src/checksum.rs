@@ -1,5 +1,5 @@
-//! XXH3 checksums as they are written in JSON, and JSON texts that carry a checksum of themselves.
-//! Knows neither files nor what the texts say.
+//! XXH3 checksums in the form in which JSON files carry them, and JSON texts sealed with their own
+//! checksum. Reads no files and does not interpret the texts.
 
 use std::fmt;
 use std::ops::Range;
@@ -9,21 +9,20 @@ use serde::de::{Deserialize, Deserializer, Error};
 use serde::ser::{Serialize, Serializer};
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 
-/// An XXH3-64 value. Shown and saved as sixteen hexadecimal digits: JSON readers that keep numbers
-/// as f64 would round it.
+/// An XXH3-64 value, shown and saved as sixteen hexadecimal digits, because JSON readers that keep
+/// numbers as f64 would round it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checksum(pub u64);
 
-/// An XXH3-128 value: two contents with the same one are taken to be the same. Shown and saved as
-/// 32 hexadecimal digits.
+/// An XXH3-128 value that identifies a content: two contents with the same fingerprint are taken to
+/// be equal. Shown and saved as 32 hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fingerprint(pub u128);
 
-/// Digits of a [`Checksum`].
 const DIGITS: usize = 16;
 
 impl Checksum {
-    /// Of some bytes.
+    /// Computes the XXH3-64 checksum of `bytes`.
     #[must_use]
     pub fn compute(bytes: &[u8]) -> Self {
         Self(xxh3_64(bytes))
@@ -42,7 +41,8 @@ impl FromStr for Checksum {
     fn from_str(text: &str) -> Result<Self, String> {
         let value = u64::from_str_radix(text, 16).map(Self);
         match value {
-            // One spelling each, so that no damage to the digits goes unnoticed.
+            // Only the canonical spelling is accepted, so that damage to the digits is detected
+            // too.
             Ok(checksum) if checksum.to_string() == text => Ok(checksum),
             _ => Err(format!("expected a checksum of 16 hexadecimal digits, got {text:?}")),
         }
@@ -91,27 +91,25 @@ impl<'de> Deserialize<'de> for Fingerprint {
     }
 }
 
-/// Whether a text is what its own checksum says.
+/// Result of comparing a sealed text with the checksum it carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seal {
-    /// Every byte is as written.
     Whole,
     /// The text does not begin with a checksum.
     Absent,
-    /// Some byte differs.
     Broken {
-        /// As the text says.
         expected: Checksum,
         got: Checksum,
     },
 }
 
-/// `content`, a JSON object, as a line whose first field is the checksum of the line with sixteen
-/// zeros in its place.
+/// Serializes `content`, a JSON object, as one line whose first field is the checksum of the line.
+/// The checksum is computed with sixteen zeros in its own place.
 ///
 /// # Errors
-/// Where `content` has no JSON form.
+/// If `content` cannot be serialized as JSON.
 pub fn sealed(content: &impl Serialize) -> serde_json::Result<Vec<u8>> {
+    /// The serialized form of a sealed object: the checksum comes before all other fields.
     #[derive(serde::Serialize)]
     struct Sealed<'a, T> {
         checksum: Checksum,
@@ -124,7 +122,8 @@ pub fn sealed(content: &impl Serialize) -> serde_json::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// Puts the checksum of a text in the place of its first field `checksum`, which must be zeros.
+/// Computes the checksum of `text` and writes it into the first field, `checksum`, whose digits
+/// must be zeros.
 pub fn fill(text: &mut [u8]) {
     let checksum = Checksum::compute(text).to_string();
     if let Some((_, digits)) = stated(text) {
@@ -132,7 +131,8 @@ pub fn fill(text: &mut [u8]) {
     }
 }
 
-/// Compares a text with the checksum in its first field.
+/// Compares a text with the checksum in its first field. Texts without that field are reported as
+/// [`Seal::Absent`], so that callers can accept older files.
 #[must_use]
 pub fn check(text: &[u8]) -> Seal {
     let Some((expected, digits)) = stated(text) else { return Seal::Absent };
@@ -144,7 +144,7 @@ pub fn check(text: &[u8]) -> Seal {
     if got == expected { Seal::Whole } else { Seal::Broken { expected, got } }
 }
 
-/// The checksum in the first field of a JSON object, and where its digits are.
+/// Finds the checksum in the first field of a JSON object, and the range of its digits.
 fn stated(text: &[u8]) -> Option<(Checksum, Range<usize>)> {
     const KEY: &[u8] = b"\"checksum\":";
     let start = text.iter().position(|&byte| byte == b'"')?;
@@ -160,7 +160,7 @@ mod tests {
     use super::{Seal, check, sealed};
 
     #[test]
-    fn every_flipped_bit_of_a_sealed_text_is_noticed() {
+    fn every_flipped_bit_of_a_sealed_text_is_detected() {
         let text = sealed(&serde_json::json!({"version": 2, "mean": 0.25})).unwrap();
         assert_eq!(check(&text), Seal::Whole);
         let value: serde_json::Value = serde_json::from_slice(&text).unwrap();

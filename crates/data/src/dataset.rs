@@ -1,31 +1,38 @@
-//! A prepared dataset: a folder of Parquet files and `dataset.json`.
-//!
-//! Knows nothing of batches; see `loader` for those.
+//! A prepared dataset: a folder with Parquet files (parts) and the manifest `dataset.json`. Batches
+//! are made from it by `load::loader`.
+
+pub(crate) mod column_shape;
+pub(crate) mod fitted;
+pub(crate) mod manifest;
+pub(crate) mod part;
+pub(crate) mod prepared_rows;
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::dataset::fitted::Fitted;
+use crate::dataset::manifest::Manifest;
+use crate::dataset::part::PartReader;
 use crate::error::Error;
-use crate::fitted::Fitted;
-use crate::manifest::Manifest;
-use crate::parquet::part::{self, PartReader};
 
-/// Labels decoded together.
 const LABELS_AT_ONCE: usize = 8192;
 
-/// An opened dataset. Cloning shares it.
+/// An opened dataset whose parts have been checked for their length. Clones are cheap and share the
+/// footers that were read.
 #[derive(Clone)]
 pub struct Dataset {
     inner: Arc<Inner>,
 }
 
+/// The state that clones of a [`Dataset`] share.
 struct Inner {
     dir: PathBuf,
     manifest: Manifest,
-    /// Number of row groups in all parts up to and including each.
+    /// Cumulative number of row groups, up to and including each part.
     group_ends: Vec<u64>,
-    /// Footers read so far: a dataset of thousands of parts is rarely read whole by one process.
+    /// Footers are read on first use: a process rarely reads a dataset of thousands of parts as a
+    /// whole.
     parts: Vec<Mutex<Option<Arc<PartReader>>>>,
 }
 
@@ -36,7 +43,7 @@ impl std::fmt::Debug for Dataset {
 }
 
 impl Dataset {
-    /// Opens the dataset in `dir`: reads the manifest and checks that every part has its length.
+    /// Opens the dataset in `dir`: reads the manifest and checks the length of every part.
     ///
     /// # Errors
     /// [`Error::Open`], [`Error::Manifest`], [`Error::PartSize`].
@@ -57,37 +64,39 @@ impl Dataset {
         Ok(Self { inner: Arc::new(Inner { dir: dir.to_owned(), manifest, group_ends, parts }) })
     }
 
-    /// Number of rows.
+    /// Returns the number of rows of all parts.
     #[must_use]
     pub fn rows(&self) -> u64 {
         self.inner.manifest.rows
     }
 
-    /// Number of row groups.
+    /// Returns the number of row groups of all parts.
     #[must_use]
     pub fn row_groups(&self) -> u64 {
         self.inner.group_ends.last().copied().unwrap_or(0)
     }
 
-    /// The folder.
+    /// Returns the folder that the dataset was opened in.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.inner.dir
     }
 
-    /// The content of `dataset.json`.
+    /// Returns the manifest as it was read from `dataset.json`.
     #[must_use]
     pub fn manifest(&self) -> &Manifest {
         &self.inner.manifest
     }
 
-    /// Transforms and vocabularies applied to the rows.
+    /// Returns the transforms and vocabularies that were applied to the rows.
     #[must_use]
     pub fn fitted(&self) -> &Fitted {
         &self.inner.manifest.fitted
     }
 
-    /// Divides the rows into those for training and, at the end, those held out.
+    /// Divides the rows into a training range and, at the end, a held-out range. Where preparation
+    /// has split the rows by time, that split is used; otherwise `hold_out` is the share of
+    /// held-out rows.
     #[must_use]
     pub fn split(&self, hold_out: f64) -> (Range<u64>, Range<u64>) {
         let held_out = match self.inner.manifest.held_out {
@@ -98,10 +107,10 @@ impl Dataset {
         (0..cut, cut..self.rows())
     }
 
-    /// Ids of each categorical column, over all rows.
+    /// Counts the ids of each categorical column over all rows.
     ///
     /// # Errors
-    /// Those of opening its files.
+    /// Any [`Error`] of opening the parts.
     pub(crate) fn ids(&self) -> Result<Vec<u64>, Error> {
         let columns = &self.inner.manifest.columns;
         let first = 1 + columns.dense.len();
@@ -117,7 +126,8 @@ impl Dataset {
         Ok(ids)
     }
 
-    /// The greatest id of a categorical column that keeps integers as they are; `None` without any.
+    /// Finds the greatest id of a categorical column that stores integers as they are; `None` for a
+    /// column without ids.
     ///
     /// # Errors
     /// [`Error::MissingColumn`], and any [`Error`] of reading the dataset.
@@ -132,17 +142,17 @@ impl Dataset {
         for group in 0..self.row_groups() {
             let (part, index) = self.part_of(group)?;
             let rows = part.rows_of(index);
-            for batch in part.read((index, 0..rows), (dense, &[at]), rows)? {
+            for batch in part.read(index, 0..rows, dense, &[at], rows)? {
                 let batch = batch?;
-                let values = part::bags(&batch, 1 + dense).values.iter().filter(|&&id| id >= 0);
+                let values = part::id_bags(&batch, 1 + dense).values.iter().filter(|&&id| id >= 0);
                 greatest = greatest.max(values.max().map(|id| id.cast_unsigned()));
             }
         }
         Ok(greatest)
     }
 
-    /// The label that all of `rows` have; `None` where there are several, or no rows. Reads until
-    /// the first that differs.
+    /// Returns the label that all of `rows` share, or `None` if there are several labels or no
+    /// rows. Stops reading at the first label that differs.
     ///
     /// # Errors
     /// Any [`Error`] of reading the dataset.
@@ -154,8 +164,8 @@ impl Dataset {
             let within =
                 |row: u64| row.saturating_sub(group * size).min(part.rows_of(index) as u64);
             let within = within(rows.start) as usize..within(rows.end) as usize;
-            for batch in part.read((index, within), (0, &[]), LABELS_AT_ONCE)? {
-                for &label in part::floats(&batch?, 0) {
+            for batch in part.read(index, within, 0, &[], LABELS_AT_ONCE)? {
+                for &label in part::float_values(&batch?, 0) {
                     if *only.get_or_insert(label) != label {
                         return Ok(None);
                     }
@@ -165,7 +175,7 @@ impl Dataset {
         Ok(only)
     }
 
-    /// The part that holds row group `group`, and the group's number within it.
+    /// Returns the part that holds row group `group`, and the group's index within that part.
     pub(crate) fn part_of(&self, group: u64) -> Result<(Arc<PartReader>, usize), Error> {
         let inner = &*self.inner;
         let index = inner.group_ends.partition_point(|&end| end <= group);
@@ -200,7 +210,7 @@ impl Dataset {
     }
 }
 
-/// How many of `rows` rows the share `hold_out` is.
+/// Rounds the share `hold_out` of `rows` to a number of rows.
 pub(crate) fn held_out_rows(rows: u64, hold_out: f64) -> u64 {
     ((rows as f64 * hold_out).round() as u64).min(rows)
 }

@@ -1,4 +1,4 @@
-//! The crate's one error type: what, where, expected, got.
+//! The error type of the crate. Messages name the place, what was expected and what was found.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,296 +9,202 @@ use schema::unit::{count, listed};
 use crate::checksum::Checksum;
 use crate::loss::{Losses, Malformed};
 
-/// Why data could not be read, prepared or loaded.
+/// Reasons why data could not be read, prepared or loaded. The variants are specific, so that the
+/// command line can add a hint to each.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A file or folder could not be opened.
     #[error("cannot open {}: {source}", path.display())]
     Open { path: PathBuf, source: io::Error },
     /// A file ends early, is damaged or cannot be read.
     #[error("cannot read {}: {source}", path.display())]
-    Read {
-        path: PathBuf,
-        /// The system's or the decompressor's answer.
-        source: io::Error,
-    },
-    /// A file could not be written.
+    Read { path: PathBuf, source: io::Error },
     #[error("cannot write {}: {source}", path.display())]
     Write { path: PathBuf, source: io::Error },
     /// A Parquet file is damaged or cannot be written.
     #[error("{}: {source}", path.display())]
-    Parquet {
-        path: PathBuf,
-        /// The format library's answer.
-        source: ::parquet::errors::ParquetError,
-    },
-    /// The target of a preparation is already there.
+    Parquet { path: PathBuf, source: ::parquet::errors::ParquetError },
     #[error("{}: already exists", path.display())]
     OutExists { path: PathBuf },
-    /// `dataset.json` cannot be understood.
+    /// `dataset.json` cannot be parsed or contradicts the parts beside it.
     #[error("{}: {problem}", path.display())]
     Manifest { path: PathBuf, problem: String },
-    /// A part of a dataset does not have the length the manifest states.
+    /// The length of a part differs from the manifest.
     #[error("{}: expected {expected} bytes, got {got}", path.display())]
-    PartSize {
-        path: PathBuf,
-        /// Bytes by the manifest.
-        expected: u64,
-        /// Bytes there.
-        got: u64,
-    },
-    /// Bytes of a dataset are not those that were written.
+    PartSize { path: PathBuf, expected: u64, got: u64 },
+    /// Bytes of a dataset differ from their recorded checksum.
     #[error("{}: {place}: expected checksum {expected}, got {got}", path.display())]
     Checksum {
         path: PathBuf,
-        /// Where in it: the column and its rows, the footer, or the text.
+        /// The damaged place: a column with its rows, the footer, or the text.
         place: String,
-        /// As it was written.
         expected: Checksum,
-        /// Of the bytes there.
         got: Checksum,
     },
-    /// An input has no bytes at all.
     #[error("{}: the file is empty", path.display())]
     EmptyInput { path: PathBuf },
-    /// An input has a header and nothing else.
-    #[error("{}: expected rows behind the header, got a header of {columns} columns alone", path.display())]
-    HeaderOnly {
-        path: PathBuf,
-        /// Columns that it names.
-        columns: usize,
-    },
-    /// A file of another form than the text that is expected.
+    #[error("{}: expected rows after the header, got only a header of {columns} columns", path.display())]
+    HeaderOnly { path: PathBuf, columns: usize },
+    /// The content is neither text nor a supported compressed form of it.
     #[error("{}: expected text, plain or compressed, got {form}", path.display())]
     OtherForm { path: PathBuf, form: &'static str },
-    /// A zip archive that is not one file.
-    #[error("{}: expected a zip archive of one file, got {got}", path.display())]
+    #[error("{}: expected a zip archive with one file, got {got}", path.display())]
     Archive {
         path: PathBuf,
-        /// What is in it.
+        /// Names of the files in the archive, or the kind of document.
         got: String,
     },
-    /// Text whose lines end with CR alone.
     #[error("{}: lines end with CR, expected LF or CR LF", path.display())]
     CarriageReturns { path: PathBuf },
-    /// A folder in which there is nothing to read.
-    #[error("{}: expected files, got a folder without any", path.display())]
+    #[error("{}: expected a folder with data files, got none in it", path.display())]
     EmptyFolder { path: PathBuf },
-    /// An input has no usable row.
     #[error("{}: no usable rows, {malformed} malformed{}", path.display(), first_of(first.as_deref()))]
-    NoGoodRows {
-        path: PathBuf,
-        /// Records that could not be read.
-        malformed: u64,
-        /// The first of them.
-        first: Option<Box<Malformed>>,
-    },
-    /// More records could not be read than may be skipped.
-    #[error("{}", too_many((*rows, losses), *max, *read))]
+    NoGoodRows { path: PathBuf, malformed: u64, first: Option<Box<Malformed>> },
+    #[error("{}", too_many(*rows, losses, *max, *read))]
     TooManyMalformed {
-        /// Rows that could be read.
+        /// Rows that were read successfully.
         rows: u64,
-        /// Those that could not.
         losses: Box<Losses>,
-        /// The share of all rows that may be malformed.
+        /// Largest allowed share of malformed rows.
         max: Share,
-        /// How much of the inputs had been read when it was certain; `None` for all.
+        /// Share of the inputs that was read before giving up; `None` if they were read to the end.
         read: Option<Share>,
     },
-    /// An id that is no row of its table, where the column refuses such ids.
-    #[error("{place}: column {column:?}: expected an id from 0 to {} by out_of_range = \"error\", got {id}", rows - 1)]
+    /// An id outside its table, in a column configured with `out_of_range = "error"`.
+    #[error("{place}: column {column:?}: expected an id from 0 to {} (out_of_range = \"error\"), got {id}", rows - 1)]
     IdOutOfRange {
-        /// File and line, or the dataset.
+        /// File and line, or the folder of the dataset.
         place: String,
         column: String,
         id: i64,
-        /// Rows of the table.
         rows: u64,
     },
-    /// A column with ids below 0 and from 2^63 on, whose bits are the same.
+    /// A column has both negative ids and unsigned ids from 2^63 on, which have the same bit
+    /// patterns.
     #[error(
-        "column {column:?}: expected ids of 64 bits, signed or unsigned, got {negative} below 0 \
-         and {large} from 2^63 on"
+        "column {column:?}: expected signed or unsigned 64-bit ids, got both: {negative} below \
+         0 and {large} from 2^63 on"
     )]
-    IdsOfBothSigns {
-        column: String,
-        negative: u64,
-        /// Ids from 2^63 on.
-        large: u64,
-    },
-    /// A record could not be read and none may be skipped.
+    IdsOfBothSigns { column: String, negative: u64, large: u64 },
+    /// A malformed record in strict mode, which allows none.
     #[error("{0}")]
     Malformed(Malformed),
-    /// A record is too long to be one.
+    /// A record exceeds the length limit, usually because of an unclosed quote or a binary file.
     #[error("{}:{line}: record longer than {limit} bytes (an unclosed quote, or not a text file?)", path.display())]
-    RecordTooLong {
-        path: PathBuf,
-        /// Line where the record starts.
-        line: u64,
-        limit: u64,
-    },
-    /// A quoted field is not closed by the end of the file.
+    RecordTooLong { path: PathBuf, line: u64, limit: u64 },
     #[error("{}:{line}: the record's quoted field has no closing quote", path.display())]
-    UnclosedQuote {
-        path: PathBuf,
-        /// Line where the record starts.
-        line: u64,
-    },
-    /// A column named in the configuration is not in the file or dataset.
+    UnclosedQuote { path: PathBuf, line: u64 },
     #[error("{}: no column {column:?}; there are {}", path.display(), listed(available))]
-    MissingColumn {
-        /// The file or dataset.
-        path: PathBuf,
-        /// The column looked for.
-        column: String,
-        available: Vec<String>,
-    },
-    /// A column name is not unique.
+    MissingColumn { path: PathBuf, column: String, available: Vec<String> },
     #[error("{}: {count} columns are named {column:?}, expected one", path.display())]
     AmbiguousColumn {
-        /// The file, or `[data]`.
+        /// The file, or `[data]` for the configuration.
         path: PathBuf,
         column: String,
-        /// How often it occurs.
         count: usize,
     },
-    /// A Parquet column has a type that cannot serve its purpose.
+    /// A Parquet column has a type that its role in the configuration does not support.
     #[error("{}: column {column:?}: expected {expected}, got {got}", path.display())]
     ColumnType { path: PathBuf, column: String, expected: &'static str, got: String },
-    /// A Parquet column is compressed in a way that is not read.
+    /// A Parquet column uses a compression codec that is not supported.
     #[error(
         "{}: column {column:?}: expected pages that are plain or compressed with Snappy, gzip, \
          Zstandard or LZ4, got {codec}", path.display()
     )]
-    Codec {
-        path: PathBuf,
-        column: String,
-        /// How it is compressed.
-        codec: &'static str,
-    },
-    /// Standard input cannot be used for this.
+    Codec { path: PathBuf, column: String, codec: &'static str },
     #[error("standard input {problem}")]
     Stdin { problem: &'static str },
-    /// A value of the configuration or request is impossible.
     #[error("{key}: {problem}")]
     Config { key: &'static str, problem: String },
-    /// The vocabularies do not fit in the memory allowed for exact ids.
     #[error(
         "data.ids.memory_mib: {allowed_mib} MiB allowed, {needed_mib} MiB needed for the ids of \
          {categories} categories or more in {rows} rows; allow more, raise data.ids.min_count or \
          use mode = \"modulo\""
     )]
     VocabularyMemory {
-        /// MiB allowed.
         allowed_mib: u64,
-        /// MiB for the columns looked at so far.
+        /// MiB for the columns counted so far.
         needed_mib: u64,
         categories: u64,
         rows: u64,
     },
-    /// The disk is too full for the temporary files of counting.
+    /// The disk is too full for the temporary files of counting categories.
     #[error(
-        "{}: counting categories needs some {needed} of temporary disk, got {available}",
+        "{}: counting categories needs about {needed} of temporary disk space, got {available}",
         folder.display()
     )]
-    Disk {
-        /// Where they would lie.
-        folder: PathBuf,
-        /// Bytes they are expected to take.
-        needed: schema::Bytes,
-        /// Bytes free.
-        available: schema::Bytes,
-    },
-    /// What an interrupted preparation left belongs to another one.
-    #[error("{}: an interrupted preparation with other {what} is there", folder.display())]
+    Disk { folder: PathBuf, needed: schema::Bytes, available: schema::Bytes },
+    /// The unfinished preparation in the folder belongs to a different request.
+    #[error("{}: the folder holds an interrupted preparation with different {what}", folder.display())]
     OtherPreparation { folder: PathBuf, what: String },
-    /// An input of an interrupted preparation is not what was read.
+    /// An input changed since the unfinished preparation read it.
     #[error(
-        "{}: the content of {} is not what the interrupted preparation there has read",
+        "{}: {} has changed since the interrupted preparation in this folder read it",
         folder.display(), path.display()
     )]
-    InputChanged {
-        /// What the preparation left.
-        folder: PathBuf,
-        path: PathBuf,
-    },
-    /// A [`crate::Fitted`] does not belong to this configuration or dataset.
+    InputChanged { folder: PathBuf, path: PathBuf },
+    /// A [`crate::Fitted`] does not match the configuration or the dataset.
     #[error("fitted {what}: expected {expected}, got {got}")]
-    FittedMismatch {
-        /// The part that differs.
-        what: &'static str,
-        expected: String,
-        /// In the fitted state.
-        got: String,
-    },
-    /// A table is too small for the exact ids of its column.
-    #[error("column {column:?}: {ids} exact ids need as many rows, the table has {rows}")]
+    FittedMismatch { what: &'static str, expected: String, got: String },
+    #[error(
+        "column {column:?}: expected a table of at least {ids} rows for its exact ids, got {rows}"
+    )]
     TableTooSmall {
         column: String,
-        /// Ids in use, the two reserved ones included.
+        /// Ids in use, including the two reserved ones.
         ids: u64,
-        /// Rows of the table.
         rows: u64,
     },
-    /// A resume position belongs to another run.
     #[error("resume position: {what}: expected {expected}, got {got}")]
     PositionMismatch {
         what: &'static str,
-        /// As the position was saved.
+        /// Value in the saved position.
         expected: String,
-        /// As this run is set up.
+        /// Value in this run.
         got: String,
     },
-    /// Output could not be written, or an input cannot be read.
     #[error("{}: {source}", path.display())]
     Io {
-        /// The file; `-` for a stream.
+        /// `-` for a stream.
         path: PathBuf,
         source: io::Error,
     },
-    /// A NumPy array is not as expected.
     #[error("{}: {problem}", path.display())]
     Array {
-        /// The file; within an archive, behind its name.
+        /// The file; for an array in an archive, the archive joined with the array's name.
         path: PathBuf,
         problem: String,
     },
-    /// A text of locality statistics cannot be understood.
     #[error("{}: {source}", path.display())]
     Reuse { path: PathBuf, source: schema::distribution::ReuseError },
-    /// A synthetic configuration cannot be met.
     #[error("synthetic {what}: expected {expected}, got {got}")]
-    Synthetic {
-        what: &'static str,
-        expected: &'static str,
-        /// What was asked for.
-        got: String,
-    },
-    /// A thread of the loader ended without saying why.
-    #[error("the loader's thread for {} ended early", path.display())]
+    Synthetic { what: &'static str, expected: &'static str, got: String },
+    /// A loader thread panicked, so that no error of its own arrived.
+    #[error("a loader thread for {} stopped unexpectedly", path.display())]
     LoaderStopped { path: PathBuf },
 }
 
 fn first_of(first: Option<&Malformed>) -> String {
     first
-        .map(|first| format!("; the first at line {}: {}", first.line, first.reason))
+        .map(|first| format!("; first at line {}: {}", first.line, first.reason))
         .unwrap_or_default()
 }
 
-/// What is wrong with most rows, and with the first ones.
-fn too_many((rows, losses): (u64, &Losses), max: Share, read: Option<Share>) -> String {
+/// Describes the malformed rows: their share, the most common reason and the first examples.
+fn too_many(rows: u64, losses: &Losses, max: Share, read: Option<Share>) -> String {
     let malformed = losses.malformed_lines;
     let all = rows + malformed;
     let share = Share::from_parts(malformed, all);
     let (lost, rows) = (count(malformed), count(all));
-    let mut text = format!("{lost} of {rows} rows are malformed ({share}), expected {max} at most");
+    let mut text = format!("{lost} of {rows} rows are malformed ({share}), expected at most {max}");
     if let Some(read) = read {
-        text += &format!("; stopped after {read} of the input, the rest cannot make up for them");
+        text += &format!(
+            "; stopped after {read} of the input, because the rest cannot bring the share below the limit"
+        );
     }
-    if let Some((reason, times)) = losses.commonest() {
+    if let Some((reason, times)) = losses.most_common_reason() {
         text += &format!("\n  most often ({} times): {reason}", count(times));
     }
-    text += "\n  the first of them:";
+    text += "\n  first examples:";
     for malformed in &losses.first {
         text += &format!("\n    {malformed}");
     }

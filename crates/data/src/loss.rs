@@ -1,24 +1,24 @@
-//! What could not be read: counted by reason, the first few kept with file and line. How much of it
-//! is too much is `limit`'s.
+//! Counts records that were left out, by reason, and keeps the first few with file and line.
+//! `scan::limit` decides when there are too many.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// How many malformed records are kept in full.
+/// Number of malformed records that are kept as examples.
 const KEPT: usize = 10;
-/// Parts what is expected from what was got, in every reason.
+/// Separates the expectation from the actual value in every reason.
 const GOT: &str = ", got ";
 
-/// Why a record is left out.
+/// Reasons why a record does not become a row. Only malformed records count against the limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RowRefusal {
-    /// It cannot be read: what is wrong with it.
+    /// The record cannot be parsed, with a description.
     Malformed(String),
-    /// It has no label, and the configuration says that such rows are left out.
+    /// The label is missing, and the configuration leaves such rows out.
     Unlabeled,
-    /// It is the header line once more, as where files were joined.
+    /// The line repeats the header, as in concatenated files.
     RepeatedHeader,
 }
 
@@ -28,14 +28,14 @@ impl From<String> for RowRefusal {
     }
 }
 
-/// One record that could not be read.
+/// The place of a malformed record and what is wrong with it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Malformed {
-    /// The file as it was named.
+    /// Path or URL as the user gave it.
     pub file: String,
-    /// Line in the (decompressed) file, from 1; for Parquet the row, from 1.
+    /// Line in the decompressed file, from 1; the row number for Parquet.
     pub line: u64,
-    /// What is wrong: where, expected, got.
+    /// Column, expectation and actual value.
     pub reason: String,
 }
 
@@ -45,37 +45,33 @@ impl fmt::Display for Malformed {
     }
 }
 
-/// What a reader left out, and which ids have no row of their own. Empty when everything was read
-/// and no ids were counted.
+/// Everything that reading left out, and counts of ids outside their tables. Equal to the default
+/// if all records were read and no ids were counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Losses {
-    /// Number of records skipped because they could not be read.
     pub malformed_lines: u64,
-    /// The first of them, at most ten.
+    /// At most ten examples.
     pub first: Vec<Malformed>,
-    /// How many there are of each reason, without what was got instead.
+    /// Number of records per reason, without the actual values.
     #[serde(default)]
     pub reasons: BTreeMap<String, u64>,
-    /// What the ids of each categorical column are like; none of columns behind the last one that
-    /// has any to tell of.
+    /// Counts per categorical column. Trailing columns without counts are omitted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ids: Vec<IdCount>,
-    /// Rows without a label that were left out because the configuration says so.
+    /// Rows that were left out because they have no label.
     #[serde(default, skip_serializing_if = "LeftOut::is_empty")]
     pub unlabeled: LeftOut,
-    /// Lines that repeat the header.
     #[serde(default, skip_serializing_if = "LeftOut::is_empty")]
     pub repeated_headers: LeftOut,
-    /// Files without a row, such as the empty parts that Spark writes; the line of the first is 0.
+    /// Files without rows, such as the empty parts that Spark writes. The line of the first is 0.
     #[serde(default, skip_serializing_if = "LeftOut::is_empty")]
     pub empty_files: LeftOut,
 }
 
-/// Records that are no data, however many there are.
+/// Number of left-out records of one kind, with the place of the first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeftOut {
     pub count: u64,
-    /// File and line of the first.
     pub first: Option<(String, u64)>,
 }
 
@@ -95,17 +91,17 @@ impl LeftOut {
     }
 }
 
-/// What the ids of one categorical column are like.
+/// Counts of the ids of one categorical column.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IdCount {
-    /// Rows of the column's table; `None` where ids are not counted.
+    /// Rows of the column's table; `None` if ids are not counted.
     pub rows: Option<u64>,
-    /// Ids, missing ones left out; 0 where they are not counted.
+    /// Excluding missing ids; 0 if ids are not counted.
     pub ids: u64,
-    /// Those among them that are no row of the table.
+    /// Ids that are not rows of the table.
     pub outside: u64,
     pub negative: u64,
-    /// Ids from 2^63 on.
+    /// Unsigned ids from 2^63 on.
     pub large: u64,
 }
 
@@ -120,13 +116,12 @@ impl IdCount {
 }
 
 impl Losses {
-    /// Records that gave no row.
+    /// Returns the number of records that did not become rows.
     #[must_use]
     pub fn records(&self) -> u64 {
         self.malformed_lines + self.unlabeled.count + self.repeated_headers.count
     }
 
-    /// Counts the record at `line` of `file`.
     pub(crate) fn count(&mut self, file: &str, line: u64, refusal: RowRefusal) {
         match refusal {
             RowRefusal::Malformed(reason) => self.count_malformed(file, line, reason),
@@ -137,7 +132,7 @@ impl Losses {
 
     fn count_malformed(&mut self, file: &str, line: u64, reason: String) {
         self.malformed_lines += 1;
-        // A number of fields that many records have says what is wrong with them.
+        // A wrong number of fields that many records share is informative, so it stays in the key.
         let kind = match reason.split_once(GOT) {
             Some((expected, _)) if !expected.ends_with(" fields") => expected,
             _ => &reason,
@@ -151,14 +146,14 @@ impl Losses {
         }
     }
 
-    /// The reason that most records were refused for, and how many; the first by name of equals.
+    /// Returns the most frequent reason and its count; of several, the first by name.
     #[must_use]
-    pub fn commonest(&self) -> Option<(&str, u64)> {
+    pub fn most_common_reason(&self) -> Option<(&str, u64)> {
         let most = self.reasons.iter().rev().max_by_key(|&(_, count)| *count);
         most.map(|(reason, &count)| (&**reason, count))
     }
 
-    /// Adds what a later part of the input lost.
+    /// Adds the losses of a later part of the input.
     pub(crate) fn append(&mut self, later: Losses) {
         self.malformed_lines += later.malformed_lines;
         let room = KEPT - self.first.len();

@@ -1,16 +1,17 @@
-//! A pipeline: one thread produces, several work, the caller consumes in the order of production.
+//! A pipeline in which one thread produces items, several process them, and the caller consumes the
+//! results in the order of production.
 //!
-//! Bounded at every joint, so memory does not depend on the length of the stream; the result does
-//! not depend on the number of threads. Knows nothing of files.
+//! All queues are bounded, so memory does not depend on the number of items. The result does not
+//! depend on the number of threads.
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
-/// Hands items to the pipeline; says `false` when nobody wants more.
-pub(crate) type Send<'a, I> = &'a mut dyn FnMut(I) -> bool;
+/// Sends an item into the pipeline; returns `false` if no more items are wanted.
+pub(crate) type SendItem<'a, I> = &'a mut dyn FnMut(I) -> bool;
 
-/// Items that are produced, worked on or waiting to be consumed, at most.
+/// Largest number of items that are produced, processed or waiting at the same time.
 pub(crate) fn in_flight(threads: usize) -> usize {
-    // One is being produced, one consumed.
+    // One item is being produced and one consumed.
     depth(threads) + 2
 }
 
@@ -18,21 +19,21 @@ fn depth(threads: usize) -> usize {
     threads.max(1) * 2
 }
 
-/// Runs `produce` on a thread of its own, `work` on `threads` threads and `consume` on the
-/// caller's.
+/// Runs `produce` on its own thread, `work` on `threads` threads and `consume` on the calling
+/// thread.
 ///
 /// # Errors
-/// The first error of `consume`, else that of `produce`. An error of either stops the others.
+/// The first error of `consume`, otherwise that of `produce`. Either stops the pipeline.
 pub(crate) fn run<I, O, E>(
     threads: usize,
-    produce: impl FnOnce(Send<'_, I>) -> Result<(), E> + std::marker::Send,
+    produce: impl FnOnce(SendItem<'_, I>) -> Result<(), E> + Send,
     work: impl Fn(I) -> O + Sync,
     mut consume: impl FnMut(O) -> Result<(), E>,
 ) -> Result<(), E>
 where
-    I: std::marker::Send,
-    O: std::marker::Send,
-    E: std::marker::Send,
+    I: Send,
+    O: Send,
+    E: Send,
 {
     let depth = depth(threads);
     let (jobs, queue) = bounded::<(I, Sender<O>)>(depth);
@@ -49,7 +50,8 @@ where
             let queue = queue.clone();
             scope.spawn(move || {
                 for (item, answer) in queue {
-                    // A send fails only when the consumer has stopped; the rest is then drained.
+                    // Sending fails only after the consumer has stopped. The remaining items are
+                    // then drained.
                     let _ = answer.send(work(item));
                 }
             });
@@ -57,7 +59,7 @@ where
         drop(queue);
         let mut consumed = Ok(());
         for result in results {
-            // A worker that panicked drops its answer; the scope passes the panic on.
+            // A worker that panicked drops its sender; the scope propagates the panic.
             let Ok(output) = result.recv() else { break };
             consumed = consume(output);
             if consumed.is_err() {
@@ -76,10 +78,10 @@ mod tests {
     use super::run;
 
     #[test]
-    fn order_is_that_of_production_for_any_thread_count() {
+    fn results_keep_the_order_of_production_for_any_thread_count() {
         for threads in [1, 2, 7] {
             let mut seen = Vec::new();
-            let produce = |send: super::Send<'_, u64>| {
+            let produce = |send: super::SendItem<'_, u64>| {
                 for item in 0..500 {
                     send(item);
                 }
@@ -96,7 +98,7 @@ mod tests {
 
     #[test]
     fn an_error_of_the_consumer_stops_an_endless_producer() {
-        let produce = |send: super::Send<'_, u64>| {
+        let produce = |send: super::SendItem<'_, u64>| {
             while send(1) {}
             Ok(())
         };

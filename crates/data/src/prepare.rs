@@ -1,10 +1,21 @@
-//! Raw inputs to a prepared dataset, streaming: fit where needed, then convert and write.
+//! Prepares raw inputs as a dataset in a stream: fits transforms where needed, then converts and
+//! writes the rows.
 //!
 //! # What is stored
-//! `label` and dense columns as f32, transformed. Categorical columns as i64: with exact ids the
-//! final ids, otherwise the raw category (the integer, or XXH3-64 of the trimmed text, as a bit
-//! pattern; 0 if missing), of which the loader takes the unsigned value modulo the table's rows.
-//! List columns keep their lists; a missing list is empty, missing elements are left out.
+//! `label` and the dense columns are stored as f32 after their transform, and categorical columns
+//! as i64. With exact ids these are the final ids. Otherwise they are raw categories (the integer,
+//! or the XXH3-64 hash of the trimmed text as a bit pattern, or 0 if missing), which the loader
+//! takes modulo the table's rows. Columns of lists keep their lists; a missing list is empty, and
+//! missing elements are left out.
+
+pub(crate) mod fit;
+pub(crate) mod request;
+pub(crate) mod resume;
+mod runs;
+pub(crate) mod shape;
+pub(crate) mod time_split;
+pub(crate) mod vocabulary;
+pub(crate) mod writer;
 
 use std::num::NonZero;
 use std::path::PathBuf;
@@ -12,53 +23,54 @@ use std::sync::Arc;
 
 use schema::source::IdMode;
 
-use crate::accept::Accept;
-use crate::block::BlockPace;
+use crate::dataset::fitted::{Applier, Fitted};
+use crate::dataset::prepared_rows::PreparedRows;
 use crate::dataset::{Dataset, held_out_rows};
 use crate::error::Error;
-use crate::fit::{Categorical, FitPlan, Fitting};
-use crate::fitted::{Applier, Fitted};
-use crate::given::GivenColumns;
-use crate::integer_columns::IntegerColumns;
-use crate::layout::{LabelNeed, WantedColumns};
+use crate::input::origin::InputOrigin;
 use crate::loss::Losses;
-use crate::origin::InputOrigin;
-use crate::parted::{self, CutSide, OfPart, RowTimes, SideRows};
-use crate::progress::{DataProgress, Meter};
-use crate::request::PrepareRequest;
-use crate::resume::{self, Building};
-use crate::row::ParsedRow;
-use crate::rows::Rows;
+use crate::ordered;
+use crate::parse::block::BlockPace;
+use crate::parse::integer_columns::IntegerColumns;
+use crate::parse::layout::{LabelNeed, WantedColumns};
+use crate::parse::parsed_columns::ParsedColumns;
+use crate::parse::parsed_row::ParsedRow;
+use crate::parse::row_sink::RowSink;
+use crate::parse::text;
+use crate::prepare::fit::{CategoricalCheck, FitPlan, Fitter};
+use crate::prepare::request::PrepareRequest;
+use crate::prepare::resume::StagingFolder;
+use crate::prepare::shape::DataShape;
+use crate::prepare::time_split::{SideFilter, SplitSide, TimeCollector, TimeSide};
+use crate::prepare::writer::{DatasetNotes, DatasetWriter, WriterOptions};
 use crate::scan::ScanInputs;
-use crate::shape::DataShape;
-use crate::writer::{self, DatasetNotes, DatasetWriter, WriterOptions};
-use crate::{ordered, text, vocabulary};
+use crate::scan::progress::{DataProgress, ProgressMeter};
 
-/// A finished preparation.
+/// The result of a preparation: the dataset and what happened on the way.
 #[derive(Debug)]
 pub struct Prepared {
     pub dataset: Dataset,
-    /// What was left out.
     pub losses: Losses,
-    /// Rows that an interrupted preparation had written already.
+    /// Rows that were taken over from an interrupted preparation.
     pub resumed_rows: u64,
-    /// The input files as they were read; without those that are streams.
+    /// Identities of the input files, except streams.
     pub origins: Vec<InputOrigin>,
 }
 
-/// As many threads as the machine has, at most 8: reading is one thread's work and feeds no more.
+/// Returns the number of threads of the machine, but at most 8: a single thread reads, and cannot
+/// feed more.
 #[must_use]
 pub fn default_threads() -> usize {
     std::thread::available_parallelism().map_or(1, NonZero::get).min(8)
 }
 
-/// Bytes that preparing a dataset of this shape takes at most: blocks of text and their rows on
-/// their way through the threads, row groups being encoded, and the counts of exact ids.
+/// Estimates the peak memory of preparing a dataset of this shape: blocks of text and their rows in
+/// flight, row groups being encoded, and the counts for exact ids.
 #[must_use]
 pub fn prepare_memory(shape: &DataShape, ids: IdMode, threads: usize) -> u64 {
     let row = shape.prepared_row_bytes();
     let rows = shape.rows as f64;
-    // A block without text is a batch of 8192 rows of a Parquet file or of arrays.
+    // Parquet files and arrays are read in batches of 8192 rows.
     let (block_rows, text) = match shape.text_row_bytes {
         text if text > 0.0 => (text::BLOCK_BYTES as f64 / text, text),
         _ => (8192.0, row),
@@ -72,18 +84,19 @@ pub fn prepare_memory(shape: &DataShape, ids: IdMode, threads: usize) -> u64 {
     (blocks + groups.min(rows) * row) as u64 + counts
 }
 
-/// Prepares a dataset.
+/// Reads the inputs of `request` and writes them as a prepared dataset. Reports progress to
+/// `progress`.
 ///
 /// # Cost
-/// One pass over the inputs; one more to fit standardised columns or exact ids, and another before
-/// that to count rows where `hold_out` is not 0. Where a time parts the rows, one to find the cut
-/// and one for each side. Memory is bounded by the row groups in flight, below 1 GiB for any input;
-/// counting for exact ids spills to temporary files beside `out` if `data.ids.memory_mib` is not
+/// One pass over the inputs, one more if columns are standardized or ids are exact, and before that
+/// another to count rows if `hold_out` is not 0. Splitting by time takes one pass to find the cut
+/// and one for each side. Memory is bounded by the row groups in flight, below 1 GiB for any input.
+/// Counting for exact ids spills to temporary files beside `out` if `data.ids.memory_mib` is not
 /// enough.
 /// # Errors
-/// Any [`Error`]; nothing is left at `out` then. Finished parts stay beside it, so that the same
-/// request resumes from there: it neither learns from the inputs nor encodes their rows twice, and
-/// reads tab-separated text only from the last finished part on, other inputs once more.
+/// Any [`Error`]. Nothing is left at `out` then, but finished parts are kept beside it, so that the
+/// same request resumes from there. It does not fit again and does not encode rows twice.
+/// Tab-separated text is read only from the last finished part on, other inputs from the start.
 pub fn prepare(
     request: &PrepareRequest<'_>,
     progress: &mut dyn FnMut(DataProgress),
@@ -93,7 +106,7 @@ pub fn prepare(
         wanted.rules = fitted.rules()?;
     }
     if request.hold_out > 0.0 {
-        wanted = wanted.parted_by_time(request.config);
+        wanted = wanted.split_by_time(request.config);
     }
     let source = ScanInputs {
         inputs: request.inputs,
@@ -104,7 +117,7 @@ pub fn prepare(
         pace: BlockPace::FullBlocks,
         threads: request.threads.max(1),
     };
-    // Before anything is read: a fit may take long.
+    // Checked first, because fitting may take long.
     if request.out.exists() {
         return Err(Error::OutExists { path: request.out.to_owned() });
     }
@@ -113,14 +126,14 @@ pub fn prepare(
     if let Some(fitted) = request.fitted {
         fitted.check(request.config, &wanted)?;
     }
-    let mut building = Building::new(request)?;
-    let learnt = request.fitted.cloned().or_else(|| building.fitted());
+    let mut staging = StagingFolder::new(request)?;
+    let given_state = request.fitted.cloned().or_else(|| staging.fitted());
     let unfitted = || Fitted::unfitted(request.config, &wanted);
-    let plan = match &learnt {
+    let plan = match &given_state {
         Some(_) => None,
         None => FitPlan::new(&unfitted(), &wanted, &is_list),
     };
-    let mut fitted = learnt.unwrap_or_else(unfitted);
+    let mut fitted = given_state.unwrap_or_else(unfitted);
     let passes = match (&plan, &wanted.time) {
         (None, Some(_)) => 3,
         (Some(_), Some(_)) => 4,
@@ -129,55 +142,59 @@ pub fn prepare(
         (Some(_), None) => 3,
     };
     source.check(passes)?;
-    let mut meter = Meter::new((request.config.format, request.inputs), passes, progress)?
-        .noting(Arc::clone(building.origins()));
+    let mut meter = ProgressMeter::new(request.config.format, request.inputs, passes, progress)?
+        .with_origins(Arc::clone(staging.origins()));
     let names = wanted.categorical.iter().map(|column| &column.column);
-    let columns = RowRule { categorical: Categorical::new(names, &is_list), cut: None };
-    let cut = wanted.time.as_ref().map(|_| cut((request, &source), &mut meter, &columns));
-    let columns = RowRule { cut: cut.transpose()?, ..columns };
+    let columns = RowSplit { categorical: CategoricalCheck::new(names, &is_list), cut: None };
+    let cut = wanted.time.as_ref().map(|_| find_cut(request, &source, &mut meter, &columns));
+    let columns = RowSplit { cut: cut.transpose()?, ..columns };
     if let Some(plan) = &plan {
-        fit((request, &source), &mut meter, (plan, &columns), &mut fitted)?;
-        building.keep_fitted(&fitted)?;
+        fit_transforms(request, &source, &mut meter, plan, &columns, &mut fitted)?;
+        staging.keep_fitted(&fitted)?;
     }
-    let written = write((request, building), &source, &mut meter, (fitted, &columns));
+    let written = write_dataset(request, staging, &source, &mut meter, fitted, &columns);
     if let Err(Error::TooManyMalformed { .. }) = written {
-        // What was finished is of no use: the same rows would be refused again.
-        resume::discard(request.out);
+        // Finished parts are useless, because the same rows would be refused again.
+        resume::discard_unfinished(request.out);
     }
     written
 }
 
-/// What rows are held against, and the time that parts them, if one does.
-struct RowRule {
-    categorical: Categorical,
+/// The properties that every row is checked against, and the time from which rows are held out, if
+/// any.
+struct RowSplit {
+    categorical: CategoricalCheck,
     cut: Option<f64>,
 }
 
-impl RowRule {
-    fn part(&self, side: CutSide) -> Option<SideRows> {
-        self.cut.map(|cut| SideRows { cut, side })
+impl RowSplit {
+    fn part(&self, side: SplitSide) -> Option<TimeSide> {
+        self.cut.map(|cut| TimeSide { cut, side })
     }
 }
 
-/// The time from which on rows are held out. Takes 8 bytes for each row.
-fn cut(
-    (request, source): (&PrepareRequest<'_>, &ScanInputs<'_>),
-    meter: &mut Meter<'_>,
-    columns: &RowRule,
+/// Finds the time from which on rows are held out. Takes 8 bytes per row.
+fn find_cut(
+    request: &PrepareRequest<'_>,
+    source: &ScanInputs<'_>,
+    meter: &mut ProgressMeter<'_>,
+    columns: &RowSplit,
 ) -> Result<f64, Error> {
     let mut times = Vec::new();
-    let taker = || RowTimes::new(&columns.categorical);
-    source.scan(meter, taker, |mut block| {
-        times.append(&mut block.taken.times);
+    let new_sink = || TimeCollector::new(&columns.categorical);
+    source.scan(meter, new_sink, |mut block| {
+        times.append(&mut block.sink.times);
         Ok(())
     })?;
-    parted::cut(times, request.hold_out)
+    time_split::find_cut(times, request.hold_out)
 }
 
-fn fit(
-    (request, source): (&PrepareRequest<'_>, &ScanInputs<'_>),
-    meter: &mut Meter<'_>,
-    (plan, columns): (&FitPlan, &RowRule),
+fn fit_transforms(
+    request: &PrepareRequest<'_>,
+    source: &ScanInputs<'_>,
+    meter: &mut ProgressMeter<'_>,
+    plan: &FitPlan,
+    columns: &RowSplit,
     fitted: &mut Fitted,
 ) -> Result<(), Error> {
     let hold_out = request.hold_out;
@@ -196,51 +213,55 @@ fn fit(
     }
     let mut folder = request.out.components().collect::<PathBuf>().into_os_string();
     folder.push(".counting");
-    let mut fitting = Fitting::new(plan, fitted.ids, rows, folder.into());
+    let mut fitting = Fitter::new(plan, fitted.ids, rows, folder.into());
     let pass = meter.pass();
-    let training = columns.part(CutSide::Training);
-    let taker = || OfPart::new(plan.sample(), training, &columns.categorical);
-    source.scan(meter, taker, |block| fitting.take(&block.taken.inner, &pass))?;
+    let training = columns.part(SplitSide::Training);
+    let new_sink = || SideFilter::new(plan.sample(), training, &columns.categorical);
+    source.scan(meter, new_sink, |block| fitting.take(&block.sink.inner, &pass))?;
     fitting.finish(plan, fitted)
 }
 
-fn write(
-    (request, building): (&PrepareRequest<'_>, Building),
+fn write_dataset(
+    request: &PrepareRequest<'_>,
+    staging: StagingFolder,
     source: &ScanInputs<'_>,
-    meter: &mut Meter<'_>,
-    (fitted, columns): (Fitted, &RowRule),
+    meter: &mut ProgressMeter<'_>,
+    fitted: Fitted,
+    columns: &RowSplit,
 ) -> Result<Prepared, Error> {
     let is_list = &columns.categorical.is_list;
     let applier = Applier::new(&fitted);
     let options = WriterOptions { row_group_rows: request.row_group_rows, threads: source.threads };
-    let resumed_rows = building.parts().iter().map(|part| part.rows).sum();
-    let from = building.mark().cloned();
-    let origins = Arc::clone(building.origins());
-    let target = (request.out, building);
-    let mut writer = DatasetWriter::resume(target, &fitted, is_list, options)?;
-    let parts: Vec<Option<SideRows>> = match columns.cut {
+    let resumed_rows = staging.parts().iter().map(|part| part.rows).sum();
+    let from = staging.resume_point().cloned();
+    let origins = Arc::clone(staging.origins());
+    let mut writer = DatasetWriter::resume(request.out, staging, &fitted, is_list, options)?;
+    let parts: Vec<Option<TimeSide>> = match columns.cut {
         None => vec![None],
-        Some(_) => [CutSide::Training, CutSide::HeldOut].map(|side| columns.part(side)).to_vec(),
+        Some(_) => {
+            [SplitSide::Training, SplitSide::HeldOut].map(|side| columns.part(side)).to_vec()
+        }
     };
     let (mut losses, mut held_out) = (None, columns.cut.map(|_| 0));
     for part in parts {
-        let taker = || {
+        let new_sink = || {
             let transformed = Transformed::new(&applier, &fitted, is_list);
-            OfPart::new(transformed, part, &columns.categorical)
+            SideFilter::new(transformed, part, &columns.categorical)
         };
-        let found = source.scan_from((from.as_ref(), meter), taker, |block, mark| {
-            let rows = &block.taken.inner.rows;
+        let pass_losses = source.scan_from(from.as_ref(), meter, new_sink, |block, mark| {
+            let rows = &block.sink.inner.rows;
             match (part, &mut held_out) {
-                (Some(SideRows { side: CutSide::HeldOut, .. }), Some(count)) => {
+                (Some(TimeSide { side: SplitSide::HeldOut, .. }), Some(count)) => {
                     *count += rows.len() as u64;
                 }
                 (Some(_), _) => {}
-                // A place in an input says nothing where each is read for two parts.
-                (None, _) => mark.into_iter().for_each(|mark| writer.mark(mark)),
+                // With two passes over each input, a position does not identify the rows written so
+                // far.
+                (None, _) => mark.into_iter().for_each(|mark| writer.note_resume_point(mark)),
             }
             writer.push(rows)
         })?;
-        losses.get_or_insert(found);
+        losses.get_or_insert(pass_losses);
     }
     let losses = losses.unwrap_or_default();
     drop(applier);
@@ -252,41 +273,41 @@ fn write(
         generator: request.generator.clone(),
     };
     let dataset = writer.finish(record)?;
-    Ok(Prepared { dataset, losses, resumed_rows, origins: origins.noted() })
+    Ok(Prepared { dataset, losses, resumed_rows, origins: origins.to_origins() })
 }
 
-/// Counts rows that would be taken.
+/// A sink that only counts the rows that would be accepted.
 struct RowCount<'a>(&'a FitPlan);
 
-impl Accept for RowCount<'_> {
-    fn accept(&mut self, row: &ParsedRow) -> Result<(), String> {
+impl RowSink for RowCount<'_> {
+    fn accept_row(&mut self, row: &ParsedRow) -> Result<(), String> {
         self.0.categorical().check(row)
     }
 
-    fn accept_given(&mut self, given: &GivenColumns<'_>) -> bool {
+    fn accept_columns(&mut self, given: &ParsedColumns<'_>) -> bool {
         given.has_lists(&self.0.categorical().is_list)
     }
 
     fn accept_integers(&mut self, _: &mut IntegerColumns) {}
 }
 
-/// Takes rows transformed as they are stored.
+/// A sink that transforms rows into the form in which they are stored.
 pub(crate) struct Transformed<'a> {
     applier: &'a Applier<'a>,
-    pub rows: Rows,
-    categorical: Categorical,
+    pub rows: PreparedRows,
+    categorical: CategoricalCheck,
 }
 
 impl<'a> Transformed<'a> {
     pub(crate) fn new(applier: &'a Applier<'a>, fitted: &Fitted, is_list: &[bool]) -> Self {
         let names = fitted.categorical.iter().map(|column| &column.column);
-        let rows = Rows::empty(fitted.dense.len(), is_list);
-        Self { applier, rows, categorical: Categorical::new(names, is_list) }
+        let rows = PreparedRows::empty(fitted.dense.len(), is_list);
+        Self { applier, rows, categorical: CategoricalCheck::new(names, is_list) }
     }
 }
 
-impl Accept for Transformed<'_> {
-    fn accept(&mut self, row: &ParsedRow) -> Result<(), String> {
+impl RowSink for Transformed<'_> {
+    fn accept_row(&mut self, row: &ParsedRow) -> Result<(), String> {
         self.categorical.check(row)?;
         self.rows.labels.push(row.label);
         self.rows.lines.push(row.line);
@@ -303,7 +324,7 @@ impl Accept for Transformed<'_> {
         Ok(())
     }
 
-    fn accept_given(&mut self, given: &GivenColumns<'_>) -> bool {
+    fn accept_columns(&mut self, given: &ParsedColumns<'_>) -> bool {
         if !given.has_lists(&self.categorical.is_list) {
             return false;
         }

@@ -1,7 +1,8 @@
-//! Profiles files without a configuration: format, columns, and over all rows the number and kind
-//! of values per column. Streams in bounded memory, the same result for any number of threads.
+//! Profiles files without a configuration: their format, their columns, and statistics of the
+//! values of every column. Files are streamed in bounded memory, and the result does not depend on
+//! the number of threads.
 //!
-//! Knows nothing of models: what the columns are for is decided by who reads the facts.
+//! It reports facts only; `schema::proposal` decides what the columns are used for.
 
 mod column;
 mod leak;
@@ -13,51 +14,56 @@ use schema::DataConfig;
 use schema::facts::{ColumnFacts, FileFacts, KnownLayout};
 use schema::source::{CategoricalColumn, CategoryKind, DataFormat, LabelColumn, NumberForm};
 
-use crate::block::{BlockPace, RecordBlock, Shown};
 use crate::error::Error;
-use crate::layout::{LabelNeed, WantedColumns};
-use crate::limit::Strictness;
+use crate::input::partition;
 use crate::loss::Losses;
-use crate::progress::{DataProgress, Meter, Pass};
-use crate::reader::InputColumns;
+use crate::ordered;
+use crate::parse::block::{BlockPace, CellText};
+use crate::parse::criteo_tsv;
+use crate::parse::field;
+use crate::parse::format;
+use crate::parse::layout::{LabelNeed, WantedColumns};
+use crate::parse::reader::InputColumns;
 use crate::scan::ScanInputs;
-use crate::{criteo_tsv, field, format, ordered, partition};
+use crate::scan::limit::Strictness;
+use crate::scan::progress::{DataProgress, Pass, ProgressMeter};
+use crate::scan::record_block::RecordBlock;
 
 pub use leak::{Leak, find_leaks};
 
-use column::{ColumnLook, ProfiledColumn, Tries};
+use column::{BlockColumnTally, ColumnCandidates, ProfiledColumn};
 use sniff::TextForm;
 
-/// Rows of Parquet and of arrays that are sampled to find the kind of values.
+/// Rows of Parquet files and arrays that are sampled to detect the kinds of values.
 const SAMPLE_ROWS: usize = 5000;
-/// Files whose rows are sampled where paths hold columns, at most.
+/// Most files that are sampled if paths encode columns.
 const SAMPLE_FILES: usize = 32;
 
-/// What is found in files, as [`of_files`] gives it.
+/// The result of [`profile_files`]: facts about the files, the way they are read, and a sample of
+/// rows.
 pub struct Profile {
     pub facts: FileFacts,
-    /// How the files are read: format, names and punctuation, no columns.
+    /// Format, column names and punctuation, without the choice of columns.
     pub data: DataConfig,
-    /// Records that training would leave out too, whatever the columns are for.
+    /// Records that training would leave out as well, for any choice of columns.
     pub losses: Losses,
-    /// The values of the first rows.
     sample: Vec<SampleColumn>,
 }
 
-/// The trimmed values of the first rows of one column.
+/// Trimmed values of one column in the first rows.
 struct SampleColumn {
     name: String,
     values: Vec<Vec<u8>>,
 }
 
-/// Looks at `inputs`, which have the same columns; `delimiter` is used instead of a guess.
+/// Profiles `inputs`, which must have the same columns. `delimiter` replaces the detected one.
 ///
 /// # Cost
-/// One pass over the files, with the memory of [`crate::stats::of_inputs`].
+/// One pass over the files, in the memory of [`crate::stats::summarize_inputs`].
 /// # Errors
-/// Any [`Error`] of reading them; [`Error::TooManyMalformed`] as in training, where nothing else
-/// is said.
-pub fn of_files(
+/// Any [`Error`] of reading the files. [`Error::TooManyMalformed`] uses the default limit of
+/// training.
+pub fn profile_files(
     inputs: &[String],
     delimiter: Option<&str>,
     threads: usize,
@@ -74,15 +80,15 @@ pub fn of_files(
         }
     };
     let data = data_config(announced.unwrap_or(DataFormat::Csv), form.as_ref());
-    let of_header = format::reader(&data).columns(first)?;
-    let InputColumns { mut names, mut lists, unreadable } = of_header.unwrap_or_else(|| {
+    let header_columns = format::reader(&data).columns(first)?;
+    let InputColumns { mut names, mut lists, unreadable } = header_columns.unwrap_or_else(|| {
         let names = form.as_ref().map(|form| form.names.clone()).unwrap_or_default();
         InputColumns { lists: vec![false; names.len()], names, unreadable: Vec::new() }
     });
     let own = names.len();
     let has_names = form.as_ref().is_none_or(|form| form.has_header);
     if data.format != DataFormat::Npy {
-        let keys = partition::keys_beside(&names, Path::new(first));
+        let keys = partition::keys_missing_from(&names, Path::new(first));
         names.extend(keys.into_iter().map(|(key, _)| key));
         lists.resize(names.len(), false);
     }
@@ -98,12 +104,12 @@ pub fn of_files(
     };
     source.check(1)?;
     let sample = match form {
-        Some(form) => by_column(form.records, own),
-        None => of_first_block(&source, lists.len(), SAMPLE_ROWS)?,
+        Some(form) => transpose_records(form.records, own),
+        None => sample_first_rows(&source, lists.len(), SAMPLE_ROWS)?,
     };
-    let tries = tries_of(inputs, &sample, &names, own, &lists);
-    let mut meter = Meter::new((data.format, inputs), 1, progress)?;
-    let mut looked = look_at_all(&source, &mut meter, (&names, &tries))?;
+    let candidates = find_all_candidates(inputs, &sample, &names, own, &lists);
+    let mut meter = ProgressMeter::new(data.format, inputs, 1, progress)?;
+    let mut looked = tally_all_blocks(&source, &mut meter, &names, &candidates)?;
     looked.check(inputs)?;
     let losses = std::mem::take(&mut looked.losses);
     let mut facts = looked.facts(&data, has_names);
@@ -112,16 +118,16 @@ pub fn of_files(
         unreadable: Some(kind),
         ..ColumnFacts::default()
     }));
-    facts.layout = layout_of(&facts);
-    // The values of paths differ from file to file.
-    let sample = if names.len() > own { of_several_files(&source, names.len())? } else { sample };
+    facts.layout = detect_layout(&facts);
+    // Values from paths differ between files, so several files are sampled.
+    let sample = if names.len() > own { sample_files(&source, names.len())? } else { sample };
     let sample = names.into_iter().zip(sample);
     let sample = sample.map(|(name, values)| SampleColumn { name, values }).collect();
     Ok(Profile { facts, data, losses, sample })
 }
 
 impl Profile {
-    /// Gives the columns other names, in their order, as for files that have none.
+    /// Renames the columns in order, for files without a header.
     pub fn name_columns(&mut self, names: impl IntoIterator<Item = String>) {
         for (column, name) in self.sample.iter_mut().zip(names) {
             column.name = name;
@@ -129,34 +135,40 @@ impl Profile {
     }
 }
 
-/// What the first values of each column may be: of the first `own` columns those of the rows, of
-/// the others those of the paths.
-fn tries_of(
+/// Finds the candidate kinds of each column from a sample. The first `own` columns come from rows,
+/// the others from paths.
+fn find_all_candidates(
     inputs: &[String],
     sample: &[Vec<Vec<u8>>],
     names: &[String],
     own: usize,
     lists: &[bool],
-) -> Vec<Tries> {
-    let sniffed =
-        |values: &[Vec<u8>]| sniff::tries(&values.iter().map(Vec::as_slice).collect::<Vec<_>>());
-    let of_rows = sample.iter().zip(lists).take(own).map(|(values, &is_list)| {
-        if is_list { Tries { is_list, ..Tries::default() } } else { sniffed(values) }
+) -> Vec<ColumnCandidates> {
+    let sniffed = |values: &[Vec<u8>]| {
+        sniff::find_candidates(&values.iter().map(Vec::as_slice).collect::<Vec<_>>())
+    };
+    let row_candidates = sample.iter().zip(lists).take(own).map(|(values, &is_list)| {
+        if is_list {
+            ColumnCandidates { is_list, ..ColumnCandidates::default() }
+        } else {
+            sniffed(values)
+        }
     });
-    let of_paths = names.iter().skip(own).map(|name| sniffed(&partition_values(inputs, name)));
-    of_rows.chain(of_paths).collect()
+    let path_candidates =
+        names.iter().skip(own).map(|name| sniffed(&partition_values(inputs, name)));
+    row_candidates.chain(path_candidates).collect()
 }
 
-/// The values that the paths of `inputs` give column `name`.
+/// Collects the values of column `name` from the paths of `inputs`.
 fn partition_values(inputs: &[String], name: &str) -> Vec<Vec<u8>> {
-    let of_path = |input: &String| {
-        let keys = partition::keys(Path::new(input)).into_iter();
+    let path_values = |input: &String| {
+        let keys = partition::parse_keys(Path::new(input)).into_iter();
         keys.filter(|(key, _)| key == name).map(|(_, value)| value)
     };
-    inputs.iter().flat_map(of_path).collect()
+    inputs.iter().flat_map(path_values).collect()
 }
 
-/// How files are read; of text in a format that is not announced, in that of `form`.
+/// Describes how the files are read. `form` is the detected layout of text files.
 fn data_config(format: DataFormat, form: Option<&TextForm>) -> DataConfig {
     let delimiter = form.filter(|form| form.format == DataFormat::Csv).and_then(|form| match &form
         .punctuation
@@ -177,7 +189,7 @@ fn data_config(format: DataFormat, form: Option<&TextForm>) -> DataConfig {
     }
 }
 
-/// Every column as text. The label is any of them, which nobody reads.
+/// Requests every column as text. The label is required, so the first column serves as one.
 fn every_column(data: &DataConfig, names: &[String], lists: &[bool]) -> WantedColumns {
     let categorical = names.iter().zip(lists).map(|(name, is_list)| CategoricalColumn {
         column: name.clone(),
@@ -188,10 +200,10 @@ fn every_column(data: &DataConfig, names: &[String], lists: &[bool]) -> WantedCo
         min_count: None,
     });
     let label = LabelColumn::new(names.first().cloned().unwrap_or_default());
-    WantedColumns::of_columns(data, label, categorical.collect())
+    WantedColumns::from_categorical(data, label, categorical.collect())
 }
 
-/// The first of `inputs` that has rows, and its form.
+/// Returns the first of `inputs` that has rows, with its layout.
 fn first_form<'a>(
     inputs: &'a [String],
     delimiter: Option<&str>,
@@ -211,8 +223,8 @@ fn first_form<'a>(
     }))
 }
 
-/// The values of records that have `columns` fields, column by column.
-fn by_column(records: Vec<Vec<Vec<u8>>>, columns: usize) -> Vec<Vec<Vec<u8>>> {
+/// Transposes the records that have `columns` fields.
+fn transpose_records(records: Vec<Vec<Vec<u8>>>, columns: usize) -> Vec<Vec<Vec<u8>>> {
     let mut sample = vec![Vec::with_capacity(records.len()); columns];
     for record in records.into_iter().filter(|record| record.len() == columns) {
         sample.iter_mut().zip(record).for_each(|(column, field)| column.push(field));
@@ -220,34 +232,33 @@ fn by_column(records: Vec<Vec<Vec<u8>>>, columns: usize) -> Vec<Vec<Vec<u8>>> {
     sample
 }
 
-/// The first rows of files that are chosen evenly among all, with the values of their paths.
-fn of_several_files(source: &ScanInputs<'_>, columns: usize) -> Result<Vec<Vec<Vec<u8>>>, Error> {
+/// Samples the first rows of several evenly chosen files, including the values from their paths.
+fn sample_files(source: &ScanInputs<'_>, columns: usize) -> Result<Vec<Vec<Vec<u8>>>, Error> {
     let step = source.inputs.len().div_ceil(SAMPLE_FILES);
     let chosen: Vec<&String> = source.inputs.iter().step_by(step.max(1)).collect();
     let mut samples: Vec<Vec<Vec<u8>>> = vec![Vec::new(); columns];
     for input in &chosen {
         let one = ScanInputs { inputs: std::slice::from_ref(*input), ..*source };
         let rows = (SAMPLE_ROWS / chosen.len()).max(1);
-        let of_file = of_first_block(&one, columns, rows)?;
-        samples.iter_mut().zip(of_file).for_each(|(sample, values)| sample.extend(values));
+        let file_values = sample_first_rows(&one, columns, rows)?;
+        samples.iter_mut().zip(file_values).for_each(|(sample, values)| sample.extend(values));
     }
     Ok(samples)
 }
 
-/// The first rows of Parquet, or of any files; arrays hold numbers alone. Lists have no values
-/// here.
-fn of_first_block(
+/// Samples the first rows of any input. Lists have no values in the sample.
+fn sample_first_rows(
     source: &ScanInputs<'_>,
     columns: usize,
     rows: usize,
 ) -> Result<Vec<Vec<Vec<u8>>>, Error> {
     let mut samples: Vec<Vec<Vec<u8>>> = vec![Vec::new(); columns];
-    let tap = crate::origin::Tap::default();
-    source.produce((None, &Pass::counting(&tap)), &mut |block: RecordBlock| {
+    let observer = crate::input::origin::ReadObserver::default();
+    source.produce(None, &Pass::counting(&observer), &mut |block: RecordBlock| {
         for (at, sample) in samples.iter_mut().enumerate() {
-            block.records.cells(at, (source.wanted, &block.layout), &mut |cell| match cell {
-                Shown::Text(text) if sample.len() < rows => sample.push(text.to_vec()),
-                Shown::Missing if sample.len() < rows => sample.push(Vec::new()),
+            block.records.for_each_cell(at, block.place(source.wanted), &mut |cell| match cell {
+                CellText::Text(text) if sample.len() < rows => sample.push(text.to_vec()),
+                CellText::Missing if sample.len() < rows => sample.push(Vec::new()),
                 _ => {}
             });
         }
@@ -256,27 +267,27 @@ fn of_first_block(
     Ok(samples)
 }
 
-/// One block, column by column.
-struct Looked {
+/// Statistics of one block, column by column.
+struct BlockTally {
     file: usize,
-    columns: Vec<ColumnLook>,
+    columns: Vec<BlockColumnTally>,
     rows: u64,
-    /// How often each text of [`sniff::MISSING`] occurs.
+    /// Number of occurrences of each text of [`sniff::MISSING`].
     missing: Vec<u64>,
     losses: Losses,
 }
 
-/// All blocks.
-struct LookedAll {
+/// Statistics of all blocks.
+struct ProfileTally {
     columns: Vec<ProfiledColumn>,
     rows: u64,
-    /// The text that most often stands for a missing value.
+    /// Most frequent text for missing values.
     missing: Option<String>,
     losses: Losses,
 }
 
-impl LookedAll {
-    /// Refuses files of which training would leave out too much.
+impl ProfileTally {
+    /// Fails if training would leave out too many rows, or if there are none.
     fn check(&self, inputs: &[String]) -> Result<(), Error> {
         Strictness::AtMost(Strictness::DEFAULT_MAX).check(self.rows, &self.losses)?;
         if self.rows == 0 {
@@ -286,10 +297,10 @@ impl LookedAll {
         Ok(())
     }
 
-    /// What the columns hold, of files that are read as `data` says.
+    /// Summarizes the columns of files that are read as `data` describes.
     fn facts(self, data: &DataConfig, has_names: bool) -> FileFacts {
         let rows = self.rows;
-        // What other columns show holds for those that leave it open.
+        // Columns whose number format is ambiguous follow the others.
         let shown = self.columns.iter().find_map(|column| column.shown_form(rows));
         let usual = shown.unwrap_or(match data.delimiter.as_deref() {
             Some(";") => NumberForm::DecimalComma,
@@ -309,17 +320,18 @@ impl LookedAll {
     }
 }
 
-fn look_at_all(
+fn tally_all_blocks(
     source: &ScanInputs<'_>,
-    meter: &mut Meter<'_>,
-    (names, tries): (&[String], &[Tries]),
-) -> Result<LookedAll, Error> {
+    meter: &mut ProgressMeter<'_>,
+    names: &[String],
+    candidates: &[ColumnCandidates],
+) -> Result<ProfileTally, Error> {
     let pass = meter.pass();
-    let produce = |send: ordered::Send<'_, RecordBlock>| source.produce((None, &pass), send);
+    let produce = |send: ordered::SendItem<'_, RecordBlock>| source.produce(None, &pass, send);
     let mut columns: Vec<ProfiledColumn> = names
         .iter()
-        .zip(tries)
-        .map(|(name, tries)| ProfiledColumn::new(name, tries.clone()))
+        .zip(candidates)
+        .map(|(name, candidates)| ProfiledColumn::new(name, candidates.clone()))
         .collect();
     let (mut rows, mut missing) = (0, vec![0; sniff::MISSING.len()]);
     let mut losses = Losses::default();
@@ -327,7 +339,7 @@ fn look_at_all(
     ordered::run(
         source.threads,
         produce,
-        |block| look_at((&block, source.wanted), tries),
+        |block| tally_block(&block, source.wanted, candidates),
         |looked| {
             rows += looked.rows;
             has_records[looked.file] |= looked.rows + looked.losses.records() > 0;
@@ -343,33 +355,37 @@ fn look_at_all(
     }
     let most = (0..missing.len()).filter(|&at| missing[at] > 0).max_by_key(|&at| missing[at]);
     let missing = most.map(|at| sniff::MISSING[at].to_owned());
-    Ok(LookedAll { columns, rows, missing, losses })
+    Ok(ProfileTally { columns, rows, missing, losses })
 }
 
-fn look_at((block, wanted): (&RecordBlock, &WantedColumns), tries: &[Tries]) -> Looked {
-    let mut looked = Looked {
+fn tally_block(
+    block: &RecordBlock,
+    wanted: &WantedColumns,
+    candidates: &[ColumnCandidates],
+) -> BlockTally {
+    let mut looked = BlockTally {
         file: block.file,
-        columns: tries.iter().map(ColumnLook::new).collect(),
+        columns: candidates.iter().map(BlockColumnTally::new).collect(),
         rows: 0,
         missing: vec![0; sniff::MISSING.len()],
         losses: Losses::default(),
     };
-    block.records.refused(&block.layout, &mut |line, refusal| {
+    block.records.for_each_refused(&block.layout, &mut |line, refusal| {
         looked.losses.count(&block.name, line, refusal);
     });
-    for (at, tries) in tries.iter().enumerate() {
+    for (at, candidates) in candidates.iter().enumerate() {
         let (mut rows, look, missing) = (0, &mut looked.columns[at], &mut looked.missing);
-        block.records.cells(at, (wanted, &block.layout), &mut |cell| match cell {
-            Shown::Element(text) => look.element(text),
-            Shown::Missing => {
+        block.records.for_each_cell(at, block.place(wanted), &mut |cell| match cell {
+            CellText::Element(text) => look.element(text),
+            CellText::Missing => {
                 rows += 1;
                 look.missing();
             }
-            Shown::List(text) => {
+            CellText::List(text) => {
                 rows += 1;
-                look.take(text, &Tries::default());
+                look.take(text, &ColumnCandidates::default());
             }
-            Shown::Text(text) => {
+            CellText::Text(text) => {
                 rows += 1;
                 match sniff::MISSING.iter().position(|missing| missing.as_bytes() == text) {
                     Some(at) => {
@@ -377,7 +393,7 @@ fn look_at((block, wanted): (&RecordBlock, &WantedColumns), tries: &[Tries]) -> 
                         look.missing();
                     }
                     None if text.is_empty() => look.missing(),
-                    None => look.take(text, tries),
+                    None => look.take(text, candidates),
                 }
             }
         });
@@ -386,8 +402,8 @@ fn look_at((block, wanted): (&RecordBlock, &WantedColumns), tries: &[Tries]) -> 
     looked
 }
 
-/// The published layout that these columns have.
-fn layout_of(facts: &FileFacts) -> Option<KnownLayout> {
+/// Recognizes the layout of a published dataset.
+fn detect_layout(facts: &FileFacts) -> Option<KnownLayout> {
     let names: Vec<&str> = facts.columns.iter().map(|column| column.name.as_str()).collect();
     if facts.format == DataFormat::Npy {
         return Some(KnownLayout::Arrays);
@@ -408,14 +424,16 @@ fn layout_of(facts: &FileFacts) -> Option<KnownLayout> {
     (has_form && is_named).then_some(KnownLayout::MovieLens)
 }
 
-/// A label, 13 integers and 26 hexadecimal numbers of eight digits, without names.
+/// Recognizes Criteo's layout: a label, 13 integers and 26 hexadecimal numbers of eight digits,
+/// without a header.
 fn is_criteo(facts: &FileFacts) -> bool {
     if facts.format != DataFormat::Tsv || facts.has_names || facts.columns.len() != 40 {
         return false;
     }
     let (numbers, categories) = facts.columns.split_at(1 + criteo_tsv::DENSE);
     let is_label = numbers[0].greatest <= Some(1.0) && numbers[0].distinct <= 2;
-    let is_hex = |(text, _): &(String, u64)| text.len() == 8 && field::hex(text.as_bytes()).is_ok();
+    let is_hex =
+        |(text, _): &(String, u64)| text.len() == 8 && field::parse_hex(text.as_bytes()).is_ok();
     is_label
         && numbers.iter().all(|column| column.integers == column.present)
         && categories.iter().all(|column| column.values.iter().all(is_hex))

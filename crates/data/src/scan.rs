@@ -1,28 +1,37 @@
-//! All inputs of a request, in order, through the reading pipeline: produce blocks, convert, take.
+//! Reads all inputs of a request in order through a pipeline: one thread produces blocks, several
+//! convert them into rows, and the caller consumes the rows.
 //!
-//! Knows neither a format nor the consumer of the rows.
+//! It is independent of the format of the inputs and of the consumer of the rows.
+
+pub(crate) mod convert;
+pub(crate) mod criteo_files;
+pub(crate) mod limit;
+pub(crate) mod progress;
+pub(crate) mod record_block;
+pub(crate) mod resume_point;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use schema::DataConfig;
 
-use crate::accept::Accept;
-use crate::block::{BlockPace, LineStart, RecordBlock, Records};
-use crate::convert::{Parsed, convert};
-use crate::decompress::{self, STDIN};
 use crate::error::Error;
-use crate::format;
-use crate::ids;
-use crate::layout::{FieldLayout, LabelNeed, WantedColumns};
-use crate::limit::{Far, Strictness, check_early};
+use crate::input::decompress::{self, STDIN};
 use crate::loss::Losses;
-use crate::mark::Mark;
 use crate::ordered;
-use crate::progress::{Meter, Pass};
-use crate::reader::InputReading;
+use crate::parse::block::{BlockPace, LineStart, Records};
+use crate::parse::format;
+use crate::parse::ids;
+use crate::parse::layout::{FieldLayout, LabelNeed, WantedColumns};
+use crate::parse::reader::InputReading;
+use crate::parse::row_sink::RowSink;
+use crate::scan::convert::{ConvertedBlock, convert};
+use crate::scan::limit::{ReadProgress, Strictness, check_early};
+use crate::scan::progress::{Pass, ProgressMeter};
+use crate::scan::record_block::RecordBlock;
+use crate::scan::resume_point::ResumePoint;
 
-/// The inputs and how they are read.
+/// The inputs of a scan and the options for reading them.
 pub(crate) struct ScanInputs<'a> {
     pub inputs: &'a [String],
     pub config: &'a DataConfig,
@@ -34,15 +43,15 @@ pub(crate) struct ScanInputs<'a> {
 }
 
 impl ScanInputs<'_> {
-    /// Which categorical columns hold lists: those with a separator, or that are lists in the first
-    /// file.
+    /// Tells for each categorical column whether it holds lists: it has a separator, or it holds
+    /// lists in the first file.
     pub(crate) fn lists(&self) -> Result<Vec<bool>, Error> {
         let first = format::first_with_content(self.inputs)?;
         let first = Some(first).filter(|input| !input.is_empty() && *input != STDIN);
         format::reader(self.config).lists(self.wanted, first)
     }
 
-    /// Refuses what can be seen to fail before anything is read; `passes` is how often it will be
+    /// Fails for problems that are visible before reading. `passes` is how often the inputs will be
     /// read.
     pub(crate) fn check(&self, passes: u64) -> Result<(), Error> {
         if self.inputs.is_empty() {
@@ -51,43 +60,46 @@ impl ScanInputs<'_> {
         }
         let stdin = self.inputs.iter().filter(|input| *input == STDIN).count();
         if stdin > 0 && !format::reader(self.config).reads_streams() {
-            return Err(Error::Stdin { problem: "cannot be Parquet or arrays; give a file" });
+            return Err(Error::Stdin { problem: "cannot be Parquet or NumPy arrays; use a file" });
         }
         if stdin > 1 {
-            return Err(Error::Stdin { problem: "is named more than once" });
+            return Err(Error::Stdin { problem: "is given more than once" });
         }
         if stdin > 0 && passes > 1 {
-            let problem = "can be read only once, but standardised columns and exact ids need a \
-                           pass of their own; give files";
+            let problem = "can be read only once, but standardized columns and exact ids need \
+                           another pass; use files";
             return Err(Error::Stdin { problem });
         }
         Ok(())
     }
 
-    /// Reads everything once; `taker` makes what takes a block's rows, `take` gets it in order.
-    pub(crate) fn scan<A: Accept>(
+    /// Reads all inputs once. `new_sink` creates a sink for each block, and `take` receives the
+    /// converted blocks in order.
+    pub(crate) fn scan<A: RowSink>(
         &self,
-        meter: &mut Meter<'_>,
-        taker: impl Fn() -> A + Sync,
-        mut take: impl FnMut(Parsed<A>) -> Result<(), Error>,
+        meter: &mut ProgressMeter<'_>,
+        new_sink: impl Fn() -> A + Sync,
+        mut take: impl FnMut(ConvertedBlock<A>) -> Result<(), Error>,
     ) -> Result<Losses, Error> {
-        self.scan_from((None, meter), taker, |parsed, _| take(parsed))
+        self.scan_from(None, meter, new_sink, |parsed, _| take(parsed))
     }
 
-    /// Like [`Self::scan`] from a mark on; `take` gets a block's own mark too, if it can have one.
-    pub(crate) fn scan_from<A: Accept>(
+    /// Like [`Self::scan`], starting at a resume point. `take` also receives the resume point of
+    /// each block, if the format supports it.
+    pub(crate) fn scan_from<A: RowSink>(
         &self,
-        (from, meter): (Option<&Mark>, &mut Meter<'_>),
-        taker: impl Fn() -> A + Sync,
-        mut take: impl FnMut(Parsed<A>, Option<Mark>) -> Result<(), Error>,
+        from: Option<&ResumePoint>,
+        meter: &mut ProgressMeter<'_>,
+        new_sink: impl Fn() -> A + Sync,
+        mut take: impl FnMut(ConvertedBlock<A>, Option<ResumePoint>) -> Result<(), Error>,
     ) -> Result<Losses, Error> {
         let pass = meter.pass();
-        let produce = |send: ordered::Send<'_, RecordBlock>| self.produce((from, &pass), send);
-        let work = |block: RecordBlock| convert(&block, self.wanted, taker());
+        let produce = |send: ordered::SendItem<'_, RecordBlock>| self.produce(from, &pass, send);
+        let work = |block: RecordBlock| convert(&block, self.wanted, new_sink());
         let mut tally = FileTally::new(self, from);
-        let mut rows = from.map_or(0, Mark::rows_before);
-        let consume = |mut parsed: Parsed<A>| {
-            let mark = parsed.start.map(|place| tally.mark(parsed.file, place));
+        let mut rows = from.map_or(0, ResumePoint::rows_before);
+        let consume = |mut parsed: ConvertedBlock<A>| {
+            let mark = parsed.start.map(|place| tally.resume_point(parsed.file, place));
             tally.count(&mut parsed)?;
             rows += parsed.rows;
             take(parsed, mark)?;
@@ -98,37 +110,47 @@ impl ScanInputs<'_> {
         tally.finish()
     }
 
-    /// Reads everything once, and sends it in blocks until `send` wants no more.
+    /// Reads all inputs once and sends them in blocks, until `send` returns `false`.
     pub(crate) fn produce(
         &self,
-        (from, pass): (Option<&Mark>, &Pass),
-        send: ordered::Send<'_, RecordBlock>,
+        from: Option<&ResumePoint>,
+        pass: &Pass,
+        send: ordered::SendItem<'_, RecordBlock>,
     ) -> Result<(), Error> {
-        let (reader, tap) = (format::reader(self.config), pass.tap());
+        let (reader, observer) = (format::reader(self.config), pass.observer());
         let mut text = 0;
         let first = from.map_or(0, |mark| mark.file);
         let passed = decompress::total_bytes(&self.inputs[..first])?;
-        tap.bytes_done.fetch_add(passed.unwrap_or(0), Ordering::Relaxed);
+        observer.bytes_done.fetch_add(passed.unwrap_or(0), Ordering::Relaxed);
         for (file, name) in self.inputs.iter().enumerate().skip(first) {
             let shared: Arc<str> = name.as_str().into();
             let mut stopped = false;
             let mut send = |layout: Arc<FieldLayout>, records: Box<dyn Records>| {
                 text += records.text_bytes() as u64;
-                let far = Far {
+                let progress = ReadProgress {
                     bytes: pass.bytes(),
-                    // Of a rest alone nobody knows how much text its beginning was.
+                    // After resuming, the text before is unknown, so the total is too.
                     bytes_total: from.map_or(pass.length(), |_| 0),
                     text,
                     row_bytes_least: layout.fields as u64,
                 };
-                stopped =
-                    !send(RecordBlock { file, name: Arc::clone(&shared), layout, records, far });
+                stopped = !send(RecordBlock {
+                    file,
+                    name: Arc::clone(&shared),
+                    layout,
+                    records,
+                    progress,
+                });
                 !stopped
             };
             let from = from.filter(|mark| mark.file == file).map(|mark| mark.place);
             let (wanted, label, pace) = (self.wanted, self.label, self.pace);
-            match reader.send(name, &InputReading { wanted, label, pace, tap, from }, &mut send) {
-                // Engines that write one file per part leave some without content.
+            match reader.send(
+                name,
+                &InputReading { wanted, label, pace, observer, from },
+                &mut send,
+            ) {
+                // Engines that write one file per part leave some of them empty.
                 Err(Error::EmptyInput { .. }) if self.inputs.len() > 1 => {}
                 sent => sent?,
             }
@@ -140,7 +162,7 @@ impl ScanInputs<'_> {
     }
 }
 
-/// Good rows and losses per file.
+/// Accepted rows and losses per file.
 struct FileTally<'a> {
     source: &'a ScanInputs<'a>,
     rows: Vec<u64>,
@@ -148,7 +170,7 @@ struct FileTally<'a> {
 }
 
 impl<'a> FileTally<'a> {
-    fn new(source: &'a ScanInputs<'a>, from: Option<&Mark>) -> Self {
+    fn new(source: &'a ScanInputs<'a>, from: Option<&ResumePoint>) -> Self {
         let files = source.inputs.len();
         let (rows, losses) = match from {
             None => (vec![0; files], vec![Losses::default(); files]),
@@ -157,12 +179,12 @@ impl<'a> FileTally<'a> {
         Self { source, rows, losses }
     }
 
-    /// The mark of a block that has not been counted yet.
-    fn mark(&self, file: usize, place: LineStart) -> Mark {
-        Mark { file, place, rows: self.rows.clone(), losses: self.losses.clone() }
+    /// Returns the resume point of a block that has not been counted yet.
+    fn resume_point(&self, file: usize, place: LineStart) -> ResumePoint {
+        ResumePoint { file, place, rows: self.rows.clone(), losses: self.losses.clone() }
     }
 
-    fn count<A>(&mut self, parsed: &mut Parsed<A>) -> Result<(), Error> {
+    fn count<A>(&mut self, parsed: &mut ConvertedBlock<A>) -> Result<(), Error> {
         if let Some(error) = parsed.refused.take() {
             return Err(error);
         }
@@ -179,10 +201,11 @@ impl<'a> FileTally<'a> {
         if parsed.losses.malformed_lines == 0 {
             return Ok(());
         }
-        check_early(self.source.strictness, (self.rows.iter().sum(), &self.all()), &parsed.far)
+        let rows = self.rows.iter().sum();
+        check_early(self.source.strictness, rows, &self.all(), &parsed.progress)
     }
 
-    /// What was lost of all inputs.
+    /// Sums the losses of all inputs.
     fn all(&self) -> Losses {
         let mut all = Losses::default();
         self.losses.iter().for_each(|losses| all.append(losses.clone()));

@@ -1,7 +1,8 @@
-//! What a dataset or raw files contain: rows, click rate, and per column ranges, gaps, distinct
-//! categories and skew. Streams in bounded memory, the same result for any number of threads.
+//! Statistics of datasets and raw files: rows, click rate, and for each column range, missing
+//! values, distinct categories and skew. Streams in bounded memory; the result does not depend on
+//! the number of threads.
 //!
-//! Knows nothing of models; how a table of these figures looks is its caller's.
+//! The caller formats the statistics as a table.
 
 pub(crate) mod category;
 mod dense;
@@ -14,62 +15,60 @@ use schema::random::CounterRng;
 use schema::source::DenseColumn;
 use serde::Serialize;
 
-use crate::accept::Accept;
-use crate::block::BlockPace;
 use crate::dataset::Dataset;
+use crate::dataset::part;
 use crate::error::Error;
-use crate::layout::{LabelNeed, WantedColumns};
-use crate::limit::Strictness;
 use crate::loss::Losses;
 use crate::ordered;
-use crate::parquet::part;
-use crate::progress::{DataProgress, Meter};
-use crate::row::ParsedRow;
+use crate::parse::block::BlockPace;
+use crate::parse::layout::{LabelNeed, WantedColumns};
+use crate::parse::parsed_row::ParsedRow;
+use crate::parse::row_sink::RowSink;
 use crate::scan::ScanInputs;
+use crate::scan::limit::Strictness;
+use crate::scan::progress::{DataProgress, ProgressMeter};
 
 pub use figure::{CategoricalStats, CountMethod, DenseStats};
 
 use category::CategoryTally;
 use dense::DenseTally;
 
-/// Rows whose dense values are kept for the quantiles: exact up to here, beyond a uniform sample
-/// whose quantiles are right to about 0.4 percentage points.
+/// Rows whose dense values are kept for quantiles. Up to this number quantiles are exact; beyond it
+/// they come from a uniform sample and are right to about 0.4 percentage points.
 const SAMPLE_ROWS: u64 = 1 << 16;
 const STREAM_SAMPLE: u64 = 0x57a7;
 
-/// The figures of a dataset or of raw files.
+/// Statistics of a dataset or of raw files.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Stats {
     pub rows: u64,
-    /// Mean of the labels; `None` without rows or labels.
+    /// Mean of the labels; `None` if there are no labels.
     pub click_rate: Option<f64>,
-    /// What the values are: see [`ValuesSeen`].
     pub values: ValuesSeen,
-    /// Dense columns in order.
     pub dense: Vec<DenseStats>,
-    /// Categorical columns in order.
     pub categorical: Vec<CategoricalStats>,
 }
 
-/// Which values were looked at.
+/// Whether statistics describe raw or prepared values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ValuesSeen {
-    /// As in the files; missing fields are known.
+    /// Values as they are in the files, where missing fields are known.
     Raw,
-    /// As prepared: dense values transformed, missing ones filled in and no longer told apart (none
-    /// count as missing); a category 0 counts as missing, which it is unless the files hold a 0.
+    /// Prepared values: dense values are transformed, and missing ones are filled in and not
+    /// counted as missing. Category 0 counts as missing, which it is unless the files contain a 0.
     Prepared,
 }
 
-/// The figures of a range of a prepared dataset; `progress` is given the rows read so far.
+/// Computes the statistics of a range of a prepared dataset. `progress` receives the number of rows
+/// so far.
 ///
 /// # Cost
-/// One pass, decoded on `threads` threads; at most 4 MiB a categorical column, 0.5 MiB a dense one,
-/// and the row groups in flight.
+/// One pass, decoded on `threads` threads, in at most 4 MiB per categorical column, 0.5 MiB per
+/// dense column, and the row groups in flight.
 /// # Errors
 /// Any [`Error`] of reading the dataset.
-pub fn of_dataset(
+pub fn summarize_dataset(
     dataset: &Dataset,
     rows: Range<u64>,
     threads: usize,
@@ -80,7 +79,7 @@ pub fn of_dataset(
     let mut tally = ColumnTally::new(columns.dense.clone(), names);
     let size = dataset.manifest().row_group_rows;
     let groups = rows.start / size..rows.end.min(dataset.rows()).div_ceil(size);
-    let produce = |send: ordered::Send<'_, u64>| {
+    let produce = |send: ordered::SendItem<'_, u64>| {
         for group in groups {
             if !send(group) {
                 break;
@@ -91,7 +90,7 @@ pub fn of_dataset(
     let work = |group: u64| {
         let start = group * size;
         let within = rows.start.saturating_sub(start)..rows.end.saturating_sub(start);
-        BlockColumns::of_group(dataset, group, within)
+        BlockColumns::from_row_group(dataset, group, within)
     };
     ordered::run(threads, produce, work, |block| {
         tally.take(&block?);
@@ -101,13 +100,13 @@ pub fn of_dataset(
     Ok(tally.finish(ValuesSeen::Prepared))
 }
 
-/// The figures of raw files (or `-`), and what could not be read of them.
+/// Computes the statistics of raw files (or `-`), and the records that could not be read.
 ///
 /// # Cost
-/// One pass on `threads` threads, with the memory of [`of_dataset`].
+/// One pass on `threads` threads, in the memory of [`summarize_dataset`].
 /// # Errors
 /// Any [`Error`] of reading the files.
-pub fn of_inputs(
+pub fn summarize_inputs(
     inputs: &[String],
     config: &DataConfig,
     strictness: Strictness,
@@ -128,11 +127,11 @@ pub fn of_inputs(
         threads: threads.max(1),
     };
     source.check(1)?;
-    let mut meter = Meter::new((config.format, inputs), 1, progress)?;
+    let mut meter = ProgressMeter::new(config.format, inputs, 1, progress)?;
     let mut tally = ColumnTally::new(dense, categorical);
     let empty = || BlockColumns::empty(tally_width(&wanted));
     let losses = source.scan(&mut meter, empty, |block| {
-        tally.take(&block.taken);
+        tally.take(&block.sink);
         Ok(())
     })?;
     let mut stats = tally.finish(ValuesSeen::Raw);
@@ -142,22 +141,22 @@ pub fn of_inputs(
     Ok((stats, losses))
 }
 
-/// Numbers of dense and categorical columns.
+/// Number of dense and of categorical columns.
 type Width = (usize, usize);
 
 fn tally_width(wanted: &WantedColumns) -> Width {
     (wanted.dense.len(), wanted.categorical.len())
 }
 
-/// A block of rows in columns.
+/// A block of rows in columns, the unit of work of a thread.
 struct BlockColumns {
     labels: Vec<f32>,
-    /// Each `[rows]`; NaN is missing.
+    /// Each `[rows]`; NaN for missing values.
     dense: Vec<Vec<f64>>,
     categorical: Vec<BlockBags>,
 }
 
-/// One categorical column of a block.
+/// The categories of one column in a block.
 #[derive(Clone, Default)]
 struct BlockBags {
     values: Vec<i64>,
@@ -173,8 +172,8 @@ impl BlockColumns {
         }
     }
 
-    /// The rows `within` one row group.
-    fn of_group(dataset: &Dataset, group: u64, within: Range<u64>) -> Result<Self, Error> {
+    /// Decodes the rows `within` one row group.
+    fn from_row_group(dataset: &Dataset, group: u64, within: Range<u64>) -> Result<Self, Error> {
         let columns = &dataset.manifest().columns;
         let (dense, categorical) = (columns.dense.len(), columns.categorical.len());
         let (reader, index) = dataset.part_of(group)?;
@@ -182,18 +181,18 @@ impl BlockColumns {
         let mut block = Self::empty((dense, categorical));
         let mut first = 0;
         let rows = reader.rows_of(index);
-        for batch in reader.read((index, 0..rows), (dense, &all), rows)? {
+        for batch in reader.read(index, 0..rows, dense, &all, rows)? {
             let batch = batch?;
             let place = |row: u64| (row as usize).saturating_sub(first).min(batch.num_rows());
             let rows = place(within.start)..place(within.end);
             first += batch.num_rows();
-            block.labels.extend_from_slice(&part::floats(&batch, 0)[rows.clone()]);
+            block.labels.extend_from_slice(&part::float_values(&batch, 0)[rows.clone()]);
             for (column, values) in block.dense.iter_mut().enumerate() {
-                let floats = &part::floats(&batch, 1 + column)[rows.clone()];
+                let floats = &part::float_values(&batch, 1 + column)[rows.clone()];
                 values.extend(floats.iter().map(|&value| f64::from(value)));
             }
             for (column, bags) in block.categorical.iter_mut().enumerate() {
-                let stored = part::bags(&batch, 1 + dense + column);
+                let stored = part::id_bags(&batch, 1 + dense + column);
                 for row in rows.clone() {
                     bags.push(stored.row(row).iter().copied().filter(|&value| value != 0));
                 }
@@ -211,8 +210,8 @@ impl BlockBags {
     }
 }
 
-impl Accept for BlockColumns {
-    fn accept(&mut self, row: &ParsedRow) -> Result<(), String> {
+impl RowSink for BlockColumns {
+    fn accept_row(&mut self, row: &ParsedRow) -> Result<(), String> {
         self.labels.push(row.label);
         for (values, &value) in self.dense.iter_mut().zip(&row.dense) {
             values.push(value);
@@ -224,7 +223,7 @@ impl Accept for BlockColumns {
     }
 }
 
-/// Running figures of all columns.
+/// Running statistics of all columns.
 struct ColumnTally {
     rows: u64,
     clicks: f64,
@@ -247,7 +246,7 @@ impl ColumnTally {
     fn take(&mut self, block: &BlockColumns) {
         let rows = block.labels.len() as u64;
         self.clicks += block.labels.iter().map(|&label| f64::from(label)).sum::<f64>();
-        // Reservoir sampling; the slot a row gets is a function of its number.
+        // Reservoir sampling, in which the slot of a row depends only on its number.
         let slots = (self.rows..self.rows + rows).map(|row| {
             let slot = if row < SAMPLE_ROWS { row } else { self.rng.below(row, row + 1) };
             (slot < SAMPLE_ROWS).then_some(slot as usize)

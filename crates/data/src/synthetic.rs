@@ -1,9 +1,9 @@
-//! Made-up click data with a known truth: labels come from a planted model with pairwise
-//! interactions, so a training run can be held against the best AUC any model could reach.
+//! Generates synthetic click data with a known truth. Labels are drawn from a planted model with
+//! pairwise interactions, so a training run can be compared with the best AUC any model could
+//! reach.
 //!
-//! Owns the configuration, the file writing and the report. Knows nothing of how such files are
-//! read or trained on; the parts live below: `draw` (ids and counts), `planted` (probabilities),
-//! `text` (lines), `linear` and `score` (what the report states), `file`.
+//! The parts: `config`, `draw` (ids and counts), `planted` (probabilities), `text` (lines),
+//! `linear` and `score` (numbers of the report), `file` (writing).
 
 mod chunk;
 mod config;
@@ -30,55 +30,54 @@ pub use config::{Hotness, PlantedConfig, RowLayout, SyntheticConfig, SyntheticFe
 pub use draw::DrawnBlock;
 pub use reuse::reuse_histogram;
 
-/// Rows at the file's beginning over which the ceiling is measured at most.
+/// Most rows, from the start of the file, on which the ceiling is measured.
 const CEILING_ROWS: u64 = 1 << 20;
 
-/// What is known about the file that was written.
+/// What is known about the written file.
 ///
-/// The ceiling is the AUC of the true probabilities against the labels drawn from them: no model
-/// can expect more on these rows. The linear figure comes from a logistic regression on one-hot ids
-/// (ids without effect share a weight, as they share the optimum), presence of each field and
-/// piecewise linear functions of `ln(1 + x)`; it starts from the planted additive part and is
-/// fitted to the true probabilities of further rows. The better of start and fit is reported, so it
-/// is an estimate of the best linear model from below that training on labels will hardly beat.
+/// The ceiling is the AUC of the true probabilities against the labels drawn from them; no model
+/// can be expected to do better on these rows. The linear result comes from a logistic regression
+/// on one-hot ids (ids without effect share a weight), on the presence of each field, and on
+/// piecewise linear functions of `ln(1 + x)`. It starts from the planted additive part and is
+/// fitted to the true probabilities of further rows. The better of start and fit is reported. It is
+/// therefore a lower estimate of the best linear model, which training on labels will hardly
+/// exceed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SyntheticReport {
     pub rows: u64,
-    /// Bytes of text, before compression.
+    /// Counted before the text is compressed.
     pub bytes_text: u64,
-    /// Seed of the planted model and of the rows.
     pub seed: u64,
-    /// Share of clicks among the rows written.
+    /// Share of clicks in the written rows.
     pub click_rate: f64,
-    /// AUC of the true probabilities over the first `ceiling_rows` rows.
+    /// AUC of the true probabilities on the first `ceiling_rows` rows.
     pub ceiling_auc: f64,
-    /// Normalized entropy of the true probabilities over the same rows.
+    /// Normalized entropy of the true probabilities on the same rows.
     pub ceiling_normalized_entropy: f64,
-    /// Rows at the file's beginning over which the ceiling was measured.
+    /// Number of rows on which the ceiling was measured.
     pub ceiling_rows: u64,
-    /// AUC of the best linear model over the first `linear_rows` rows.
+    /// AUC of the best linear model on the first `linear_rows` rows.
     pub linear_auc: f64,
-    /// Rows at the file's beginning over which the linear model was measured.
+    /// Number of rows on which the linear model was measured.
     pub linear_rows: u64,
-    /// Rows behind the file's end to which the linear model was fitted.
+    /// Number of rows, past the end of the file, to which the linear model was fitted.
     pub linear_fit_rows: u64,
 }
 
-/// How far the writing is.
+/// Progress of writing, as reported to the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteProgress {
-    /// Rows written so far.
     pub rows: u64,
-    /// Bytes of text written so far, before compression.
+    /// Counted before the text is compressed.
     pub bytes_text: u64,
 }
 
-/// Writes the rows to `path`: compressed where it ends in `.gz` or `.zst`, under a temporary name
-/// that becomes `path` once everything is on the disk.
+/// Writes the rows to `path`, compressed if the name ends in `.gz` or `.zst`. The file appears
+/// under its name only when it is complete.
 ///
 /// # Errors
-/// [`Error::Synthetic`] for a configuration that cannot be met, before any file is touched;
-/// [`Error::Io`] for what the disk says.
+/// [`Error::Synthetic`] for an impossible configuration, before any file is created; [`Error::Io`]
+/// if writing fails.
 pub fn write(
     config: &SyntheticConfig,
     path: &Path,
@@ -89,10 +88,10 @@ pub fn write(
     file::replace(path, |out| write_to(config, out, threads, progress))
 }
 
-/// Writes the rows to `out`, uncompressed.
+/// Writes the rows to `out` without compression.
 ///
 /// # Errors
-/// [`Error::Synthetic`] for a configuration that cannot be met; [`Error::Io`] where `out` fails.
+/// [`Error::Synthetic`] for an impossible configuration; [`Error::Io`] if `out` fails.
 pub fn write_to(
     config: &SyntheticConfig,
     out: &mut dyn Write,
@@ -116,23 +115,24 @@ pub fn write_to(
         progress(WriteProgress { rows: tally.rows, bytes_text: tally.bytes_text });
         Ok(())
     })?;
-    let linear = linear::best(config, &planted, threads)?;
+    let linear = linear::fit_best(config, &planted, threads)?;
     Ok(tally.report(config, &linear))
 }
 
-/// The rows of a range, which may lie behind the file's end: any part can be drawn by itself.
+/// Generates the rows of a range, which may lie past the end of the file. Any part can be generated
+/// on its own.
 ///
 /// # Errors
-/// [`Error::Synthetic`] for a configuration that cannot be met.
-pub fn sample(config: &SyntheticConfig, rows: Range<u64>) -> Result<DrawnBlock, Error> {
+/// [`Error::Synthetic`] for an impossible configuration.
+pub fn draw_rows(config: &SyntheticConfig, rows: Range<u64>) -> Result<DrawnBlock, Error> {
     config.check()?;
     Ok(Planted::new(config).block(config, rows))
 }
 
-/// AUC of the true probabilities over a range of rows, such as the held-out ones.
+/// Computes the AUC of the true probabilities over a range of rows, such as the held-out ones.
 ///
 /// # Errors
-/// [`Error::Synthetic`] for a configuration that cannot be met.
+/// [`Error::Synthetic`] for an impossible configuration.
 pub fn ceiling_auc(
     config: &SyntheticConfig,
     rows: Range<u64>,
@@ -150,10 +150,10 @@ pub fn ceiling_auc(
     Ok(score::auc(&scores, &labels))
 }
 
-/// Bytes that writing such rows takes at most: the rows on which the planted model is scaled, or
-/// the chunks of the file, or those of the linear model that is fitted to it.
+/// Estimates the peak memory of writing such rows: the pilot rows on which the planted model is
+/// scaled, the chunks of the file, or the chunks on which the linear model is fitted.
 #[must_use]
-pub fn memory(config: &SyntheticConfig, threads: usize) -> u64 {
+pub fn estimate_memory(config: &SyntheticConfig, threads: usize) -> u64 {
     let ids: f64 = config.features.iter().map(|feature| feature.hotness.mean()).sum();
     let row = draw::DrawnBlock::row_bytes(config, ids);
     let in_flight = (ordered::in_flight(threads) as u64 * CHUNK_ROWS) as f64;
@@ -161,12 +161,12 @@ pub fn memory(config: &SyntheticConfig, threads: usize) -> u64 {
     let written = rows(config.rows) * (row + text::row_bytes(config, ids));
     let fitted = rows(linear::fit_rows(config)) * (row + linear::row_bytes(config));
     let pilot = planted::PILOT_ROWS as f64 * row;
-    // Probabilities and labels, for the figures.
+    // Probabilities and labels for the report.
     let kept = config.rows.min(CEILING_ROWS) as f64 * (size_of::<f64>() + size_of::<bool>()) as f64;
     (written.max(fitted).max(pilot) + kept) as u64
 }
 
-/// Running figures of one file.
+/// Running totals for the report of one file.
 #[derive(Default)]
 struct SyntheticTally {
     rows: u64,

@@ -184,7 +184,7 @@ fn goes_on(source: &InputSource<'_>, begin: Begin) -> bool {
 
 /// At Ctrl-C: reports what is kept of a preparation and how to resume; removes the rest.
 fn say_what_is_kept(folder: &Path, goes_on: bool) {
-    match data::kept(folder).filter(|_| goes_on) {
+    match data::find_unfinished(folder).filter(|_| goes_on) {
         Some(kept) if kept.rows > 0 => eprintln!(
             "interrupted; {} prepared rows are kept in {}, and the same command goes on from there",
             render::count(kept.rows),
@@ -196,7 +196,7 @@ fn say_what_is_kept(folder: &Path, goes_on: bool) {
             kept.folder.display()
         ),
         None => {
-            data::discard(folder);
+            data::discard_unfinished(folder);
             eprintln!("interrupted; nothing was prepared that could be kept, start again");
         }
     }
@@ -236,7 +236,7 @@ pub fn report_losses(session: &Session, rows: u64, losses: &Losses) {
     }
     let (count, all) = (render::count(malformed), render::count(rows + malformed));
     let share = Share::from_parts(malformed, rows + malformed);
-    let often = match losses.commonest() {
+    let often = match losses.most_common_reason() {
         Some((reason, count)) if losses.first.len() > 1 => {
             format!(" Most often ({}): {reason}.", render::counted(count, "time"))
         }
@@ -432,7 +432,7 @@ fn check(path: &str, count: usize) -> Result<(), Error> {
 /// The files that paths stand for, of which folders are looked through.
 pub fn files_of(paths: &[String]) -> Result<Vec<String>, Error> {
     paths.iter().filter(|path| *path != STDIN).try_for_each(|path| is_there(path))?;
-    Ok(data::files_of(paths)?)
+    Ok(data::expand_folders(paths)?)
 }
 
 /// Refuses a path at which there is nothing. A remote object is requested when it is opened.

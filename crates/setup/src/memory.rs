@@ -100,8 +100,8 @@ impl MemoryLook {
 
     fn at_generated(job: &JobConfig, rows: u64, session: &Session) -> Result<Self, Error> {
         let config = synthetic::config_for(job, rows, synthetic::SEED)?;
-        let shape = DataShape::of_generated(&config);
-        let generation = data::synthetic::memory(&config, session.threads);
+        let shape = DataShape::from_synthetic(&config);
+        let generation = data::synthetic::estimate_memory(&config, session.threads);
         let look = Self::new(shape, job.data.hold_out, RawData::Training);
         Ok(Self { generation, ..look })
     }

@@ -92,7 +92,7 @@ fn columns_for(job: &JobConfig, rows: u64, seed: u64) -> SyntheticConfig {
         rows,
         seed,
         dense: job.data.dense_columns().len(),
-        planted: PlantedConfig::neighbours(features.len()),
+        planted: PlantedConfig::pair_neighbors(features.len()),
         features,
         missing_share: 0.0,
         click_rate: CLICK_RATE,

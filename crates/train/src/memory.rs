@@ -347,7 +347,8 @@ fn ranks<B: Backend>(run: &RunShape<'_>) -> Vec<RankMemory> {
     let batch_size = batch_size(run);
     let model = &run.config.model;
     let features = model.features();
-    let ids: Vec<f64> = features.iter().map(|feature| run.train.ids_of(feature.name)).collect();
+    let ids: Vec<f64> =
+        features.iter().map(|feature| run.train.ids_per_row_of_column(feature.name)).collect();
     let traffic = Traffic { batch_size, ids_per_bag: &ids };
     let batch_max = batch_size.div_ceil(world_size as usize);
     let rank = |rank| Model::<B>::memory(run.config, run.plan, rank, batch_max, &traffic);
@@ -365,7 +366,8 @@ fn batch_size(run: &RunShape<'_>) -> usize {
 
 fn batch_bytes(run: &RunShape<'_>) -> u64 {
     let (samples, features) = (batch_size(run), run.config.model.features());
-    let ids: f64 = features.iter().map(|feature| run.train.ids_of(feature.name)).sum();
+    let ids: f64 =
+        features.iter().map(|feature| run.train.ids_per_row_of_column(feature.name)).sum();
     let ids = (ids * samples as f64) as usize;
     schema::Batch::bytes(samples, run.train.dense, (features.len(), ids)) as u64
 }

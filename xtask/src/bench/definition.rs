@@ -1,5 +1,5 @@
-//! `bench/definitions/*.toml`: a bench of the product, the figures that count, and what proves that
-//! it computed the right thing.
+//! Reads `bench/definitions/*.toml`: a benchmark command, the figures to record, and the values
+//! that prove that it computed the right thing.
 
 use std::path::Path;
 
@@ -9,19 +9,19 @@ use crate::error::Error;
 
 const FOLDER: &str = "bench/definitions";
 
-/// A bench to run.
+/// One benchmark, as its file defines it.
 #[derive(Debug, PartialEq)]
 pub struct Definition {
-    /// The file's name without its end.
+    /// The name of the file without its extension.
     pub name: String,
-    /// One line for people.
+    /// One line that describes the benchmark.
     pub about: String,
     /// The binary in `target/release`: `rowmill-bench`, or `rowmill` for its own measurements.
     pub program: String,
     command: Vec<String>,
-    /// Places of the figures in its JSON, `/` between the steps down.
+    /// Paths of the figures in the JSON output, such as `shapes/0/rate`.
     pub figures: Vec<String>,
-    /// What some figures must be, such as a loss.
+    /// Expected values of some figures, such as a loss.
     expected: Vec<(String, f64)>,
     /// Relative; other instruction sets round otherwise.
     tolerance: f64,
@@ -84,7 +84,7 @@ pub fn figure(report: &Value, place: &str) -> Result<f64, String> {
 }
 
 impl Definition {
-    /// The arguments of the program.
+    /// The arguments of `rowmill`.
     pub fn arguments(&self, options: &[(&str, Option<usize>)]) -> Vec<String> {
         let mut all = self.command.clone();
         for (option, number) in options {

@@ -1,5 +1,4 @@
-//! What a bench found, as CSV rows with the machine they were found on, one per figure. Runs
-//! nothing.
+//! Results of a benchmark as CSV rows, one per figure, with the machine on which it was measured.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -13,16 +12,16 @@ use crate::bench::definition::{self, Definition};
 use crate::command;
 use crate::error::Error;
 
-/// What one run of a definition found.
+/// The results of one run of a benchmark definition.
 pub struct BenchRecord {
     definition: String,
     command: String,
-    /// Names and values.
+    /// Pairs of name and value.
     figures: Vec<(String, f64)>,
     quality: Quality,
 }
 
-/// How well the run could be measured; empty where the bench does not say.
+/// How reliable the measurement is. A field is empty if the benchmark does not report it.
 #[derive(Debug, Default, PartialEq)]
 struct Quality {
     samples: Option<f64>,
@@ -36,7 +35,7 @@ const HEADER: &str = "date,machine,cpus,kernel,commit,definition,figure,value,sa
                       rejected_samples,trusted,apparent_clock_ghz,foreign_cpu,command";
 
 impl BenchRecord {
-    /// The figures of `definition` in the report that `command` printed.
+    /// Takes the figures that `definition` names from the report that `command` printed.
     pub fn new(definition: &Definition, command: String, report: &Value) -> Result<Self, String> {
         definition.check(report)?;
         let figure = |place: &String| Ok((place.clone(), definition::figure(report, place)?));
@@ -55,11 +54,11 @@ impl BenchRecord {
         })
     }
 
-    /// A line per figure for people.
-    pub fn summary(&self) -> String {
+    /// One line of text per figure, for the terminal.
+    pub fn format_summary(&self) -> String {
         let mut text = String::new();
         for (figure, value) in &self.figures {
-            // A string never fails to take text.
+            // Writing to a `String` cannot fail.
             let _ = writeln!(text, "{:<28} {figure:<44} {value:>14.2}", self.definition);
         }
         let Quality { samples, rejected_samples, trusted, apparent_clock_ghz, .. } = &self.quality;
@@ -73,7 +72,7 @@ impl BenchRecord {
         text.trim_end().to_owned()
     }
 
-    fn rows(&self, place: &str) -> String {
+    fn format_rows(&self, place: &str) -> String {
         let shown =
             |number: Option<f64>| number.map_or(String::new(), |number| format!("{number}"));
         let Quality { samples, rejected_samples, trusted, apparent_clock_ghz, foreign_cpu } =
@@ -92,39 +91,41 @@ impl BenchRecord {
         for (figure, value) in &self.figures {
             let definition = &self.definition;
             let row = format!("{place},{definition},{figure},{value:.3},{quality},\"{command}\"");
-            // A string never fails to take text.
+            // Writing to a `String` cannot fail.
             let _ = writeln!(text, "{row}");
         }
         text
     }
 }
 
-/// Appends rows to today's file of this machine.
-pub fn append(root: &Path, records: &[BenchRecord]) -> Result<PathBuf, Error> {
-    let (machine, cpus) = machine();
-    let date = date(SystemTime::now());
+/// Appends the rows to today's file of this machine and returns its path.
+pub fn append_records(root: &Path, records: &[BenchRecord]) -> Result<PathBuf, Error> {
+    let (machine, cpus) = machine_name();
+    let date = format_date(SystemTime::now());
     let folder = root.join("bench/record").join(&machine);
     std::fs::create_dir_all(&folder).map_err(Error::io(&folder))?;
     let path = folder.join(format!("{date}.csv"));
     let first = |program: &str, arguments: &[&str]| {
-        let output = command::output(Command::new(program).args(arguments).current_dir(root));
+        let output =
+            command::capture_output(Command::new(program).args(arguments).current_dir(root));
         output.map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned())
     };
     let kernel = first("uname", &["-r"]);
     let mut commit = first("git", &["rev-parse", "--short", "HEAD"]);
+    // Figures of uncommitted sources cannot be reproduced from the commit, so the row shows it.
     if !first("git", &["status", "--porcelain", "--untracked-files=no"]).is_empty() {
         commit += "+changes";
     }
     let place = format!("{date},{machine},{cpus},{kernel},{commit}");
     let mut text = if path.exists() { String::new() } else { format!("{HEADER}\n") };
-    text.extend(records.iter().map(|record| record.rows(&place)));
+    text.extend(records.iter().map(|record| record.format_rows(&place)));
     let file = std::fs::OpenOptions::new().create(true).append(true).open(&path);
     file.and_then(|mut file| file.write_all(text.as_bytes())).map_err(Error::io(&path))?;
     Ok(path)
 }
 
-/// The processor's name as a folder name, and how many there are.
-fn machine() -> (String, usize) {
+/// The processor's name as the name of a folder, and the number of processors.
+fn machine_name() -> (String, usize) {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("model name"));
@@ -140,9 +141,9 @@ fn folder_name(text: &str) -> String {
 }
 
 /// `2026-01-31` in UTC. Days to a date by Howard Hinnant's `civil_from_days`.
-fn date(time: SystemTime) -> String {
+fn format_date(time: SystemTime) -> String {
     let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    // Counted from 0000-03-01, so that a leap day ends its year.
+    // Days count from 0000-03-01, so that a leap day is the last day of its year.
     let days = seconds / 86_400 + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);
     let year_of_era = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
@@ -159,11 +160,11 @@ mod tests {
 
     use serde_json::json;
 
-    use super::{BenchRecord, date, folder_name};
+    use super::{BenchRecord, folder_name, format_date};
 
     #[test]
     fn dates_across_leap_days() {
-        let on = |seconds| date(UNIX_EPOCH + Duration::from_secs(seconds));
+        let on = |seconds| format_date(UNIX_EPOCH + Duration::from_secs(seconds));
         assert_eq!(on(0), "1970-01-01");
         assert_eq!(on(951_782_400), "2000-02-29");
         assert_eq!(on(1_740_787_199), "2025-02-28");
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn every_figure_has_a_row_that_says_how_it_was_measured() {
+    fn every_figure_has_a_row_with_its_quality() {
         let definition = crate::bench::definition::read_all(&crate::tree::root()).unwrap();
         let gemm = definition.iter().find(|definition| definition.name == "gemm").unwrap();
         let mut report = json!({"samples": 15, "rejected_samples": 2, "trusted": true,
@@ -181,12 +182,12 @@ mod tests {
             "backward_weight_pct_of_peak": 89.0});
         report["shapes"] = vec![shape; 4].into();
         let record = BenchRecord::new(gemm, "rowmill \"x\"".into(), &report).unwrap();
-        let rows = record.rows("1,2,3,4,5");
+        let rows = record.format_rows("1,2,3,4,5");
         let expected = "1,2,3,4,5,gemm,shapes/0/forward_pct_of_peak,91.235,15,2,true,3.654,0.012,\
                         \"rowmill \"\"x\"\"\"";
         assert_eq!(rows.lines().next(), Some(expected));
         assert_eq!(expected.split(',').count(), super::HEADER.split(',').count());
-        assert!(record.summary().ends_with("2 of 15 samples rejected, 3.65 GHz"));
+        assert!(record.format_summary().ends_with("2 of 15 samples rejected, 3.65 GHz"));
     }
 
     #[test]

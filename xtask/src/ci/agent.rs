@@ -1,5 +1,5 @@
-//! What of `rowmill-agent` takes long: its cost, attacks, minutes of wrong inputs, a binary for old
-//! systems, and jobs of a real Slurm that hold GPUs.
+//! The slow checks of `rowmill-agent`: its cost, attacks on it, fuzzing, a binary for old systems,
+//! and jobs of a real Slurm that hold GPUs.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -16,23 +16,23 @@ use crate::command;
 use crate::error::Error;
 use crate::tree;
 
-/// Seconds of wrong inputs for each of the parsers.
+/// Seconds of fuzzing for each parser.
 const FUZZ_S: &str = "600";
-/// How long the idle agent is watched.
+/// Seconds during which the cost of the idle agent is measured.
 const WATCHED_S: &str = "600";
-/// How long it is attacked.
+/// Seconds during which the agent is attacked.
 const ATTACKED_S: &str = "60";
-/// How long a real Prometheus scrapes simulated hosts.
+/// Seconds during which a real Prometheus scrapes simulated hosts.
 const SCRAPED_S: &str = "600";
-/// Links against an older C library: GPU clusters run systems with glibc 2.28.
+/// Packages that link against an older C library, because GPU clusters run systems with glibc 2.28.
 const ZIG_PACKAGES: [&str; 2] = ["ziglang", "cargo-zigbuild"];
 const TARGET: &str = "x86_64-unknown-linux-gnu.2.28";
-/// How long something may take to show on the page.
+/// A change must show on the agent's page within this time.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// GPUs of the machine, as Slurm and the stub of NVML have them.
+/// GPUs that Slurm and the stub of NVML report for the machine.
 const GPUS: u32 = 2;
 
-/// A job that asks for traces as PyTorch does, and uses no GPU.
+/// A job that polls the agent for trace requests as PyTorch does, but never uses its GPU.
 const JOB: &str = "#!/bin/sh
 #SBATCH --job-name=held-idle
 #SBATCH --gres=gpu:1
@@ -47,21 +47,22 @@ while True:
 '
 ";
 
-/// Cost by `bench/compare/agent_cost.py` on the binary for old systems, then wrong inputs.
-pub fn cost() -> Result<String, Error> {
+/// Measures the cost of the binary for old systems by `bench/compare/agent_cost.py`.
+pub fn measure_cost() -> Result<String, Error> {
     let root = tree::root();
-    let binary = old_glibc(&root)?;
+    let binary = build_for_old_glibc(&root)?;
     let mut script = Command::new("python3");
     script.arg(root.join("bench/compare/agent_cost.py")).arg("--agent").arg(binary);
     command::run(script.args(["--seconds", WATCHED_S, "--old-glibc", "--judge"]))?;
     Ok("figures are met, no symbol above glibc 2.28".to_owned())
 }
 
-/// Attacks of an unprivileged user and of peers without a token, all at once.
-pub fn attacks() -> Result<String, Error> {
+/// Attacks the agent as an unprivileged user and as peers without a token, all at once.
+pub fn attack_agent() -> Result<String, Error> {
     let root = tree::root();
     command::run(&mut cargo(&["build", "--release", "-p", "agent"]))?;
-    let torch = full::environment(&root.join("target/venv-capture"), &full::CAPTURE_PACKAGES)?;
+    let torch =
+        full::create_environment(&root.join("target/venv-capture"), &full::CAPTURE_PACKAGES)?;
     let mut script = Command::new("python3");
     script.arg(root.join("bench/compare/agent_attacks.py")).arg("--agent");
     script.arg(root.join("target/release/rowmill-agent")).arg("--torch").arg(torch);
@@ -69,8 +70,9 @@ pub fn attacks() -> Result<String, Error> {
     Ok(format!("{ATTACKED_S} s of attacks within the bars, a real job is traced meanwhile"))
 }
 
-/// A real Prometheus with the rules and the board of `deploy/`, and hosts on which things go wrong.
-pub fn prometheus() -> Result<String, Error> {
+/// Runs a real Prometheus with the rules and the dashboard of `deploy/` on simulated hosts that
+/// fail.
+pub fn scrape_simulated_hosts() -> Result<String, Error> {
     if let Some(missing) = tool::install_program(full::PROMETHEUS) {
         return Ok(missing);
     }
@@ -83,8 +85,8 @@ pub fn prometheus() -> Result<String, Error> {
     Ok(format!("{SCRAPED_S} s without a failed evaluation"))
 }
 
-/// What others send, each parser for ten minutes.
-pub fn wrong() -> Result<String, Error> {
+/// Fuzzes each parser of data that other processes send, for ten minutes.
+pub fn fuzz_parsers() -> Result<String, Error> {
     for words in [["fleet", "--test", "it"], ["agent", "--bin", "rowmill-agent"]] {
         let mut tests = cargo(&["test", "--release", "-p"]);
         tests.args(words).args(["wrong::", "--", "--nocapture"]);
@@ -93,9 +95,9 @@ pub fn wrong() -> Result<String, Error> {
     Ok(format!("{FUZZ_S} s of wrong inputs a parser"))
 }
 
-/// Builds the agent against glibc 2.28; where it lies.
-fn old_glibc(root: &Path) -> Result<PathBuf, Error> {
-    let python = full::environment(&root.join("target/venv-zig"), &ZIG_PACKAGES)?;
+/// Builds the agent against glibc 2.28 and returns the path of the binary.
+fn build_for_old_glibc(root: &Path) -> Result<PathBuf, Error> {
+    let python = full::create_environment(&root.join("target/venv-zig"), &ZIG_PACKAGES)?;
     let bin = python.parent().unwrap_or(root).to_owned();
     let path = std::env::var("PATH").unwrap_or_default();
     let mut build = cargo(&["zigbuild", "--release", "-p", "agent", "--target", TARGET]);
@@ -103,67 +105,67 @@ fn old_glibc(root: &Path) -> Result<PathBuf, Error> {
     Ok(root.join("target/x86_64-unknown-linux-gnu/release/rowmill-agent"))
 }
 
-/// A Slurm job that holds a GPU and does not use it: whose it is, and that it is idle, is on the
-/// agent's page, by the prolog and by the job's own environment; nothing is left when it ended.
-pub fn attribution() -> Result<String, Error> {
+/// Runs a Slurm job that holds a GPU without using it. The agent's page must show the owner and
+/// that the GPU is idle, from the prolog and from the job's environment, until the job ends.
+pub fn check_owner() -> Result<String, Error> {
     if let Some(missing) = slurm::DAEMONS.into_iter().find_map(tool::install_program) {
         return Ok(missing);
     }
     let root = tree::root();
     command::run(&mut cargo(&["build", "--release", "-p", "agent"]))?;
-    // Sockets have short names.
+    // The path of a Unix socket has at most 107 bytes, so the folder lies in /tmp.
     let folder = PathBuf::from(format!("/tmp/rowmill-slurm-{}", std::process::id()));
-    slurm::fresh(&folder)?;
-    // After a failure the logs stay.
-    let outcome = held_idle(&root, &folder)?;
+    slurm::create_folder(&folder)?;
+    // A failure returns before the folder is removed, so that its logs can be read.
+    let outcome = check_idle_gpu(&root, &folder)?;
     fs::remove_dir_all(&folder).map_err(Error::io(&folder))?;
     Ok(outcome)
 }
 
-fn held_idle(root: &Path, folder: &Path) -> Result<String, Error> {
-    gpus(root, folder)?;
+fn check_idle_gpu(root: &Path, folder: &Path) -> Result<String, Error> {
+    write_gpu_files(root, folder)?;
     let cluster = Cluster::start(folder, &gpu_configuration(folder))?;
     let agent = Agent::start(root, folder)?;
     let job = folder.join("job.sh");
     let text = JOB.replace("FOLDER", &folder.display().to_string());
     fs::write(&job, text).map_err(Error::io(&job))?;
     let id =
-        cluster.said("sbatch", &["--parsable", "--output=job.log", &job.display().to_string()])?;
+        cluster.query("sbatch", &["--parsable", "--output=job.log", &job.display().to_string()])?;
     let id = id.trim();
     let idle = "rowmill_gpu_held_idle{gpu=\"0\"";
     let of_job = [format!("job_id=\"{id}\""), "gpu=\"0\"".to_owned()];
-    agent.until("the job's GPU is held idle", |page| {
-        has(page, idle, &[], "1") && has(page, "rowmill_run_info", &of_job, "1")
+    agent.wait_until("the job's GPU is held idle", |page| {
+        has_sample(page, idle, &[], "1") && has_sample(page, "rowmill_run_info", &of_job, "1")
     })?;
     let named = ["scheduler=\"slurm\"", "name=\"held-idle\"", "user=\"root\"", "partition=\"all\""];
     let named: Vec<String> =
         named.iter().map(|label| (*label).to_owned()).chain(of_job.clone()).collect();
-    agent.until("the job's name, user and partition", |page| {
-        has(page, "rowmill_run_info", &named, "1")
+    agent.wait_until("the job's name, user and partition", |page| {
+        has_sample(page, "rowmill_run_info", &named, "1")
     })?;
-    agent.until("the other GPU is nobody's", |page| {
-        has(page, "rowmill_gpu_held_idle{gpu=\"1\"", &[], "0")
+    agent.wait_until("the other GPU is nobody's", |page| {
+        has_sample(page, "rowmill_gpu_held_idle{gpu=\"1\"", &[], "0")
     })?;
-    cluster.said("scancel", &[id])?;
-    agent.until("nothing is held when the job has ended", |page| {
-        has(page, idle, &[], "0") && !page.contains(&of_job[0])
+    cluster.query("scancel", &[id])?;
+    agent.wait_until("nothing is held when the job has ended", |page| {
+        has_sample(page, idle, &[], "0") && !page.contains(&of_job[0])
     })?;
     Ok(format!("job {id} held a GPU idle, under its name, until it ended"))
 }
 
-/// Whether a page has a sample of that beginning, labels and value.
-fn has(page: &str, start: &str, labels: &[String], value: &str) -> bool {
+/// Whether a page has a sample with this start, these labels and this value.
+fn has_sample(page: &str, start: &str, labels: &[String], value: &str) -> bool {
     page.lines().any(|line| {
         let is_value = line
             .rsplit(' ')
             .next()
-            .is_some_and(|told| told.parse::<f64>().ok() == value.parse().ok());
+            .is_some_and(|text| text.parse::<f64>().ok() == value.parse().ok());
         line.starts_with(start) && is_value && labels.iter().all(|label| line.contains(label))
     })
 }
 
-/// Device nodes, a prolog and an epilog, and what the stub of NVML says.
-fn gpus(root: &Path, folder: &Path) -> Result<(), Error> {
+/// Writes what Slurm and the agent read: device nodes, a prolog, an epilog and the stub's scenario.
+fn write_gpu_files(root: &Path, folder: &Path) -> Result<(), Error> {
     let at = |name: &str| folder.join(name);
     let mut scenario = String::new();
     for gpu in 0..GPUS {
@@ -194,10 +196,10 @@ fn gpus(root: &Path, folder: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// What the configuration of a Slurm with GPUs has beside that of one without.
-fn gpu_configuration(folder: &Path) -> slurm::More {
+/// The lines by which the configuration of a Slurm with GPUs differs from one without.
+fn gpu_configuration(folder: &Path) -> slurm::ExtraConfiguration {
     let folder = folder.display();
-    slurm::More {
+    slurm::ExtraConfiguration {
         node: format!("Gres=gpu:{GPUS} "),
         lines: format!(
             "SelectType=select/cons_tres\nSelectTypeParameters=CR_Core\nGresTypes=gpu\nProlog={folder}/prolog.sh\nEpilog={folder}/epilog.sh\nPrologFlags=Alloc\n"
@@ -205,7 +207,7 @@ fn gpu_configuration(folder: &Path) -> slurm::More {
     }
 }
 
-/// A running agent, ended when dropped.
+/// A running agent, which is killed when the value is dropped.
 struct Agent {
     child: Child,
     address: String,
@@ -217,6 +219,7 @@ impl Agent {
         let mut cc = Command::new("cc");
         cc.args(["-shared", "-fPIC", "-O1", "-o"]).arg(&stub);
         command::run(cc.arg(root.join("crates/agent/tests/it/stub_nvml.c")))?;
+        // The kernel chooses a free port; it is closed again so that the agent can bind it.
         let free = std::net::TcpListener::bind("127.0.0.1:0").map_err(Error::io(folder))?;
         let address = free.local_addr().map_err(Error::io(folder))?.to_string();
         drop(free);
@@ -229,7 +232,7 @@ impl Agent {
         fs::write(&config, text).map_err(Error::io(&config))?;
         let mut agent = Command::new(root.join("target/release/rowmill-agent"));
         agent.arg("--config").arg(config).env("ROWMILL_STUB_NVML", folder.join("scenario"));
-        let line = command::line(&agent);
+        let line = command::command_line(&agent);
         let child = agent.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         let child = child.map_err(|source| Error::Start { command: line, source })?;
         Ok(Self { child, address })
@@ -244,7 +247,7 @@ impl Agent {
         Some(text)
     }
 
-    fn until(&self, what: &str, done: impl Fn(&str) -> bool) -> Result<(), Error> {
+    fn wait_until(&self, what: &str, done: impl Fn(&str) -> bool) -> Result<(), Error> {
         let began = Instant::now();
         loop {
             let page = self.page().unwrap_or_default();
@@ -252,11 +255,13 @@ impl Agent {
                 return Ok(());
             }
             if began.elapsed() > PATIENCE {
-                let of_jobs = |line: &&str| {
+                let is_of_job = |line: &&str| {
                     line.starts_with("rowmill_run_info") || line.starts_with("rowmill_gpu_held")
                 };
-                let told: Vec<&str> = page.lines().filter(of_jobs).collect();
-                return Err(Error::Check { what: format!("expected that {what}, got {told:?}") });
+                let job_lines: Vec<&str> = page.lines().filter(is_of_job).collect();
+                return Err(Error::Check {
+                    what: format!("expected that {what}, got {job_lines:?}"),
+                });
             }
             std::thread::sleep(Duration::from_millis(200));
         }
@@ -265,7 +270,7 @@ impl Agent {
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        // By its own id; what has ended by itself is no matter.
+        // The child is killed by its own id. An agent that has already ended is not an error.
         drop(self.child.kill());
         drop(self.child.wait());
     }

@@ -1,4 +1,4 @@
-//! Stages that are slow or heavy: licences, comparison with the Python tools, long property tests.
+//! The stages of `--full`: licences, comparison with Python tools, long property tests and others.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,44 +9,45 @@ use crate::command;
 use crate::error::Error;
 use crate::tree;
 
-/// What the traces must open in, pinned: the tool's launch names and rounding change between
-/// versions.
+/// The Python tool that must open our traces. It is pinned, because its launch names and rounding
+/// change between versions.
 const TRACE_PACKAGES: [&str; 2] = ["traceinsight==0.6.1", "pandas<3"];
-/// Whose schema decodes merged traces.
+/// The packages whose schema decodes merged traces.
 const PERFETTO_PACKAGES: [&str; 2] = ["perfetto==0.59.1", "protobuf<8"];
-/// Eight ranks of one job, among the fixtures.
+/// Traces of eight ranks of one job, below the folder of fixtures.
 const RANKS: &str = "traces/dlrm8/dlrm_kineto.tar.gz";
-/// What exported weights must agree with.
+/// PyTorch, which must compute the same scores from exported weights.
 const TORCH_PACKAGES: [&str; 3] = ["torch==2.14.1", "numpy<3", "safetensors<1"];
-/// What must read the figures of a run.
+/// TensorBoard, which must read the metrics of a run.
 const TENSORBOARD_PACKAGES: [&str; 1] = ["tensorboard<3"];
-/// What a suite of PyTorch runs is made with; the same torch as in `TORCH_PACKAGES`.
+/// The packages that record a suite of PyTorch runs; the same torch as in `TORCH_PACKAGES`.
 const SUITE_REQUIREMENTS: &str = "bench/collect/requirements.txt";
-/// Whose processes are captured: the protocol was measured with it.
+/// The PyTorch whose processes are captured: the protocol was tested with this version.
 pub const CAPTURE_PACKAGES: [&str; 1] = ["torch==2.15.0"];
-/// The server of S3 that data is read from.
+/// The S3 server from which training data is read.
 const S3_PACKAGES: [&str; 2] = ["moto[server]==5.2.5", "pyarrow<30"];
-/// Scrapes the agent's pages, and checks rules.
+/// Prometheus scrapes the agent's pages; its `promtool` checks rules.
 pub const PROMETHEUS: tool::Program = ("prometheus", "prometheus");
-/// How long a process swaps the file that is captured; the everyday run has three seconds.
+/// Seconds during which a process swaps the file that is captured; the everyday run has three.
 const CAPTURE_RACE_S: &str = "30";
-/// Keeps what is compared small: a few steps on a few rows.
+/// The training run that is compared, kept small: 100 steps on tables of at most 2000 rows.
 const TRAIN: &str = "train dlrm-criteo-kaggle --train rows.txt --run run --set rows_cap=2000 \
                      --set training.steps=100 --trace trace --trace-steps 10..20";
 
-/// Cases per property; the everyday run has the library's default of 256.
+/// Cases per property test; the everyday run has the library's default of 256.
 const CASES: &str = "20000";
-/// Random shapes of each GPU kernel; the everyday run has two.
+/// Random shapes per GPU kernel; the everyday run has two.
 const SHAPES: &str = "40";
 
-pub fn licences() -> Result<String, Error> {
+/// Checks the licences of all dependencies by cargo-deny.
+pub fn check_licences() -> Result<String, Error> {
     tool::install_subcommand("deny", "cargo-deny")?;
     command::run(&mut cargo(&["deny", "check", "licenses", "bans"])).map(|()| String::new())
 }
 
-/// Trains on made data, opens the trace and the exported weights in Python, and takes the same
-/// steps as PyTorch.
-pub fn compare() -> Result<String, Error> {
+/// Trains on synthetic data, opens the trace and the exported weights in Python, and compares steps
+/// with PyTorch.
+pub fn compare_with_python() -> Result<String, Error> {
     let root = tree::root();
     command::run(&mut cargo(&["build", "--release"]))?;
     let folder = root.join("target/compare");
@@ -64,22 +65,25 @@ pub fn compare() -> Result<String, Error> {
         let mut rowmill = Command::new(root.join("target/release/rowmill"));
         command::run(rowmill.args(words.split_whitespace()).current_dir(&folder))?;
     }
-    let python = environment(&root.join("target/venv-traceinsight"), &TRACE_PACKAGES)?;
-    let mut opens = script(&python, &root, "trace_opens.py");
+    let python = create_environment(&root.join("target/venv-traceinsight"), &TRACE_PACKAGES)?;
+    // By default the tool rounds times, and its figures would differ from ours.
+    let mut opens = python_script(&python, &root, "trace_opens.py");
     command::run(opens.arg(folder.join("trace")).env("HTA_DISABLE_NS_ROUNDING", "1"))?;
-    let merged = merged_opens(&root, &folder)?;
-    let python = environment(&root.join("target/venv-torch"), &TORCH_PACKAGES)?;
+    let merged = open_merged_traces(&root, &folder)?;
+    let python = create_environment(&root.join("target/venv-torch"), &TORCH_PACKAGES)?;
     for export in ["torch.safetensors", "torchrec.safetensors"] {
-        let mut agrees = script(&python, &root, "torch_agrees.py");
+        let mut agrees = python_script(&python, &root, "torch_agrees.py");
         agrees.args([export, "rows.txt", "probabilities.txt"]);
         command::run(agrees.current_dir(&folder))?;
     }
-    let mut files = script(&python, &root, "pytorch_files.py");
+    let mut files = python_script(&python, &root, "pytorch_files.py");
     files.arg("--rowmill").arg(root.join("target/release/rowmill"));
     command::run(files.current_dir(&folder))?;
-    let board = environment(&root.join("target/venv-tensorboard"), &TENSORBOARD_PACKAGES)?;
-    command::run(script(&board, &root, "tensorboard_opens.py").arg("run").current_dir(&folder))?;
-    let mut forced = script(&python, &root, "teacher_forced.py");
+    let board = create_environment(&root.join("target/venv-tensorboard"), &TENSORBOARD_PACKAGES)?;
+    command::run(
+        python_script(&board, &root, "tensorboard_opens.py").arg("run").current_dir(&folder),
+    )?;
+    let mut forced = python_script(&python, &root, "teacher_forced.py");
     forced.args(["--folder", "forced", "--output", "teacher_forced.json", "--rowmill"]);
     command::run(forced.arg(root.join("target/release/rowmill")).current_dir(&folder))?;
     let opens = TRACE_PACKAGES.join(" and ");
@@ -90,9 +94,9 @@ pub fn compare() -> Result<String, Error> {
 }
 
 /// Merges the traces of eight ranks, and opens the results in Python.
-fn merged_opens(root: &Path, folder: &Path) -> Result<String, Error> {
-    let fixtures = fixtures(root);
-    // The product runs in another folder.
+fn open_merged_traces(root: &Path, folder: &Path) -> Result<String, Error> {
+    let fixtures = fixtures_folder(root);
+    // The product runs in another folder, so the path must be absolute.
     let Ok(ranks) = fixtures.join(RANKS).canonicalize() else {
         return Ok(format!("SKIPPED merged traces: no {RANKS} in {}", fixtures.display()));
     };
@@ -103,19 +107,19 @@ fn merged_opens(root: &Path, folder: &Path) -> Result<String, Error> {
         command::run(rowmill.current_dir(folder))?;
     }
     let packages = [TRACE_PACKAGES, PERFETTO_PACKAGES].concat();
-    let python = environment(&root.join("target/venv-traceinsight"), &packages)?;
-    let mut opens = script(&python, root, "merged_opens.py");
+    let python = create_environment(&root.join("target/venv-traceinsight"), &packages)?;
+    let mut opens = python_script(&python, root, "merged_opens.py");
     command::run(opens.args(merged).arg(&ranks).current_dir(folder))?;
     Ok(format!("merged traces open there and in {}", PERFETTO_PACKAGES[0]))
 }
 
-pub(super) fn fixtures(root: &Path) -> PathBuf {
+pub(super) fn fixtures_folder(root: &Path) -> PathBuf {
     let beside = || root.join("../shared/data");
     std::env::var_os("ROWMILL_FIXTURES").map_or_else(beside, PathBuf::from)
 }
 
-/// The interpreter of a virtual environment with `packages`, made where it is missing.
-pub(super) fn environment(folder: &Path, packages: &[&str]) -> Result<PathBuf, Error> {
+/// The interpreter of a virtual environment with `packages`, which is created if it is missing.
+pub(super) fn create_environment(folder: &Path, packages: &[&str]) -> Result<PathBuf, Error> {
     let python = folder.join("bin/python");
     if !python.exists() {
         command::run(Command::new("python3").args(["-m", "venv"]).arg(folder))?;
@@ -125,35 +129,35 @@ pub(super) fn environment(folder: &Path, packages: &[&str]) -> Result<PathBuf, E
     Ok(python)
 }
 
-fn script(python: &Path, root: &Path, name: &str) -> Command {
+fn python_script(python: &Path, root: &Path, name: &str) -> Command {
     let mut command = Command::new(python);
     command.arg(root.join("bench/compare").join(name));
     command
 }
 
-/// Trains on data in a store that speaks S3.
-pub fn objects() -> Result<String, Error> {
+/// Trains on data from an S3 server.
+pub fn train_on_objects() -> Result<String, Error> {
     let root = tree::root();
     command::run(&mut cargo(&["build", "--release"]))?;
-    let python = environment(&root.join("target/venv-objects"), &S3_PACKAGES)?;
-    let mut script = script(&python, &root, "object_store.py");
+    let python = create_environment(&root.join("target/venv-objects"), &S3_PACKAGES)?;
+    let mut script = python_script(&python, &root, "object_store.py");
     command::run(script.arg("--rowmill").arg(root.join("target/release/rowmill")))?;
     Ok(format!("text, gzip and Parquet from {} train as from files", S3_PACKAGES[0]))
 }
 
-/// Captures traces of running PyTorch jobs, and of a process that swaps files all the time.
-pub fn capture() -> Result<String, Error> {
+/// Captures traces of running PyTorch jobs, and of a process that keeps swapping the captured file.
+pub fn capture_jobs() -> Result<String, Error> {
     let root = tree::root();
     let mut race = cargo(&["test", "--release", "-p", "rowmill", "--test", "it", "swaps_files"]);
     command::run(race.env("ROWMILL_CAPTURE_RACE_S", CAPTURE_RACE_S))?;
     command::run(&mut cargo(&["build", "--release"]))?;
-    let python = environment(&root.join("target/venv-capture"), &CAPTURE_PACKAGES)?;
-    let mut jobs = script(&python, &root, "capture_jobs.py");
+    let python = create_environment(&root.join("target/venv-capture"), &CAPTURE_PACKAGES)?;
+    let mut jobs = python_script(&python, &root, "capture_jobs.py");
     command::run(jobs.arg("--rowmill").arg(root.join("target/release/rowmill")))?;
     command::run(&mut cargo(&["build", "--release", "-p", "agent"]))?;
-    let mut fleet = script(&python, &root, "fleet_jobs.py");
+    let mut fleet = python_script(&python, &root, "fleet_jobs.py");
     fleet.arg("--rowmill").arg(root.join("target/release/rowmill"));
-    let hta = environment(&root.join("target/venv-traceinsight"), &TRACE_PACKAGES)?;
+    let hta = create_environment(&root.join("target/venv-traceinsight"), &TRACE_PACKAGES)?;
     fleet.arg("--hta").arg(hta);
     command::run(fleet.arg("--agent").arg(root.join("target/release/rowmill-agent")))?;
     let missing = tool::install_program(PROMETHEUS);
@@ -167,14 +171,14 @@ pub fn capture() -> Result<String, Error> {
     Ok(missing.unwrap_or_else(|| format!("{} answers", CAPTURE_PACKAGES[0])))
 }
 
-/// Records a small suite of PyTorch runs and checks it as the recorded ones are checked.
-pub fn suite() -> Result<String, Error> {
+/// Records a small suite of PyTorch runs and checks it by the tests of the recorded suites.
+pub fn record_suite() -> Result<String, Error> {
     let root = tree::root();
     let requirements = root.join(SUITE_REQUIREMENTS).display().to_string();
-    let python = environment(&root.join("target/venv-torch"), &["-r", &requirements])?;
+    let python = create_environment(&root.join("target/venv-torch"), &["-r", &requirements])?;
     let collect = |name: &str| {
         let mut command = Command::new(&python);
-        // What is checked is a suite's form; threads that wait for each other only take time.
+        // Only the form of the suite is checked; more threads would only wait for each other.
         command.arg(root.join("bench/collect").join(name)).env("OMP_NUM_THREADS", "1");
         command
     };
@@ -189,8 +193,8 @@ pub fn suite() -> Result<String, Error> {
     command::run(tests.env("ROWMILL_SUITE", &folder)).map(|()| "a fresh suite is whole".to_owned())
 }
 
-/// Starts ranks as processes under each launcher, and loses them in every way.
-pub fn processes() -> Result<String, Error> {
+/// Starts ranks as processes under each launcher, and kills or hangs them in every way.
+pub fn run_processes() -> Result<String, Error> {
     let launchers = [tool::OPEN_MPI, tool::MPICH];
     let missing: Vec<String> = launchers.into_iter().filter_map(tool::install_program).collect();
     for (package, tests) in [("comm", "mpi::"), ("rowmill", "processes::")] {
@@ -200,14 +204,15 @@ pub fn processes() -> Result<String, Error> {
     Ok(if missing.is_empty() { "under both launchers".to_owned() } else { missing.join("; ") })
 }
 
-pub fn fuzz() -> Result<String, Error> {
+/// Runs the property tests with many more cases than the everyday run.
+pub fn run_property_tests() -> Result<String, Error> {
     let mut tests = cargo(&["test", "--release", "-p", "data", "-p", "device"]);
     command::run(tests.env("PROPTEST_CASES", CASES).env("ROWMILL_SHAPES", SHAPES))?;
     Ok(format!("{CASES} cases a property, {SHAPES} random shapes a GPU kernel"))
 }
 
-/// Takes each guard of every GPU kernel out, one at a time, and expects a test to fail.
-pub fn mutation() -> Result<String, Error> {
+/// Removes the guards of every GPU kernel one at a time and expects a test to fail each time.
+pub fn remove_guards() -> Result<String, Error> {
     let mut tests = cargo(&["test", "--release", "-p", "device", "--test", "it", "mutation::"]);
     command::run(tests.env("ROWMILL_MUTATION", "full"))?;
     Ok("every guard is missed, or listed in crates/device/survivors.tsv".to_owned())
@@ -215,39 +220,39 @@ pub fn mutation() -> Result<String, Error> {
 
 /// Runs each GPU kernel on the emulator under the C++ compiler's own sanitizers, and the operations
 /// of the CPU under Rust's AddressSanitizer, where every part of a shared slice is checked too.
-pub fn sanitizers() -> Result<String, Error> {
+pub fn run_sanitizers() -> Result<String, Error> {
     let mut tests = cargo(&["test", "--release", "-p", "device", "--test", "it", "sanitizers::"]);
     command::run(tests.env("ROWMILL_SANITIZERS", "full"))?;
-    // With a target named, build scripts and macros are left as they are.
+    // With an explicit target, RUSTFLAGS do not apply to build scripts and macros.
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let words = ["test", "--release", "-p", "device", "--lib", "--tests", "--target", &target];
     let mut tests = cargo(&words);
     tests.args(["--target-dir", "target/address", "--", "--skip", "cuda"]);
-    // A stable compiler has the sanitizer's library, but takes the flag only if it is told to.
+    // A stable compiler has the sanitizer's library but accepts the flag only with RUSTC_BOOTSTRAP.
     tests.env("RUSTC_BOOTSTRAP", "1").env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1");
     tests.env("RUSTFLAGS", "-Zsanitizer=address -Cdebug-assertions");
     command::run(&mut tests)?;
-    Ok("no kernel makes AddressSanitizer or UndefinedBehaviorSanitizer speak, nor does an \
-        operation of the CPU"
-        .to_owned())
+    Ok("no reports of AddressSanitizer or UndefinedBehaviorSanitizer".to_owned())
 }
 
 /// Trains every configuration under a memory limit, one after the other.
-pub fn memory() -> Result<String, Error> {
+pub fn train_under_limits() -> Result<String, Error> {
     let mut tests = cargo(&["test", "--release", "-p", "rowmill", "--test", "it", "memory::"]);
+    // Two runs at once would share the limit of memory.
     tests.args(["--", "--test-threads=1"]);
     command::run(tests.env("ROWMILL_MEMORY", "full")).map(|()| "all fit their estimates".to_owned())
 }
 
-/// Trains every configuration under every ready-made plan, and writes its steps down.
-pub fn written() -> Result<String, Error> {
+/// Trains every configuration under every ready-made plan and compares the recorded step with the
+/// program that `predict` derives from the configuration.
+pub fn compare_programs() -> Result<String, Error> {
     let mut tests = cargo(&["test", "--release", "-p", "rowmill", "--test", "it", "written::"]);
     command::run(tests.env("ROWMILL_WRITTEN", "full")).map(|()| "as they are recorded".to_owned())
 }
 
-/// Predicts a third of the changes that the kept evidence is of, then makes them; and holds cures
-/// of the recorded suite against their predictions.
-pub fn evidence() -> Result<String, Error> {
+/// Predicts a third of the changes in the recorded evidence, then makes and measures them. Compares
+/// remedies of the recorded suite with their predictions too.
+pub fn check_evidence() -> Result<String, Error> {
     let root = tree::root();
     command::run(&mut cargo(&["build", "--release", "-p", "rowmill", "-p", "bench"]))?;
     let script = |name: &str| {
@@ -262,16 +267,16 @@ pub fn evidence() -> Result<String, Error> {
     Ok("each measured step within 10 % of what was predicted before".to_owned())
 }
 
-/// Damages prepared data and checkpoints, and the traces of the fixtures, whole ones and more often
-/// than every day.
-pub fn corruption() -> Result<String, Error> {
+/// Damages prepared data, checkpoints and the traces of the fixtures in more places than the
+/// everyday run.
+pub fn damage_files() -> Result<String, Error> {
     let damaged = |package: &str, test: &str| {
         let mut tests = cargo(&["test", "--release", "-p", package, "--test", "it", test]);
         command::run(tests.env("ROWMILL_CORRUPTION", "full"))
     };
     damaged("train", "damage")?;
     let weights = "no flipped bit leads to other weights";
-    let traces = fixtures(&tree::root()).join("traces");
+    let traces = fixtures_folder(&tree::root()).join("traces");
     if !traces.is_dir() {
         return Ok(format!("{weights}; SKIPPED traces: no {}", traces.display()));
     }

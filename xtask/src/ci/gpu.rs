@@ -12,7 +12,7 @@ use crate::tree;
 /// the driver, with faults.
 pub fn rehearse() -> Result<String, Error> {
     for program in ["python3", "gcc", "g++", "strip"] {
-        if !command::works(Command::new(program).arg("--version")) {
+        if !command::succeeds(Command::new(program).arg("--version")) {
             return Ok(format!("SKIPPED the rehearsal of bench/gpu: {program} is not there"));
         }
     }

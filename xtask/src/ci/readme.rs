@@ -1,10 +1,10 @@
-//! Runs README.md and the guides in docs/: every ```sh block, in order, as a reader would.
+//! Runs every ```sh block of README.md and of the guides in docs/, in order, as a reader would.
 //!
-//! All blocks run in one empty folder, `target/readme`, so that later ones see what earlier ones
-//! made. It lies inside the workspace, so `cargo run` and `cargo xtask` work there as they do at
-//! the root; links lead to `configs/` and the like; `rowmill` is on the PATH. The only command not
-//! run is `cargo xtask ci`, which is this program. `<!-- ci: skip REASON -->` before a block leaves
-//! it out.
+//! All blocks run in one empty folder, `target/readme`, so that later blocks see the files of
+//! earlier ones. The folder lies inside the workspace, so `cargo run` and `cargo xtask` work there
+//! as at the root. It has links to `configs/` and other folders, and `rowmill` is on the PATH. The
+//! only command that does not run is `cargo xtask ci`, which is this program. A comment `<!-- ci:
+//! skip REASON -->` before a block skips it.
 
 use std::path::Path;
 use std::process::Command;
@@ -15,13 +15,13 @@ use crate::command;
 use crate::error::Error;
 use crate::tree;
 
-/// What is run, in this order: later pages use what earlier ones made.
+/// The pages in the order in which they run: later pages use files of earlier ones.
 const PAGES: [&str; 3] = ["README.md", "docs/training.md", "docs/traces.md"];
 
-/// Folders a reader has beside README.md and that commands may name.
+/// Folders beside README.md that the commands may name.
 const LINKS: [&str; 4] = ["bench", "configs", "docs", "testdata"];
 
-/// Stands in for cargo in the blocks, to keep this program from starting itself.
+/// A shell function that replaces cargo in the blocks, so that `ci` does not start itself.
 const PRELUDE: &str = r#"
 cargo() {
     if [ "${1-}" = xtask ] && [ "${2-}" = ci ]; then
@@ -32,6 +32,7 @@ cargo() {
 }
 "#;
 
+/// One ```` ```sh ```` block of a page.
 #[derive(Debug, PartialEq, Eq)]
 struct ScriptBlock {
     page: &'static str,
@@ -40,13 +41,14 @@ struct ScriptBlock {
     skip: Option<String>,
 }
 
+/// Runs the blocks of all pages in order and stops at the first that fails.
 pub fn run() -> Result<String, Error> {
     let root = tree::root();
     let mut blocks = Vec::new();
     for page in PAGES {
         let path = root.join(page);
         let text = std::fs::read_to_string(&path).map_err(Error::io(&path))?;
-        let found = self::blocks(page, &text);
+        let found = self::find_blocks(page, &text);
         if found.is_empty() {
             return Err(Error::Check { what: format!("{page}: expected ```sh blocks, got none") });
         }
@@ -54,7 +56,7 @@ pub fn run() -> Result<String, Error> {
     }
     command::run(&mut cargo(&["build", "--release"]))?;
     let (target, folder) = (root.join("target"), root.join("target/readme"));
-    prepare(&root, &folder)?;
+    prepare_folder(&root, &folder)?;
     let mut skipped = 0;
     for block in &blocks {
         let name = block.name();
@@ -72,7 +74,7 @@ pub fn run() -> Result<String, Error> {
     Ok(format!("{} blocks run, {skipped} skipped", blocks.len() - skipped))
 }
 
-fn prepare(root: &Path, folder: &Path) -> Result<(), Error> {
+fn prepare_folder(root: &Path, folder: &Path) -> Result<(), Error> {
     if folder.exists() {
         std::fs::remove_dir_all(folder).map_err(Error::io(folder))?;
     }
@@ -89,8 +91,10 @@ fn run_block(block: &ScriptBlock, folder: &Path, programs: &Path) -> Result<(), 
     path.push(":");
     path.push(std::env::var_os("PATH").unwrap_or_default());
     let mut bash = Command::new("bash");
+    // A reader would notice a failing command in the middle of a block or of a pipe, so bash must
+    // too.
     bash.args(["-euo", "pipefail", "-c", &format!("{PRELUDE}{}", block.script)]);
-    // Cargo sets these for its children; a reader's shell has none of them.
+    // Cargo sets these variables for its children; a reader's shell does not have them.
     command::forget_package(&mut bash);
     bash.env_remove("RUSTUP_TOOLCHAIN");
     let status = bash.current_dir(folder).env("PATH", path).status();
@@ -105,13 +109,13 @@ fn run_block(block: &ScriptBlock, folder: &Path, programs: &Path) -> Result<(), 
 }
 
 impl ScriptBlock {
-    /// Where it stands, for messages.
+    /// Page and line of the block, for messages.
     fn name(&self) -> String {
         format!("{}:{}", self.page, self.line)
     }
 }
 
-fn blocks(page: &'static str, text: &str) -> Vec<ScriptBlock> {
+fn find_blocks(page: &'static str, text: &str) -> Vec<ScriptBlock> {
     let mut found = Vec::new();
     let (mut open, mut other, mut skip) = (None::<ScriptBlock>, false, None);
     for (number, line) in text.lines().enumerate() {
@@ -126,18 +130,18 @@ fn blocks(page: &'static str, text: &str) -> Vec<ScriptBlock> {
             }
             (None, Some(_)) => (other, skip) = (true, None),
             (None, None) if line.trim().is_empty() => {}
-            (None, None) => skip = reason(line),
+            (None, None) => skip = skip_reason(line),
         }
     }
     found
 }
 
-/// A command without the prompt some readmes show.
+/// A command line without the prompt `$ `.
 fn command_of(line: &str) -> &str {
     line.strip_prefix("$ ").unwrap_or(line)
 }
 
-fn reason(line: &str) -> Option<String> {
+fn skip_reason(line: &str) -> Option<String> {
     let inside = line.trim().strip_prefix("<!--")?.strip_suffix("-->")?;
     Some(inside.trim().strip_prefix("ci: skip")?.trim().to_owned())
 }
@@ -146,13 +150,13 @@ fn reason(line: &str) -> Option<String> {
 mod tests {
     use std::path::Path;
 
-    use super::{ScriptBlock, blocks, run_block};
+    use super::{ScriptBlock, find_blocks, run_block};
 
     #[test]
     fn blocks_are_found_with_their_lines_and_reasons() {
         let text = "# x\n```sh\n$ a --b\nc\n```\n```text\nd\n```\n\
                     <!-- ci: skip needs a GPU -->\n\n```sh\ne\n```\n```sh\nf\n```\n";
-        let found = blocks("README.md", text);
+        let found = find_blocks("README.md", text);
         let found: Vec<_> = found
             .iter()
             .map(|block| (block.line, block.script.as_str(), block.skip.as_deref()))

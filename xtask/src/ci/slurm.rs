@@ -14,31 +14,31 @@ use crate::command;
 use crate::error::Error;
 use crate::tree;
 
-/// What Slurm consists of.
+/// The programs of Slurm, with their Debian packages.
 pub const DAEMONS: [Program; 4] = [
     ("munged", "munge"),
     ("slurmctld", "slurmctld"),
     ("slurmd", "slurmd"),
     ("srun", "slurm-client"),
 ];
-/// What it starts; `pmix` also needs [`PMIX`].
+/// The MPI launchers that Slurm starts; `pmix` also needs [`PMIX`].
 const LAUNCHED: [Program; 2] = [tool::OPEN_MPI, tool::MPICH];
 /// The name under which the `pmix` plugin opens its library, and the package that has it.
 const PMIX: (&str, &str) = ("/usr/lib/x86_64-linux-gnu/libpmix.so", "libpmix-dev");
-/// How long the daemons may take to offer the machine.
+/// The daemons must offer the machine within this time.
 const STARTING: Duration = Duration::from_secs(30);
 const STEPS: u32 = 60;
-/// Of the fixtures.
+/// Training data, below the folder of fixtures.
 const DATA: &str = "adult/adult-train.csv.gz";
 
-/// What a user of `docs/running-on-a-cluster.md` submits.
+/// The batch script of `docs/running-on-a-cluster.md`.
 const SCRIPT: &str = "#!/bin/sh
 #SBATCH --ntasks=2
 #SBATCH --signal=USR1@120
 srun --mpi=pmix ROWMILL train adult-income --train DATA --run batch --sharding row --set training.steps=60 --resume
 ";
 
-/// As [`SCRIPT`], of a run that would not end by itself.
+/// Like [`SCRIPT`], for a run that does not end by itself.
 const ENDLESS: &str = "#!/bin/sh
 #SBATCH --ntasks=2
 srun --mpi=MPI ROWMILL train adult-income --train DATA --run MPI-signalled --sharding row --set training.steps=1000000 --set training.epochs=1000000 --set training.log_every=10
@@ -46,7 +46,7 @@ srun --mpi=MPI ROWMILL train adult-income --train DATA --run MPI-signalled --sha
 
 /// Trains `adult-income` under `srun --mpi=pmix` and `--mpi=pmi2`, and from a batch script, and
 /// compares the checkpoints with those of threads.
-pub fn slurm() -> Result<String, Error> {
+pub fn train_under_slurm() -> Result<String, Error> {
     let programs = DAEMONS.into_iter().chain(LAUNCHED);
     if let Some(missing) = { programs }.find_map(tool::install_program) {
         return Ok(missing);
@@ -54,13 +54,13 @@ pub fn slurm() -> Result<String, Error> {
     if !Path::new(PMIX.0).exists() {
         tool::install_package(PMIX.1)?;
     }
-    let data = full::fixtures(&tree::root()).join(DATA);
+    let data = full::fixtures_folder(&tree::root()).join(DATA);
     let Ok(data) = data.canonicalize() else {
         return Ok(format!("SKIPPED ranks under Slurm: no {}", data.display()));
     };
     command::run(&mut cargo(&["build", "--release"]))?;
-    let folder = fresh(&tree::root().join("target/slurm"))?;
-    let cluster = Cluster::start(&folder, &More::default())?;
+    let folder = create_folder(&tree::root().join("target/slurm"))?;
+    let cluster = Cluster::start(&folder, &ExtraConfiguration::default())?;
     let mut compared = 0;
     for ranks in [2, 4] {
         let threads = format!("threads-{ranks}");
@@ -72,14 +72,14 @@ pub fn slurm() -> Result<String, Error> {
             let (tasks, mpi) = (format!("--ntasks={ranks}"), format!("--mpi={mpi}"));
             let launcher = ["srun", "--overcommit", &tasks, &mpi];
             command::run(&mut train.command(&cluster, &launcher, &[]))?;
-            same(&folder.join(&threads), &folder.join(&run))?;
+            compare_checkpoints(&folder.join(&threads), &folder.join(&run))?;
             compared += 1;
         }
     }
-    cluster.batch(&data)?;
-    same(&folder.join("threads-2"), &folder.join("batch"))?;
+    cluster.run_batch_script(&data)?;
+    compare_checkpoints(&folder.join("threads-2"), &folder.join("batch"))?;
     for mpi in ["pmix", "pmi2"] {
-        cluster.signalled(&data, mpi)?;
+        cluster.check_signal(&data, mpi)?;
     }
     Ok(format!(
         "{} checkpoints as of threads: pmix, pmi2 and a batch script; SIGUSR1 saves and exits 130",
@@ -87,7 +87,7 @@ pub fn slurm() -> Result<String, Error> {
     ))
 }
 
-/// A run on the census data.
+/// A training run on the census data.
 struct Train<'a> {
     data: &'a Path,
     run: &'a str,
@@ -95,7 +95,7 @@ struct Train<'a> {
 
 impl Train<'_> {
     fn command(&self, cluster: &Cluster, launcher: &[&str], more: &[&str]) -> Command {
-        let rowmill = rowmill();
+        let rowmill = rowmill_path();
         let mut words =
             launcher.iter().copied().map(std::ffi::OsStr::new).chain([rowmill.as_os_str()]);
         let mut command = Command::new(words.next().unwrap_or_default());
@@ -107,16 +107,16 @@ impl Train<'_> {
     }
 }
 
-fn rowmill() -> PathBuf {
+fn rowmill_path() -> PathBuf {
     tree::root().join("target/release/rowmill")
 }
 
 /// An empty folder for a cluster.
-pub fn fresh(folder: &Path) -> Result<PathBuf, Error> {
+pub fn create_folder(folder: &Path) -> Result<PathBuf, Error> {
     if folder.exists() {
         fs::remove_dir_all(folder).map_err(Error::io(folder))?;
     }
-    // Below `/tmp` somebody else may have put a link there meanwhile: an error then.
+    // `create_dir` fails if another user has put a link there, which is possible below `/tmp`.
     fs::create_dir(folder).map_err(Error::io(folder))?;
     for name in ["state", "spool"] {
         fs::create_dir(folder.join(name)).map_err(Error::io(folder))?;
@@ -124,16 +124,16 @@ pub fn fresh(folder: &Path) -> Result<PathBuf, Error> {
     Ok(folder.to_owned())
 }
 
-/// What a configuration has beside the least.
+/// Parts of a configuration beyond the minimum.
 #[derive(Debug, Default)]
-pub struct More {
-    /// Words of the machine's line.
+pub struct ExtraConfiguration {
+    /// Additional words for the line of the node.
     pub node: String,
-    /// Further lines.
+    /// Additional lines at the end of the configuration.
     pub lines: String,
 }
 
-/// The daemons; ended when dropped.
+/// The running daemons, which are killed when the value is dropped.
 pub struct Cluster {
     folder: PathBuf,
     daemons: Vec<Child>,
@@ -141,15 +141,16 @@ pub struct Cluster {
 
 impl Cluster {
     /// Starts the daemons, and waits until they offer the machine.
-    pub fn start(folder: &Path, more: &More) -> Result<Self, Error> {
+    pub fn start(folder: &Path, more: &ExtraConfiguration) -> Result<Self, Error> {
         let mut cluster = Self { folder: folder.to_owned(), daemons: Vec::new() };
         let at = |name: &str| folder.join(name).display().to_string();
+        // munged wants a key of 32 bytes at least; thirty UUIDs have 1,110.
         let random = fs::read("/proc/sys/kernel/random/uuid").map_err(Error::io(folder))?;
         let key = folder.join("munge.key");
         fs::write(&key, random.repeat(30)).map_err(Error::io(&key))?;
         fs::set_permissions(&key, fs::Permissions::from_mode(0o400)).map_err(Error::io(&key))?;
         let conf = folder.join("slurm.conf");
-        fs::write(&conf, configuration(folder, more)).map_err(Error::io(&conf))?;
+        fs::write(&conf, format_configuration(folder, more)).map_err(Error::io(&conf))?;
         let options = [
             ("--key-file", "munge.key"),
             ("--socket", "munge.socket"),
@@ -158,9 +159,10 @@ impl Cluster {
             ("--seed-file", "munged.seed"),
         ];
         let options = options.map(|(option, name)| format!("{option}={}", at(name)));
-        cluster.daemon(Command::new("munged").args(["--force", "--foreground"]).args(options))?;
-        cluster.daemon(Command::new("slurmctld").arg("-D"))?;
-        cluster.daemon(Command::new("slurmd").arg("-D"))?;
+        cluster
+            .start_daemon(Command::new("munged").args(["--force", "--foreground"]).args(options))?;
+        cluster.start_daemon(Command::new("slurmctld").arg("-D"))?;
+        cluster.start_daemon(Command::new("slurmd").arg("-D"))?;
         let began = Instant::now();
         while !cluster.is_idle() {
             if began.elapsed() > STARTING {
@@ -173,10 +175,10 @@ impl Cluster {
         Ok(cluster)
     }
 
-    fn daemon(&mut self, command: &mut Command) -> Result<(), Error> {
+    fn start_daemon(&mut self, command: &mut Command) -> Result<(), Error> {
         command.env("SLURM_CONF", self.folder.join("slurm.conf"));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let line = command::line(command);
+        let line = command::command_line(command);
         let started = command.spawn();
         self.daemons.push(started.map_err(|source| Error::Start { command: line, source })?);
         Ok(())
@@ -190,8 +192,8 @@ impl Cluster {
     }
 
     /// Submits the script of the documentation and waits for it.
-    fn batch(&self, data: &Path) -> Result<(), Error> {
-        let script = SCRIPT.replace("ROWMILL", &rowmill().display().to_string());
+    fn run_batch_script(&self, data: &Path) -> Result<(), Error> {
+        let script = SCRIPT.replace("ROWMILL", &rowmill_path().display().to_string());
         let script = script.replace("DATA", &data.display().to_string());
         let path = self.folder.join("train.sh");
         fs::write(&path, script).map_err(Error::io(&path))?;
@@ -200,23 +202,23 @@ impl Cluster {
         command::run(sbatch.env("SLURM_CONF", self.folder.join("slurm.conf")))
     }
 
-    /// Sends a running job SIGUSR1, as `--signal=USR1@120` does: it is to save and exit with 130.
-    fn signalled(&self, data: &Path, mpi: &str) -> Result<(), Error> {
-        let script = ENDLESS.replace("ROWMILL", &rowmill().display().to_string());
+    /// Sends a running job SIGUSR1, as `--signal=USR1@120` does: it must save and exit with 130.
+    fn check_signal(&self, data: &Path, mpi: &str) -> Result<(), Error> {
+        let script = ENDLESS.replace("ROWMILL", &rowmill_path().display().to_string());
         let script = script.replace("DATA", &data.display().to_string()).replace("MPI", mpi);
         let path = self.folder.join(format!("{mpi}-signalled.sh"));
         fs::write(&path, script).map_err(Error::io(&path))?;
         let log = format!("--output={mpi}-signalled.log");
         let path = path.display().to_string();
-        let job = self.said("sbatch", &["--parsable", &log, &path])?;
+        let job = self.query("sbatch", &["--parsable", &log, &path])?;
         let run = self.folder.join(format!("{mpi}-signalled"));
-        self.until(&format!("{mpi}: no figures of a running job"), || {
+        self.wait_until(&format!("{mpi}: no figures of a running job"), || {
             let figures = fs::metadata(run.join("metrics.jsonl"));
             Ok(figures.is_ok_and(|figures| figures.len() > 0))
         })?;
-        self.said("scancel", &["--signal=USR1", job.trim()])?;
-        let about = || self.said("scontrol", &["--oneliner", "show", "job", job.trim()]);
-        self.until(&format!("{mpi}: the job goes on after SIGUSR1"), || {
+        self.query("scancel", &["--signal=USR1", job.trim()])?;
+        let about = || self.query("scontrol", &["--oneliner", "show", "job", job.trim()]);
+        self.wait_until(&format!("{mpi}: the job goes on after SIGUSR1"), || {
             Ok(!["RUNNING", "COMPLETING", "PENDING"].iter().any(|state| {
                 about().is_ok_and(|about| about.contains(&format!("JobState={state}")))
             }))
@@ -236,12 +238,12 @@ impl Cluster {
         Ok(())
     }
 
-    /// What a program of Slurm prints.
-    pub fn said(&self, program: &str, words: &[&str]) -> Result<String, Error> {
+    /// Runs a program of Slurm and returns its output.
+    pub fn query(&self, program: &str, words: &[&str]) -> Result<String, Error> {
         let mut command = Command::new(program);
         command.args(words).current_dir(&self.folder);
         command.env("SLURM_CONF", self.folder.join("slurm.conf"));
-        let line = command::line(&command);
+        let line = command::command_line(&command);
         let output = command.output();
         let output = output.map_err(|source| Error::Start { command: line.clone(), source })?;
         if !output.status.success() {
@@ -252,7 +254,7 @@ impl Cluster {
     }
 
     /// Waits for `done`, two minutes at most.
-    fn until(&self, what: &str, done: impl Fn() -> Result<bool, Error>) -> Result<(), Error> {
+    fn wait_until(&self, what: &str, done: impl Fn() -> Result<bool, Error>) -> Result<(), Error> {
         let began = Instant::now();
         while !done()? {
             if began.elapsed() > 4 * STARTING {
@@ -267,19 +269,22 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
+        // In reverse order, because slurmd and slurmctld authenticate through munged until they
+        // end.
         for daemon in self.daemons.iter_mut().rev() {
-            // By its own id; what has ended by itself is no matter.
+            // The child is killed by its own id. A daemon that has already ended is not an error.
             drop(daemon.kill());
             drop(daemon.wait());
         }
     }
 }
 
-/// One machine that offers its cores, and nothing that needs control groups or systemd.
-fn configuration(folder: &Path, more: &More) -> String {
+/// The configuration of one machine, without features that need control groups or systemd.
+fn format_configuration(folder: &Path, more: &ExtraConfiguration) -> String {
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let (host, folder) = (host.trim(), folder.display());
-    let More { node, lines } = more;
+    let ExtraConfiguration { node, lines } = more;
+    // The batch script asks for two tasks, so Slurm must see two cores on any machine.
     let cores = std::thread::available_parallelism().map_or(1, usize::from).max(2);
     format!(
         "ClusterName=rowmill
@@ -305,8 +310,8 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
     )
 }
 
-/// Whether two runs have left the same checkpoint of the last step.
-fn same(one: &Path, other: &Path) -> Result<(), Error> {
+/// Fails unless two runs saved the same bytes in their last checkpoint.
+fn compare_checkpoints(one: &Path, other: &Path) -> Result<(), Error> {
     let folder = |run: &Path| run.join(format!("checkpoints/step-{STEPS:012}"));
     let (one, other) = (folder(one), folder(other));
     let mut files = 0;

@@ -1,10 +1,10 @@
-//! One timed stage and the table of all. Knows nothing of what a stage does.
+//! Times one stage and prints the table of all stages. What a stage does is not known here.
 
 use std::time::{Duration, Instant};
 
 use crate::error::Error;
 
-/// A stage that has run.
+/// A stage that has run, with its wall time and outcome.
 pub struct CiStage {
     name: &'static str,
     wall: Duration,
@@ -12,7 +12,7 @@ pub struct CiStage {
 }
 
 impl CiStage {
-    /// Runs and times a stage.
+    /// Runs a stage and measures its wall time.
     pub fn time(name: &'static str, run: fn() -> Result<String, Error>) -> Self {
         let start = Instant::now();
         let outcome = run();
@@ -23,24 +23,31 @@ impl CiStage {
     }
 }
 
-/// How many stages failed.
-pub fn failures(stages: &[CiStage]) -> usize {
+/// The number of stages that failed.
+pub fn count_failures(stages: &[CiStage]) -> usize {
     stages.iter().filter(|stage| stage.outcome.is_err()).count()
 }
 
-/// Name, wall time and outcome of each stage, and the sum.
+/// Name, wall time and outcome of each stage, and the total. The first line of a stage's note
+/// stands in its row, and further lines, such as what skipped tests need, stand below the table.
 pub fn table(stages: &[CiStage]) -> String {
     let mut text = format!("{:<10} {:>9}  outcome\n", "stage", "wall");
+    let mut below = String::new();
     for CiStage { name, wall, outcome } in stages {
         let outcome = match outcome {
             Ok(note) if note.is_empty() => "passed".to_owned(),
-            Ok(note) => format!("passed: {note}"),
+            Ok(note) => {
+                let mut lines = note.lines();
+                let first = lines.next().unwrap_or_default();
+                below.extend(lines.map(|line| format!("{line}\n")));
+                format!("passed: {first}")
+            }
             Err(error) => format!("FAILED: {error}"),
         };
         text += &format!("{name:<10} {:>9}  {outcome}\n", seconds(*wall));
     }
     let total = stages.iter().map(|stage| stage.wall).sum();
-    text + &format!("{:<10} {:>9}\n", "total", seconds(total))
+    text + &format!("{:<10} {:>9}\n{below}", "total", seconds(total))
 }
 
 fn seconds(wall: Duration) -> String {
@@ -51,24 +58,25 @@ fn seconds(wall: Duration) -> String {
 mod tests {
     use std::time::Duration;
 
-    use super::{CiStage, failures, table};
+    use super::{CiStage, count_failures, table};
     use crate::error::Error;
 
     #[test]
-    fn the_table_has_failures_too() {
+    fn the_table_shows_failures_and_what_skipped_tests_need() {
         let failed = Error::Check { what: "3 breaches".to_owned() };
         let stages = [
             CiStage { name: "tidy", wall: Duration::from_millis(1500), outcome: Err(failed) },
             CiStage {
                 name: "tests",
                 wall: Duration::from_secs(60),
-                outcome: Ok("9 passed".into()),
+                outcome: Ok("9 passed, 2 skipped\nSKIPPED 2: needs root".into()),
             },
         ];
         let expected = "stage           wall  outcome\n\
                         tidy           1.5 s  FAILED: 3 breaches\n\
-                        tests         60.0 s  passed: 9 passed\n\
-                        total         61.5 s\n";
-        assert_eq!((table(&stages).as_str(), failures(&stages)), (expected, 1));
+                        tests         60.0 s  passed: 9 passed, 2 skipped\n\
+                        total         61.5 s\n\
+                        SKIPPED 2: needs root\n";
+        assert_eq!((table(&stages).as_str(), count_failures(&stages)), (expected, 1));
     }
 }

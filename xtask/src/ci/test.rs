@@ -1,7 +1,8 @@
-//! Runs the tests, shows their output and counts what passed and what was skipped.
+//! Runs the tests, shows their output and counts which passed and which were skipped.
 //!
-//! A test that lacks its data prints a line that begins with `SKIPPED` and returns. The test runner
-//! shows output of passing tests only when asked, so those lines are looked for in all of it.
+//! A test without its data prints a line that begins with `SKIPPED` and returns. The test runner
+//! hides the output of passing tests by default, so `--show-output` is set and the lines are
+//! counted here.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
@@ -11,7 +12,7 @@ use crate::ci::tool;
 use crate::command;
 use crate::error::Error;
 
-/// What the summaries of several test binaries add up to.
+/// Sums over the summaries of several test binaries.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct TestCount {
     passed: u64,
@@ -19,45 +20,48 @@ struct TestCount {
     skipped: Vec<String>,
 }
 
+/// Runs all unit and integration tests. Below its first line, the note says what skipped tests
+/// need.
 pub fn run() -> Result<String, Error> {
     let missing = [tool::OPEN_MPI, tool::CHROMIUM].into_iter().filter_map(tool::install_program);
     let missing: Vec<String> = missing.collect();
     let kinds = ["--lib", "--bins", "--tests"];
     let mut cargo = cargo(&["test", "--release", "--workspace", "--no-fail-fast"]);
     let command = cargo.args(kinds).args(["--", "--show-output"]);
-    let count = count(command, &mut std::io::stdout())?;
-    for line in missing.into_iter().chain(summed(&count.skipped)) {
-        eprintln!("{line}");
-    }
-    let TestCount { passed, failed, skipped } = count;
-    Ok(format!("{passed} passed, {failed} failed, {} skipped", skipped.len()))
+    let TestCount { passed, failed, skipped } = count(command, &mut std::io::stdout())?;
+    let mut note = vec![format!("{passed} passed, {failed} failed, {} skipped", skipped.len())];
+    note.extend(missing);
+    note.extend(sum_needs(&skipped));
+    Ok(note.join("\n"))
 }
 
+/// Runs the examples in doc comments.
 pub fn run_documentation() -> Result<String, Error> {
     let mut cargo = cargo(&["test", "--release", "--workspace", "--doc"]);
     let count = count(&mut cargo, &mut std::io::stdout())?;
     Ok(format!("{} passed", count.passed))
 }
 
-/// Runs a test command; shows its output except what passing tests print.
+/// Runs a test command and counts its results. Shows the output without that of passing tests.
 fn count(command: &mut Command, shown: &mut impl Write) -> Result<TestCount, Error> {
-    let line = command::line(command);
+    let line = command::command_line(command);
     eprintln!("$ {line}");
     let start = |source| Error::Start { command: line.clone(), source };
     let mut child = command.stdout(Stdio::piped()).spawn().map_err(start)?;
     let mut count = TestCount::default();
     if let Some(stdout) = child.stdout.take() {
-        let mut of_passing = false;
+        // Lines are shown as they arrive, because a full run takes many minutes.
+        let mut is_passing = false;
         for text in BufReader::new(stdout).lines().map_while(Result::ok) {
             count.read(&text);
             match text.trim_end() {
-                "successes:" => of_passing = true,
-                "failures:" => of_passing = false,
-                other if other.starts_with("test result:") => of_passing = false,
+                "successes:" => is_passing = true,
+                "failures:" => is_passing = false,
+                other if other.starts_with("test result:") => is_passing = false,
                 _ => {}
             }
-            if !of_passing {
-                // Nobody reads the output any more: the tests still decide.
+            if !is_passing {
+                // A closed standard output is not an error: the tests still decide.
                 let _ = writeln!(shown, "{text}");
             }
         }
@@ -70,7 +74,7 @@ fn count(command: &mut Command, shown: &mut impl Write) -> Result<TestCount, Err
     Ok(count)
 }
 
-/// What skipped tests need, by a word of their line.
+/// What a skipped test needs, by a word of the line that it prints.
 const NEEDS: [(&str, &str); 16] = [
     ("Chromium", "Chromium in PATH, or its place in ROWMILL_CHROMIUM"),
     ("python3", "python3 in PATH"),
@@ -90,9 +94,9 @@ const NEEDS: [(&str, &str); 16] = [
     ("no ", "the fixtures: real traces and data, in ROWMILL_FIXTURES or ../shared/data"),
 ];
 
-/// What is needed for the skipped tests to run, with how many lines ask for it. A line that asks
-/// for something else stays as it is.
-fn summed(skipped: &[String]) -> Vec<String> {
+/// Groups the lines of skipped tests by what they need, and counts them. A line without a known
+/// word stays as it is.
+fn sum_needs(skipped: &[String]) -> Vec<String> {
     let mut counts: Vec<(&str, usize)> = Vec::new();
     for line in skipped {
         let is_file = line.contains("not there") && !line.contains("python3");
@@ -127,10 +131,10 @@ impl TestCount {
 
 #[cfg(test)]
 mod tests {
-    use super::{TestCount, count, summed};
+    use super::{TestCount, count, sum_needs};
 
     #[test]
-    fn what_skipped_tests_need_is_summed_up() {
+    fn skipped_tests_are_counted_by_need() {
         let lines = [
             "SKIPPED: no fixture traces/a.json",
             "SKIPPED: ../shared/data/b is not there",
@@ -139,7 +143,7 @@ mod tests {
         ];
         let fixtures = "the fixtures: real traces and data, in ROWMILL_FIXTURES or ../shared/data";
         assert_eq!(
-            summed(&lines.map(str::to_owned)),
+            sum_needs(&lines.map(str::to_owned)),
             [
                 format!("SKIPPED 2: needs {fixtures}"),
                 "SKIPPED 1: needs Chromium in PATH, or its place in ROWMILL_CHROMIUM".to_owned(),

@@ -1,44 +1,46 @@
-//! The programs the stages need: what is missing is installed, what is there is left alone.
+//! Installs the programs that the stages need. Programs that exist are not changed.
 
 use std::path::Path;
 use std::process::Command;
 
 use crate::ci::cargo::cargo;
-use crate::command::{run, works};
+use crate::command::{run, succeeds};
 use crate::error::Error;
 
+/// Makes sure that rustfmt and clippy are there.
 pub fn install() -> Result<String, Error> {
     for (subcommand, component) in [("fmt", "rustfmt"), ("clippy", "clippy")] {
-        if !works(&mut cargo(&[subcommand, "--version"])) {
+        if !succeeds(&mut cargo(&[subcommand, "--version"])) {
             run(Command::new("rustup").args(["component", "add", component]))?;
         }
     }
-    let python = if works(Command::new("python3").arg("--version")) { "present" } else { "absent" };
+    let python =
+        if succeeds(Command::new("python3").arg("--version")) { "present" } else { "absent" };
     Ok(format!("python3 {python} (needed by --full only)"))
 }
 
-/// Installs a cargo subcommand from the registry where it is missing.
+/// Installs a cargo subcommand from the registry if it is missing.
 pub fn install_subcommand(subcommand: &str, package: &str) -> Result<(), Error> {
-    if works(&mut cargo(&[subcommand, "--version"])) {
+    if succeeds(&mut cargo(&[subcommand, "--version"])) {
         return Ok(());
     }
     run(&mut cargo(&["install", package, "--locked"]))
 }
 
-/// A program that tests run, and the Debian package that has it.
+/// A program that tests run, and the Debian package that contains it.
 pub type Program = (&'static str, &'static str);
-/// What the everyday tests start ranks with.
+/// The launcher with which the everyday tests start ranks.
 pub const OPEN_MPI: Program = ("mpirun.openmpi", "openmpi-bin");
-/// What the everyday tests open reports with.
+/// The browser in which the everyday tests open reports.
 pub const CHROMIUM: Program = ("chromium", "chromium");
-/// The other library, in `--full` only.
+/// The other MPI launcher, for `--full` only.
 pub const MPICH: Program = ("mpirun.mpich", "mpich");
 
-/// Installs a program where it is missing and this machine can; else the line that says why not,
-/// and the tests that need it say so too.
+/// Installs a program if it is missing. Returns a `SKIPPED` line if that is impossible; the tests
+/// that need the program then skip themselves.
 pub fn install_program((program, package): Program) -> Option<String> {
-    // The daemons of Slurm know the short form alone.
-    if ["--version", "-V"].iter().any(|version| works(Command::new(program).arg(version))) {
+    // The daemons of Slurm accept only the short form.
+    if ["--version", "-V"].iter().any(|version| succeeds(Command::new(program).arg(version))) {
         return None;
     }
     let skipped = |why: &str| Some(format!("SKIPPED tests with {program}: {package}: {why}"));
@@ -57,7 +59,7 @@ pub fn install_package(package: &str) -> Result<(), Error> {
         let mut apt = Command::new("apt-get");
         run(apt.args(words).env("DEBIAN_FRONTEND", "noninteractive"))
     };
-    // The lists may be older than the packages that the mirror has.
+    // The package lists may be outdated, so a failed installation is repeated after an update.
     let install = ["install", "--yes", "--no-install-recommends", package];
     apt(&install).or_else(|_| apt(&["update"]).and_then(|()| apt(&install)))
 }

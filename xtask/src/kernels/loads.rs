@@ -1,30 +1,29 @@
-//! Counts the loads that a kernel has in flight, in the disassembly of its code. Knows no compiler
-//! and starts no program.
+//! Counts the loads that a kernel has in flight, in the text of its disassembly.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// The mark of a source's lines whose loads are counted.
+/// The comment at the end of source lines whose loads are counted.
 pub const MARK: &str = "// in flight";
 
-/// Numbers of the marked lines of a source.
+/// The numbers of the marked lines of a source; the first line is 1.
 pub fn marked_lines(text: &str) -> Vec<u32> {
     let is_marked = |(_, line): &(u32, &str)| line.trim_end().ends_with(MARK);
     (1..).zip(text.lines()).filter(is_marked).map(|(number, _)| number).collect()
 }
 
 /// The least number of loads in flight of each kernel that has loads of the marked lines of
-/// `source`, from what `nvdisasm -c -gi` prints.
+/// `source`, from the output of `nvdisasm -c -gi`.
 ///
-/// A load is in flight until an instruction reads what it loads. Where a wait for a load follows
-/// newly issued ones, all that are in flight count; the least of these numbers is given. So a loop
-/// that waits for each load gives 1, however many loops beside it do better. Where paths meet, the
-/// one with the most loads counts: a shorter one is that of a bag with fewer ids.
-pub fn in_flight(disassembly: &str, source: &str, marked: &[u32]) -> BTreeMap<String, u32> {
+/// A load is in flight until an instruction reads its result. At each wait that follows newly
+/// issued loads, the loads in flight are counted, and the smallest count is returned. A loop that
+/// waits for each load gives 1, even if other loops do better. Where paths meet, the one with the
+/// most loads counts, because the shorter one belongs to bags with fewer ids.
+pub fn count_in_flight(disassembly: &str, source: &str, marked: &[u32]) -> BTreeMap<String, u32> {
     let mut least = BTreeMap::new();
     let (mut kernel, mut loads) = (String::new(), PendingLoads::default());
     let mut at_label: BTreeMap<&str, PendingLoads> = BTreeMap::new();
-    // Lines that say where the next instruction comes from stand above it, innermost first.
+    // Lines with the source of an instruction precede it, the innermost first.
     let (mut is_counted, mut in_places) = (false, false);
     for line in disassembly.lines().map(str::trim) {
         if let Some(name) = line.strip_prefix(".text.").and_then(|line| line.strip_suffix(':')) {
@@ -32,20 +31,20 @@ pub fn in_flight(disassembly: &str, source: &str, marked: &[u32]) -> BTreeMap<St
             at_label.clear();
         } else if let Some(label) = line.strip_suffix(':') {
             if let Some(jumped) = at_label.remove(label) {
-                loads = loads.or_more(jumped);
+                loads = loads.keep_larger(jumped);
             }
         } else if line.starts_with("//## File ") {
-            is_counted = (in_places && is_counted) || is_in(line, source, marked);
+            is_counted = (in_places && is_counted) || names_marked_line(line, source, marked);
             in_places = true;
         } else if let Some(instruction) = Instruction::parse(line) {
             in_places = false;
-            if let Some(count) = loads.step(&instruction, is_counted) {
+            if let Some(count) = loads.apply_instruction(&instruction, is_counted) {
                 let least = least.entry(kernel.clone()).or_insert(count);
                 *least = count.min(*least);
             }
             if let Some(label) = instruction.target() {
                 let before = at_label.remove(label).unwrap_or_default();
-                at_label.insert(label, before.or_more(loads.clone()));
+                at_label.insert(label, before.keep_larger(loads.clone()));
             }
             if instruction.ends_path() {
                 loads = PendingLoads::default();
@@ -55,8 +54,9 @@ pub fn in_flight(disassembly: &str, source: &str, marked: &[u32]) -> BTreeMap<St
     least
 }
 
-/// Whether a line such as `//## File "a/b.cu", line 3 inlined at "c.cu", line 9` names a marked line.
-fn is_in(line: &str, source: &str, marked: &[u32]) -> bool {
+/// Whether a line such as `//## File "a/b.cu", line 3 inlined at "c.cu", line 9` names a marked
+/// line.
+fn names_marked_line(line: &str, source: &str, marked: &[u32]) -> bool {
     line.split('"').collect::<Vec<_>>().windows(2).any(|pair| {
         let number = pair[1].strip_prefix(", line ").and_then(|rest| rest.split(' ').next());
         let is_marked = number.and_then(|n| n.parse().ok()).is_some_and(|n| marked.contains(&n));
@@ -64,7 +64,7 @@ fn is_in(line: &str, source: &str, marked: &[u32]) -> bool {
     })
 }
 
-/// Registers of the counted loads whose values nobody has read yet.
+/// Registers of the counted loads whose values were not read yet.
 #[derive(Clone, Default)]
 struct PendingLoads {
     registers: Vec<Range<u32>>,
@@ -73,18 +73,22 @@ struct PendingLoads {
 }
 
 impl PendingLoads {
-    fn or_more(self, other: Self) -> Self {
+    fn keep_larger(self, other: Self) -> Self {
         if other.registers.len() > self.registers.len() { other } else { self }
     }
 
-    /// Notes an instruction; gives the loads in flight where it waits for one of them.
-    fn step(&mut self, instruction: &Instruction<'_>, is_counted: bool) -> Option<u32> {
-        let reads = instruction.reads();
+    /// Applies an instruction. Returns the number of loads in flight if it waits for one of them.
+    fn apply_instruction(
+        &mut self,
+        instruction: &Instruction<'_>,
+        is_counted: bool,
+    ) -> Option<u32> {
+        let reads = instruction.read_registers();
         let before = self.registers.len();
         let is_read = |range: &Range<u32>| reads.iter().any(|register| range.contains(register));
         self.registers.retain(|range| !is_read(range));
         let waits = self.registers.len() < before && std::mem::take(&mut self.is_fresh);
-        if let Some(loaded) = instruction.writes() {
+        if let Some(loaded) = instruction.written_registers() {
             self.registers.retain(|range| range.end <= loaded.start || loaded.end <= range.start);
             if is_counted && instruction.operation.starts_with("LDG") {
                 self.registers.push(loaded);
@@ -114,26 +118,26 @@ impl<'a> Instruction<'a> {
         Some(Self { has_predicate, operation, operands })
     }
 
-    /// The label that a jump goes to.
+    /// The target label of a jump.
     fn target(&self) -> Option<&'a str> {
         let (_, label) = self.operands.split_once("`(")?;
         self.operation.starts_with("BRA").then(|| label.split(')').next())?
     }
 
-    /// Whether the next line is not what runs next.
+    /// Whether execution never continues with the next line.
     fn ends_path(&self) -> bool {
         let ends = ["BRA", "EXIT", "RET"].iter().any(|name| self.operation.starts_with(name));
         ends && !self.has_predicate
     }
 
-    /// Whether the first operand is where the result goes.
+    /// Whether the first operand is the destination of a result.
     fn has_result(&self) -> bool {
         let without = ["ST", "RED", "BRA", "BAR", "EXIT", "WARPSYNC", "BSSY", "BSYNC", "CALL"];
         !without.iter().any(|prefix| self.operation.starts_with(prefix))
     }
 
     /// Registers that the instruction overwrites.
-    fn writes(&self) -> Option<Range<u32>> {
+    fn written_registers(&self) -> Option<Range<u32>> {
         let first = self.operands.split(',').next().filter(|_| self.has_result())?;
         let register = *registers(first).first()?;
         let is = |suffix| self.operation.split('.').any(|part| part == suffix);
@@ -141,7 +145,7 @@ impl<'a> Instruction<'a> {
         Some(register..register + count)
     }
 
-    fn reads(&self) -> Vec<u32> {
+    fn read_registers(&self) -> Vec<u32> {
         let skipped = usize::from(self.has_result());
         self.operands.split(',').skip(skipped).flat_map(registers).collect()
     }
@@ -167,7 +171,7 @@ fn registers(operand: &str) -> Vec<u32> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::{in_flight, marked_lines};
+    use super::{count_in_flight, marked_lines};
 
     const SOURCE: &str = "ops/lookup/kernel.cu";
 
@@ -188,7 +192,7 @@ mod tests {
             };
             lines += &format!("{places}        /*0010*/ {instruction} ;\n");
         }
-        in_flight(&lines, SOURCE, &marked_lines("\nload();  // in flight\n"))
+        count_in_flight(&lines, SOURCE, &marked_lines("\nload();  // in flight\n"))
     }
 
     fn lookup(least: u32) -> BTreeMap<String, u32> {

@@ -1,4 +1,4 @@
-//! The trainer works on any device: it names none, and no layout that only one has.
+//! The trainer works on any device, so `train` names neither a device nor the memory layout of one.
 
 use crate::mask::{line_of, mask, words};
 use crate::tidy::violation::Violation;
@@ -7,18 +7,19 @@ use crate::tree::SourceTree;
 const RULE: &str = "boundary";
 const FOLDER: &str = "crates/train/src/";
 
-/// The CPU and its forms of a matrix, a weight and a vector.
-const OF_THE_CPU: [&str; 8] =
+/// The CPU and the types of its matrix, weight and vector layouts.
+const CPU_TYPES: [&str; 8] =
     ["Cpu", "Isa", "PANEL", "Pairs", "PairsMut", "Operand", "OperandMut", "LinearWeight"];
-/// Modules of these forms: `pairs` is also what an interaction multiplies.
+/// Modules of these layouts. A variable may have the same name.
 const MODULES: [&str; 2] = ["panels", "pairs"];
 
-pub fn check(tree: &SourceTree) -> Vec<Violation> {
+/// Finds the names of the CPU and its layouts in `train`.
+pub fn find_violations(tree: &SourceTree) -> Vec<Violation> {
     let mut found = Vec::new();
     for (path, text) in tree.rust().filter(|(path, _)| path.starts_with(FOLDER)) {
         let code = mask(text).code;
         let is_module = |word: &str, at: usize| code[at + word.len()..].starts_with("::");
-        for word in OF_THE_CPU.into_iter().chain(MODULES) {
+        for word in CPU_TYPES.into_iter().chain(MODULES) {
             let found_at =
                 words(&code, word).filter(|&at| !MODULES.contains(&word) || is_module(word, at));
             for at in found_at {
@@ -32,14 +33,14 @@ pub fn check(tree: &SourceTree) -> Vec<Violation> {
 
 #[cfg(test)]
 mod tests {
-    use super::check;
+    use super::find_violations;
     use crate::tidy::violation::shown;
     use crate::tree::SourceTree;
 
     #[test]
     fn the_trainer_names_no_device_and_no_layout() {
         let text = "//! panels\nuse device::Cpu;\nfn f() { panels::len(1, 2) }\n";
-        let found = |path: &str| shown(&check(&SourceTree::new(&[(path, text)])));
+        let found = |path: &str| shown(&find_violations(&SourceTree::new(&[(path, text)])));
         assert_eq!(
             found("crates/train/src/layer/a.rs"),
             [

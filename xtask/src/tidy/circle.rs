@@ -1,47 +1,43 @@
-//! Files of a crate that import each other in a circle: none of them can be read, tested or moved
-//! without the others.
+//! Counts files of a crate that import each other in a circle: none of them can be read, tested or
+//! moved without the others.
 //!
-//! A file imports another where a `use` or a path names something of it, whichever module hands the
-//! name on. Handing on (`pub use`) and test modules do not count; what stands in the arguments of a
-//! macro is not seen. `xtask/ratchet.toml` lists older circles, by crate the number of their files,
-//! which may only shrink.
+//! A file imports another if a `use` or a path names an item of it, through any re-export. The
+//! re-exports themselves (`pub use`) and test modules do not count. Arguments of macros are not
+//! seen.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use syn::visit::{self, Visit};
 use syn::{File, ItemImpl, ItemMod, ItemUse, UseTree, Visibility};
 
-use crate::error::Error;
 use crate::tidy::count::Count;
 use crate::tidy::source::{Sources, is_test};
-use crate::tidy::violation::Violation;
-use crate::tree::SourceTree;
 
-const CIRCLES: Count = Count { rule: "circle", table: "circles", what: "files in circles" };
-
-/// A module, or a name in one: the path from the crate's root.
+/// The path of a module, or of an item in one, from the root of the crate.
 type Path = Vec<String>;
 
-pub fn check(tree: &SourceTree, sources: &Sources) -> Result<Vec<Violation>, Error> {
-    let found = sources.iter().map(|(package, files)| {
-        let circles = circles(package, files);
+/// Counts the files in circles.
+pub fn count(sources: &Sources) -> Count {
+    let files_in_circles = sources.iter().map(|(package, files)| {
+        let circles = find_circles(package, files);
         (package.clone(), circles.concat())
     });
-    CIRCLES.check(tree, &found.collect())
+    let places = files_in_circles.collect();
+    Count { rule: "circle", table: "circles", what: "files in circles", places }
 }
 
-/// The circles of a package, each as the names of its modules.
-fn circles(package: &str, files: &[(String, File)]) -> Vec<Vec<String>> {
+/// The circles of a package, each as a list of module names.
+fn find_circles(package: &str, files: &[(String, File)]) -> Vec<Vec<String>> {
     let below = format!("{package}/src/").len();
-    let files = files.iter().map(|(path, file)| (module(&path[below..]), file));
+    let files = files.iter().map(|(path, file)| (module_path(&path[below..]), file));
     let files: BTreeMap<Path, &File> = files.collect();
-    let handed_on = handed_on(&files);
+    let re_exports = find_re_exports(&files);
     let modules: BTreeSet<&Path> = files.keys().collect();
     let edges: BTreeMap<Path, BTreeSet<Path>> = files
         .iter()
         .map(|(own, file)| {
             let paths = Imports::collect(own, &modules, file).into_iter();
-            let owners = paths.map(|path| owner(&path, &modules, &handed_on, 0));
+            let owners = paths.map(|path| resolve_owner(&path, &modules, &re_exports, 0));
             (own.clone(), owners.filter(|other| other != own && modules.contains(other)).collect())
         })
         .collect();
@@ -49,12 +45,12 @@ fn circles(package: &str, files: &[(String, File)]) -> Vec<Vec<String>> {
         true => "lib".to_owned(),
         false => module.join("::"),
     };
-    let all = connected(&edges).into_iter();
+    let all = find_groups(&edges).into_iter();
     all.map(|files| files.iter().map(name).collect()).collect()
 }
 
-/// The module of a file below `src/`.
-fn module(file: &str) -> Path {
+/// The module path of a file below `src/`.
+fn module_path(file: &str) -> Path {
     let file = file.trim_end_matches(".rs").trim_end_matches("/mod");
     match file {
         "lib" | "main" => Vec::new(),
@@ -62,8 +58,8 @@ fn module(file: &str) -> Path {
     }
 }
 
-/// What modules hand on: module and name to the path that it stands for.
-fn handed_on(files: &BTreeMap<Path, &File>) -> BTreeMap<Path, Path> {
+/// Finds the re-exports: module and name to the path of the item.
+fn find_re_exports(files: &BTreeMap<Path, &File>) -> BTreeMap<Path, Path> {
     let modules: BTreeSet<&Path> = files.keys().collect();
     let mut found = BTreeMap::new();
     for (own, file) in files {
@@ -73,9 +69,9 @@ fn handed_on(files: &BTreeMap<Path, &File>) -> BTreeMap<Path, Path> {
         });
         for item in public {
             let mut names = Vec::new();
-            expand(&item.tree, &mut Vec::new(), &mut names);
+            expand_use(&item.tree, &mut Vec::new(), &mut names);
             for (name, path) in names {
-                let Some(path) = absolute(own, &modules, &path) else { continue };
+                let Some(path) = resolve_path(own, &modules, &path) else { continue };
                 found.insert([own.as_slice(), &[name]].concat(), path);
             }
         }
@@ -83,13 +79,13 @@ fn handed_on(files: &BTreeMap<Path, &File>) -> BTreeMap<Path, Path> {
     found
 }
 
-/// Every name that a `use` brings, with its path.
-fn expand(tree: &UseTree, before: &mut Path, names: &mut Vec<(String, Path)>) {
+/// Lists every name that a `use` imports, with its path.
+fn expand_use(tree: &UseTree, before: &mut Path, names: &mut Vec<(String, Path)>) {
     let with = |last: String| [before.as_slice(), &[last]].concat();
     match tree {
         UseTree::Path(path) => {
             before.push(path.ident.to_string());
-            expand(&path.tree, before, names);
+            expand_use(&path.tree, before, names);
             before.pop();
         }
         UseTree::Name(name) if name.ident == "self" => {
@@ -101,13 +97,14 @@ fn expand(tree: &UseTree, before: &mut Path, names: &mut Vec<(String, Path)>) {
         }
         UseTree::Glob(_) => names.push(("*".to_owned(), before.clone())),
         UseTree::Group(group) => {
-            group.items.iter().for_each(|tree| expand(tree, before, names));
+            group.items.iter().for_each(|tree| expand_use(tree, before, names));
         }
     }
 }
 
-/// A path of module `own` from the crate's root; `None` where it leads out of the crate.
-fn absolute(own: &Path, modules: &BTreeSet<&Path>, path: &[String]) -> Option<Path> {
+/// Resolves a path in module `own` to one from the crate's root; `None` if it leads out of the
+/// crate.
+fn resolve_path(own: &Path, modules: &BTreeSet<&Path>, path: &[String]) -> Option<Path> {
     let (first, rest) = path.split_first()?;
     match first.as_str() {
         "crate" => Some(rest.to_vec()),
@@ -116,33 +113,36 @@ fn absolute(own: &Path, modules: &BTreeSet<&Path>, path: &[String]) -> Option<Pa
             let (_, parent) = own.split_last()?;
             let parent = parent.to_vec();
             match rest.first().map(String::as_str) {
-                Some("super") => absolute(&parent, modules, rest),
+                Some("super") => resolve_path(&parent, modules, rest),
                 _ => Some([parent.as_slice(), rest].concat()),
             }
         }
         _ => {
+            // A path without `crate`, `self` or `super` starts at a child module or at another
+            // crate.
             let child = [own.as_slice(), std::slice::from_ref(first)].concat();
             modules.contains(&child).then(|| [child.as_slice(), rest].concat())
         }
     }
 }
 
-/// The module whose file has what a path names, through those that hand it on.
-fn owner(
+/// The module that defines the item of a path, after following re-exports.
+fn resolve_owner(
     path: &[String],
     modules: &BTreeSet<&Path>,
-    handed_on: &BTreeMap<Path, Path>,
+    re_exports: &BTreeMap<Path, Path>,
     depth: usize,
 ) -> Path {
+    // Re-exports may form a loop, in which no step leads to a definition.
     const DEEPEST: usize = 8;
     let mut module = Path::new();
     for (at, name) in path.iter().enumerate() {
         let next = [module.as_slice(), std::slice::from_ref(name)].concat();
         if modules.contains(&next) {
             module = next;
-        } else if let Some(other) = handed_on.get(&next).filter(|_| depth < DEEPEST) {
+        } else if let Some(other) = re_exports.get(&next).filter(|_| depth < DEEPEST) {
             let other = [other.as_slice(), &path[at + 1..]].concat();
-            return owner(&other, modules, handed_on, depth + 1);
+            return resolve_owner(&other, modules, re_exports, depth + 1);
         } else {
             break;
         }
@@ -150,9 +150,9 @@ fn owner(
     module
 }
 
-/// The paths that a file names, from the crate's root.
+/// Collects the paths that a file names, from the root of the crate.
 struct Imports<'a> {
-    /// The module that is being read: the file's, or one written in it.
+    /// The current module: the file's own, or an inline module in it.
     module: Path,
     modules: &'a BTreeSet<&'a Path>,
     found: BTreeSet<Path>,
@@ -166,7 +166,7 @@ impl<'a> Imports<'a> {
     }
 
     fn take(&mut self, path: &[String]) {
-        self.found.extend(absolute(&self.module, self.modules, path));
+        self.found.extend(resolve_path(&self.module, self.modules, path));
     }
 }
 
@@ -191,11 +191,11 @@ impl<'ast> Visit<'ast> for Imports<'_> {
             return;
         }
         let mut names = Vec::new();
-        expand(&item.tree, &mut Vec::new(), &mut names);
+        expand_use(&item.tree, &mut Vec::new(), &mut names);
         names.iter().for_each(|(_, path)| self.take(path));
     }
 
-    /// `pub(in crate::ops)` names a module, and nothing of it.
+    /// `pub(in crate::ops)` names a module but imports nothing from it.
     fn visit_visibility(&mut self, _: &'ast Visibility) {}
 
     fn visit_path(&mut self, path: &'ast syn::Path) {
@@ -207,10 +207,11 @@ impl<'ast> Visit<'ast> for Imports<'_> {
     }
 }
 
-/// Groups of at least two nodes that reach each other.
-fn connected(edges: &BTreeMap<Path, BTreeSet<Path>>) -> Vec<Vec<Path>> {
+/// Finds groups of at least two nodes that reach each other.
+fn find_groups(edges: &BTreeMap<Path, BTreeSet<Path>>) -> Vec<Vec<Path>> {
+    // A crate has at most some hundred files, so a set of reachable files for each is cheap enough.
     let reached: BTreeMap<&Path, BTreeSet<&Path>> =
-        edges.keys().map(|from| (from, reachable(edges, from))).collect();
+        edges.keys().map(|from| (from, find_reachable(edges, from))).collect();
     let mut left: BTreeSet<&Path> = edges.keys().collect();
     let mut groups = Vec::new();
     while let Some(first) = left.pop_first() {
@@ -226,7 +227,10 @@ fn connected(edges: &BTreeMap<Path, BTreeSet<Path>>) -> Vec<Vec<Path>> {
     groups
 }
 
-fn reachable<'a>(edges: &'a BTreeMap<Path, BTreeSet<Path>>, from: &Path) -> BTreeSet<&'a Path> {
+fn find_reachable<'a>(
+    edges: &'a BTreeMap<Path, BTreeSet<Path>>,
+    from: &Path,
+) -> BTreeSet<&'a Path> {
     let mut found = BTreeSet::new();
     let mut open: Vec<&Path> = edges[from].iter().collect();
     while let Some(next) = open.pop() {
@@ -239,7 +243,7 @@ fn reachable<'a>(edges: &'a BTreeMap<Path, BTreeSet<Path>>, from: &Path) -> BTre
 
 #[cfg(test)]
 mod tests {
-    use super::check;
+    use super::count;
     use crate::tidy::source;
     use crate::tidy::violation::shown;
     use crate::tree::SourceTree;
@@ -250,7 +254,7 @@ mod tests {
         let mut all = vec![("crates/data/Cargo.toml", ""), ("xtask/ratchet.toml", list)];
         all.extend(paths.iter().zip(files).map(|(path, (_, text))| (path.as_str(), *text)));
         let tree = SourceTree::new(&all);
-        shown(&check(&tree, &source::parse(&tree).unwrap()).unwrap())
+        shown(&count(&source::parse(&tree).unwrap()).check(&tree).unwrap())
     }
 
     #[test]
@@ -269,11 +273,11 @@ mod tests {
         assert!(grown[0].contains("may only shrink, got 3"), "{grown:?}");
         let shrunk = found("[circles]\n\"crates/data\" = 9\n\"crates/x\" = 1\n", &files);
         assert!(shrunk[0].contains("set \"crates/data\" = 3 in [circles]"), "{shrunk:?}");
-        assert!(shrunk[1].contains("\"crates/x\" is no package"), "{shrunk:?}");
+        assert!(shrunk[1].contains("\"crates/x\" is not a package"), "{shrunk:?}");
     }
 
     #[test]
-    fn what_only_hands_on_or_tests_closes_no_circle() {
+    fn re_exports_and_tests_close_no_circle() {
         let files = [
             ("lib.rs", "mod a;\nmod b;\npub use a::A;\nfn f() {}\n"),
             (

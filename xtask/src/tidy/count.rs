@@ -1,5 +1,5 @@
-//! Counts by package that may only shrink: older excess stands in a table of
-//! `xtask/ratchet.toml`, and what it no longer has is lowered there.
+//! The ratchet: `xtask/ratchet.toml` lists by package how often a rule is still broken. The numbers
+//! may only shrink, and a number that has shrunk must be lowered there.
 
 use std::collections::BTreeMap;
 
@@ -7,45 +7,70 @@ use crate::error::Error;
 use crate::tidy::violation::Violation;
 use crate::tree::SourceTree;
 
-const LIST: &str = "xtask/ratchet.toml";
+pub const LIST: &str = "xtask/ratchet.toml";
 
-/// One thing that is counted.
+/// Where each package does what a rule discourages. Every package has an entry, maybe an empty one.
+pub type Places = BTreeMap<String, Vec<String>>;
+
+/// The places that one rule counts, for all packages.
 pub struct Count {
     pub rule: &'static str,
-    /// Its table of the list.
+    /// Its table in the ratchet.
     pub table: &'static str,
     /// What is counted, for messages.
     pub what: &'static str,
+    pub places: Places,
 }
 
 impl Count {
-    /// Judges the places found in each package, which may be none. A count that is as listed is no
-    /// breach.
+    /// Compares the number of places in each package with the listed number. Every difference is a
+    /// breach: a larger number must be cured, a smaller one must be listed.
     ///
     /// # Errors
-    /// The list is no table of numbers.
-    pub fn check(
-        &self,
-        tree: &SourceTree,
-        found: &BTreeMap<String, Vec<String>>,
-    ) -> Result<Vec<Violation>, Error> {
+    /// The ratchet is not a table of numbers.
+    pub fn check(&self, tree: &SourceTree) -> Result<Vec<Violation>, Error> {
         let mut listed = self.listed(tree)?;
         let mut breaches = Vec::new();
-        for (package, places) in found {
-            let Some(problem) = self.judge(package, places.len(), listed.remove(package)) else {
+        for (package, places) in &self.places {
+            let Some(problem) = self.judge_count(package, places.len(), listed.remove(package))
+            else {
                 continue;
             };
             let problem = format!("{problem}: {}", places.join(", "));
             breaches.push(Violation::new(self.rule, package, 0, problem));
         }
         for package in listed.into_keys() {
-            let problem = format!("{}: {package:?} is no package; remove it", self.table);
+            let problem = format!("{}: {package:?} is not a package; remove it", self.table);
             breaches.push(Violation::new(self.rule, LIST, 0, problem));
         }
         Ok(breaches)
     }
 
-    fn judge(&self, package: &str, got: usize, listed: Option<usize>) -> Option<String> {
+    /// The text of the ratchet with the numbers of this count that have become smaller. A number
+    /// that has become 0 loses its line. Nothing is added.
+    pub fn lower(&self, ratchet: &str) -> String {
+        let header = format!("[{}]", self.table);
+        // Lines are edited as text, because writing a parsed table would lose its comments.
+        let mut is_own = false;
+        let mut kept = String::new();
+        for line in ratchet.lines() {
+            is_own = if line.starts_with('[') { line == header } else { is_own };
+            let entry = line.split_once('=').filter(|_| is_own && line.starts_with('"'));
+            let Some((package, listed)) = entry else {
+                kept += &format!("{line}\n");
+                continue;
+            };
+            let package = package.trim().trim_matches('"');
+            let got = self.places.get(package).map_or(0, Vec::len);
+            match got.min(listed.trim().parse().unwrap_or(got)) {
+                0 => {}
+                lowered => kept += &format!("\"{package}\" = {lowered}\n"),
+            }
+        }
+        kept
+    }
+
+    fn judge_count(&self, package: &str, got: usize, listed: Option<usize>) -> Option<String> {
         let Self { table, what, .. } = self;
         match listed {
             None if got > 0 => Some(format!("expected no {what}, got {got}")),
@@ -70,5 +95,22 @@ impl Count {
             text.parse().map_err(|error: toml::de::Error| wrong(error.message().to_owned()))?;
         let Some(listed) = table.get(self.table) else { return Ok(BTreeMap::new()) };
         listed.clone().try_into().map_err(|error| wrong(error.message().to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Count;
+
+    #[test]
+    fn numbers_are_lowered_and_never_raised() {
+        let places = [("crates/a", 2), ("crates/b", 0), ("crates/c", 9)]
+            .map(|(package, count)| (package.to_owned(), vec![String::new(); count]));
+        let count = Count { rule: "", table: "tuples", what: "", places: places.into() };
+        let ratchet = "# Head\n[tuples]\n\"crates/a\" = 5\n\"crates/b\" = 1\n\"crates/c\" = 8\n\
+                       \n[of]\n\"crates/a\" = 7\n";
+        let lowered = "# Head\n[tuples]\n\"crates/a\" = 2\n\"crates/c\" = 8\n\
+                       \n[of]\n\"crates/a\" = 7\n";
+        assert_eq!(count.lower(ratchet), lowered);
     }
 }

@@ -1,4 +1,5 @@
-//! Files nobody reaches: sources no `mod` leads to, configurations and test data no text names.
+//! Finds files that nothing reaches: sources without a `mod`, configurations and test data without
+//! a mention.
 
 use std::collections::BTreeSet;
 
@@ -8,19 +9,21 @@ use crate::tree::SourceTree;
 
 const RULE: &str = "dead";
 
-/// Folders whose files must be named somewhere; `cargo xtask bench` runs every definition.
+/// Folders whose files must be mentioned somewhere. Benchmark definitions are exempt, because
+/// `cargo xtask bench` runs all of them.
 const NAMED: [&str; 3] = ["configs/", "testdata/", "bench/compare/"];
 
-pub fn check(tree: &SourceTree) -> Vec<Violation> {
-    let mut found = unreached(tree);
-    found.extend(unnamed(tree));
+/// Finds unreachable sources and unmentioned files.
+pub fn find_violations(tree: &SourceTree) -> Vec<Violation> {
+    let mut found = find_unreached(tree);
+    found.extend(find_unmentioned(tree));
     found
 }
 
-fn unreached(tree: &SourceTree) -> Vec<Violation> {
+fn find_unreached(tree: &SourceTree) -> Vec<Violation> {
     let mut reached = BTreeSet::new();
     for (path, _) in tree.rust().filter(|(path, _)| is_root(path)) {
-        follow(tree, path, &mut reached);
+        follow_modules(tree, path, &mut reached);
     }
     let mut found = Vec::new();
     for (path, _) in tree.rust().filter(|(path, _)| is_ours(path) && !reached.contains(*path)) {
@@ -56,7 +59,7 @@ fn is_root(path: &str) -> bool {
     )
 }
 
-fn follow(tree: &SourceTree, path: &str, reached: &mut BTreeSet<String>) {
+fn follow_modules(tree: &SourceTree, path: &str, reached: &mut BTreeSet<String>) {
     if !reached.insert(path.to_owned()) {
         return;
     }
@@ -65,17 +68,17 @@ fn follow(tree: &SourceTree, path: &str, reached: &mut BTreeSet<String>) {
     let stem = file.trim_end_matches(".rs");
     let own =
         if is_root(path) || stem == "mod" { folder.into() } else { format!("{folder}/{stem}") };
-    for module in modules(&code) {
+    for module in declared_modules(&code) {
         for file in [format!("{own}/{module}.rs"), format!("{own}/{module}/mod.rs")] {
             if tree.text(&file).is_some() {
-                follow(tree, &file, reached);
+                follow_modules(tree, &file, reached);
             }
         }
     }
 }
 
 /// Paths, relative to the file's own folder, of the modules it declares without a body.
-fn modules(code: &str) -> Vec<String> {
+fn declared_modules(code: &str) -> Vec<String> {
     let bytes = code.as_bytes();
     let mut found = Vec::new();
     for at in words(code, "mod") {
@@ -85,7 +88,7 @@ fn modules(code: &str) -> Vec<String> {
         if length == 0 || !rest.starts_with(';') {
             continue;
         }
-        let mut path = enclosing(bytes, code, at);
+        let mut path = enclosing_modules(bytes, code, at);
         path.push(code[start..start + length].to_owned());
         found.push(path.join("/"));
     }
@@ -93,7 +96,7 @@ fn modules(code: &str) -> Vec<String> {
 }
 
 /// Names of the inline modules around a position.
-fn enclosing(bytes: &[u8], code: &str, at: usize) -> Vec<String> {
+fn enclosing_modules(bytes: &[u8], code: &str, at: usize) -> Vec<String> {
     let mut open: Vec<Option<String>> = Vec::new();
     for (position, byte) in bytes[..at].iter().enumerate() {
         match byte {
@@ -113,17 +116,18 @@ fn enclosing(bytes: &[u8], code: &str, at: usize) -> Vec<String> {
     open.into_iter().flatten().collect()
 }
 
-fn unnamed(tree: &SourceTree) -> Vec<Violation> {
+fn find_unmentioned(tree: &SourceTree) -> Vec<Violation> {
     let mut found = Vec::new();
     for (path, _) in tree.files() {
         let Some(folder) = NAMED.iter().find(|folder| path.starts_with(**folder)) else { continue };
         let file = path.rsplit('/').next().unwrap_or(path);
         let stem = file.split('.').next().unwrap_or(file);
-        // A folder's note of origin names all of its files, which proves nothing.
+        // The note of origin in a folder names all its files, so a mention there proves nothing.
         let names = |(other, text): (&str, &str)| {
             let reads =
                 [".rs", ".md", ".py", ".toml", ".sh"].iter().any(|end| other.ends_with(end));
             let note = other.starts_with("testdata/") && *folder == "testdata/";
+            // The changelog also names files that were removed.
             let history = other == "CHANGELOG.md";
             other != path
                 && reads
@@ -151,11 +155,14 @@ fn mentions(text: &str, name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::check;
+    use super::find_violations;
     use crate::tree::SourceTree;
 
     fn dead(files: &[(&str, &str)]) -> Vec<String> {
-        check(&SourceTree::new(files)).into_iter().map(|violation| violation.path).collect()
+        find_violations(&SourceTree::new(files))
+            .into_iter()
+            .map(|violation| violation.path)
+            .collect()
     }
 
     #[test]
@@ -185,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_nobody_names_is_dead() {
+    fn an_unmentioned_configuration_is_dead() {
         let files = [
             ("README.md", "rowmill train configs/dlrm-default.toml"),
             ("configs/dlrm-default.toml", ""),

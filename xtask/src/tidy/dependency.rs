@@ -1,4 +1,5 @@
-//! Which crate may depend on which, who owns a heavy dependency, and that none is listed unused.
+//! Checks the dependencies of each crate: only allowed edges exist, a heavy dependency has one
+//! owner, and every listed dependency is used.
 
 use crate::error::Error;
 use crate::mask::{mask, words};
@@ -7,8 +8,8 @@ use crate::tree::SourceTree;
 
 const RULE: &str = "edge";
 
-/// The edges of ARCHITECTURE.md, planned crates included. `schema` lies under every crate.
-const EDGES: [(&str, &[&str]); 18] = [
+/// The allowed edges between crates, planned crates included.
+const EDGES: [(&str, &[&str]); 19] = [
     ("schema", &[]),
     ("device", &["schema"]),
     ("trace", &["schema"]),
@@ -16,7 +17,8 @@ const EDGES: [(&str, &[&str]); 18] = [
     ("comm", &["schema", "device"]),
     ("train", &["schema", "comm", "data", "device", "trace"]),
     ("analyze", &["schema", "trace"]),
-    ("predict", &["schema", "analyze", "trace"]),
+    ("kernel_model", &["schema"]),
+    ("predict", &["schema", "analyze", "kernel_model", "trace"]),
     ("plan", &["schema", "predict"]),
     ("report", &["schema", "analyze", "predict", "trace"]),
     ("fleet", &["schema", "trace"]),
@@ -25,19 +27,55 @@ const EDGES: [(&str, &[&str]); 18] = [
     (
         "setup",
         &[
-            "schema", "train", "analyze", "predict", "plan", "fleet", "report", "data", "trace",
-            "device", "comm",
+            "schema",
+            "train",
+            "analyze",
+            "kernel_model",
+            "predict",
+            "plan",
+            "fleet",
+            "report",
+            "data",
+            "trace",
+            "device",
+            "comm",
         ],
     ),
     (
         "bench",
-        &["schema", "setup", "train", "analyze", "predict", "data", "trace", "device", "comm"],
+        &[
+            "schema",
+            "train",
+            "analyze",
+            "kernel_model",
+            "predict",
+            "plan",
+            "fleet",
+            "report",
+            "data",
+            "trace",
+            "device",
+            "comm",
+            "setup",
+        ],
     ),
     (
         "cli",
         &[
-            "schema", "setup", "bench", "train", "analyze", "predict", "plan", "fleet", "report",
-            "data", "trace", "device", "comm",
+            "schema",
+            "train",
+            "analyze",
+            "kernel_model",
+            "predict",
+            "plan",
+            "fleet",
+            "report",
+            "data",
+            "trace",
+            "device",
+            "comm",
+            "setup",
+            "bench",
         ],
     ),
     (
@@ -72,11 +110,15 @@ const OWNERS: [(&[&str], &[&str]); 18] = [
     (&["anyhow", "eyre", "color-eyre"], &[]),
 ];
 
-/// Dependencies listed for their features alone: what the agent and the tests switch on in a shared
-/// one is switched on for the product too, so that it compiles once for all.
+/// Dependencies that are listed only for their features. The product enables the features that the
+/// agent and the tests need, so that a shared dependency compiles once.
 const FOR_FEATURES: &[&str] = &["http", "once_cell", "serde_core", "smallvec"];
 
-pub fn check(tree: &SourceTree) -> Result<Vec<Violation>, Error> {
+/// Checks the manifest of every package.
+///
+/// # Errors
+/// A manifest is malformed.
+pub fn find_violations(tree: &SourceTree) -> Result<Vec<Violation>, Error> {
     let packages = tree.packages();
     let mut found = Vec::new();
     for package in &packages {
@@ -88,6 +130,8 @@ pub fn check(tree: &SourceTree) -> Result<Vec<Violation>, Error> {
             continue;
         };
         let dependencies = tree.dependencies(package)?;
+        // Tests follow the same edges: otherwise a crate could not be tested without those above
+        // it.
         for dependency in dependencies.normal.iter().chain(&dependencies.development) {
             if let Some(problem) = refuse(name, allowed, dependency) {
                 report(problem);
@@ -114,7 +158,8 @@ fn refuse(name: &str, allowed: &[&str], dependency: &str) -> Option<String> {
         let allowed = if allowed.is_empty() { "nothing".to_owned() } else { allowed.join(", ") };
         return Some(format!("{name} may depend on {allowed}; got {dependency}"));
     }
-    let owned = |prefixes: &[&str]| prefixes.iter().any(|prefix| is_of(dependency, prefix));
+    let owned =
+        |prefixes: &[&str]| prefixes.iter().any(|prefix| matches_prefix(dependency, prefix));
     let (_, owners) = OWNERS.iter().find(|(prefixes, _)| owned(prefixes))?;
     if owners.contains(&name) {
         return None;
@@ -124,7 +169,7 @@ fn refuse(name: &str, allowed: &[&str], dependency: &str) -> Option<String> {
 }
 
 /// `clap` covers `clap` and `clap_complete`; `arrow-` covers `arrow-array`; `gemm` not `gemmology`.
-fn is_of(dependency: &str, prefix: &str) -> bool {
+fn matches_prefix(dependency: &str, prefix: &str) -> bool {
     dependency.strip_prefix(prefix).is_some_and(|rest| {
         rest.is_empty() || prefix.ends_with('-') || rest.starts_with(['-', '_'])
     })
@@ -143,14 +188,14 @@ fn is_named(tree: &SourceTree, folder: &str, dependency: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::check;
+    use super::find_violations;
     use crate::tidy::violation::shown;
     use crate::tree::SourceTree;
 
     fn found(name: &str, manifest: &str, source: &str) -> Vec<String> {
         let folder = if name == "xtask" { "xtask".to_owned() } else { format!("crates/{name}") };
         let (toml, lib) = (format!("{folder}/Cargo.toml"), format!("{folder}/src/lib.rs"));
-        shown(&check(&SourceTree::new(&[(&toml, manifest), (&lib, source)])).unwrap())
+        shown(&find_violations(&SourceTree::new(&[(&toml, manifest), (&lib, source)])).unwrap())
     }
 
     #[test]

@@ -1,28 +1,20 @@
-//! Names of types that several files define: beyond two, a search finds more types than one can
-//! tell apart. The error of a crate is called `Error` everywhere.
-//!
-//! `xtask/ratchet.toml` lists by package how many such definitions there are, which may only
-//! shrink.
+//! Counts types whose name three or more files define: a search for such a name finds more types
+//! than a reader can tell apart. The error of a crate is called `Error` everywhere.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use syn::{Ident, Item};
 
-use crate::error::Error;
 use crate::tidy::count::Count;
 use crate::tidy::source::{Sources, is_test};
-use crate::tidy::violation::Violation;
-use crate::tree::SourceTree;
 
-/// Files that may define the same name.
+/// This many files may define the same name.
 const FILES: usize = 2;
-/// What every crate calls its error.
+/// The name of the error type of every crate.
 const EXEMPT: &str = "Error";
 
-const HOMONYMS: Count =
-    Count { rule: "homonym", table: "homonyms", what: "types with a name of three files or more" };
-
-pub fn check(tree: &SourceTree, sources: &Sources) -> Result<Vec<Violation>, Error> {
+/// Counts the definitions whose name occurs in too many files.
+pub fn count(sources: &Sources) -> Count {
     let mut files: BTreeMap<String, BTreeSet<(&str, &str)>> = BTreeMap::new();
     for (package, parsed) in sources {
         for (path, file) in parsed.iter().filter(|(path, _)| !path.ends_with("/tests.rs")) {
@@ -41,10 +33,11 @@ pub fn check(tree: &SourceTree, sources: &Sources) -> Result<Vec<Violation>, Err
             found.entry(package.to_owned()).or_default().push(format!("{path}::{name}"));
         }
     }
-    HOMONYMS.check(tree, &found)
+    let what = "types with a name of three files or more";
+    Count { rule: "homonym", table: "homonyms", what, places: found }
 }
 
-/// The types of a file, outside of tests.
+/// The names of the types of a file, outside tests.
 fn names(items: &[Item]) -> impl Iterator<Item = &Ident> {
     items.iter().filter_map(|item| {
         let (attributes, name) = match item {
@@ -61,7 +54,7 @@ fn names(items: &[Item]) -> impl Iterator<Item = &Ident> {
 
 #[cfg(test)]
 mod tests {
-    use super::check;
+    use super::count;
     use crate::tidy::source;
     use crate::tidy::violation::shown;
     use crate::tree::SourceTree;
@@ -77,7 +70,7 @@ mod tests {
             ("xtask/src/c.rs", "type Part = u8;\nenum Error {}\nfn f() { struct Other; }\n"),
             ("xtask/ratchet.toml", list),
         ]);
-        shown(&check(&tree, &source::parse(&tree).unwrap()).unwrap())
+        shown(&count(&source::parse(&tree).unwrap()).check(&tree).unwrap())
     }
 
     #[test]

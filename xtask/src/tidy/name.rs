@@ -1,4 +1,4 @@
-//! Names that say nothing, of files and of types.
+//! Refuses names of files and types that describe nothing, such as `utils`.
 
 use crate::mask::{is_word, line_of, mask, words};
 use crate::tidy::violation::Violation;
@@ -11,13 +11,14 @@ const BANNED: [&str; 10] = [
     "handlers",
 ];
 
-pub fn check(tree: &SourceTree) -> Vec<Violation> {
+/// Finds files and types with such names.
+pub fn find_violations(tree: &SourceTree) -> Vec<Violation> {
     let mut found = Vec::new();
     for (path, text) in tree.files() {
         for part in path.split('/') {
             let stem = part.split('.').next().unwrap_or(part).to_lowercase();
             if stem.split(['_', '-']).any(|word| BANNED.contains(&word)) || is_numbered(&stem) {
-                let problem = format!("{part:?} says nothing; name what it holds");
+                let problem = format!("{part:?} describes nothing; name what it holds");
                 found.push(Violation::new(RULE, path, 0, problem));
             }
         }
@@ -29,7 +30,7 @@ pub fn check(tree: &SourceTree) -> Vec<Violation> {
             for at in words(&code, keyword) {
                 let name = name_after(&code, at + keyword.len());
                 if is_banned_type(name) {
-                    let problem = format!("`{name}` says nothing; name what it holds");
+                    let problem = format!("`{name}` describes nothing; name what it holds");
                     found.push(Violation::new(RULE, path, line_of(&code, at), problem));
                 }
             }
@@ -59,11 +60,11 @@ fn is_banned_type(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::check;
+    use super::find_violations;
     use crate::tree::SourceTree;
 
     fn lines(path: &str, text: &str) -> Vec<usize> {
-        check(&SourceTree::new(&[(path, text)]))
+        find_violations(&SourceTree::new(&[(path, text)]))
             .into_iter()
             .map(|violation| violation.line)
             .collect()

@@ -1,4 +1,5 @@
-//! One folder per operation of `device`, with the same files in each, so that a missing twin shows.
+//! Each operation of `device` is a folder with the same files, so that a missing implementation
+//! shows.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,10 +9,11 @@ use crate::tree::SourceTree;
 const RULE: &str = "operation";
 const FOLDER: &str = "crates/device/src/ops/";
 
-/// Operations whose GPU twin is a library call: `cuda.rs` without `kernel.cu`.
+/// Operations that call a library on the GPU, so that they have `cuda.rs` without `kernel.cu`.
 const LIBRARY_ON_GPU: [&str; 1] = ["gemm"];
 
-pub fn check(tree: &SourceTree) -> Vec<Violation> {
+/// Finds operations without one of the required files.
+pub fn find_violations(tree: &SourceTree) -> Vec<Violation> {
     let mut operations: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     let mut found = Vec::new();
     for (path, text) in tree.files() {
@@ -28,14 +30,14 @@ pub fn check(tree: &SourceTree) -> Vec<Violation> {
         }
     }
     for (operation, files) in &operations {
-        for problem in judge(operation, files) {
+        for problem in judge_files(operation, files) {
             found.push(Violation::new(RULE, &format!("{FOLDER}{operation}"), 0, problem));
         }
     }
     found
 }
 
-fn judge(operation: &str, files: &BTreeSet<&str>) -> Vec<String> {
+fn judge_files(operation: &str, files: &BTreeSet<&str>) -> Vec<String> {
     let mut problems = Vec::new();
     for file in ["mod.rs", "scalar.rs"] {
         if !files.contains(file) {
@@ -58,16 +60,16 @@ fn judge(operation: &str, files: &BTreeSet<&str>) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::judge;
+    use super::judge_files;
 
-    fn check(operation: &str, files: &[&str], expected: &[&str]) {
-        assert_eq!(judge(operation, &files.iter().copied().collect()), expected);
+    fn find_violations(operation: &str, files: &[&str], expected: &[&str]) {
+        assert_eq!(judge_files(operation, &files.iter().copied().collect()), expected);
     }
 
     #[test]
     fn contract_and_oracle_are_demanded() {
-        check("loss", &["mod.rs", "scalar.rs", "cuda.rs", "kernel.cu"], &[]);
-        check(
+        find_violations("loss", &["mod.rs", "scalar.rs", "cuda.rs", "kernel.cu"], &[]);
+        find_violations(
             "loss",
             &["mod.rs", "cuda.rs", "kernel.cu"],
             &[r#"expected scalar.rs, got {"cuda.rs", "kernel.cu", "mod.rs"}"#],
@@ -75,18 +77,18 @@ mod tests {
     }
 
     #[test]
-    fn gpu_twins_come_in_pairs() {
+    fn a_launch_and_its_kernel_come_in_pairs() {
         let both = ["mod.rs", "scalar.rs", "cuda.rs", "kernel.cu"];
-        check("quantize", &both, &[]);
-        check("quantize", &both[..3], &["cuda.rs without kernel.cu"]);
-        check("quantize", &both[..2], &["no cuda.rs, the operation's launch on a GPU"]);
-        check("gemm", &both[..3], &[]);
+        find_violations("quantize", &both, &[]);
+        find_violations("quantize", &both[..3], &["cuda.rs without kernel.cu"]);
+        find_violations("quantize", &both[..2], &["no cuda.rs, the operation's launch on a GPU"]);
+        find_violations("gemm", &both[..3], &[]);
     }
 
     #[test]
-    fn a_loose_file_is_no_operation() {
+    fn an_operation_in_a_single_file_is_refused() {
         let tree =
             crate::tree::SourceTree::new(&[("crates/device/src/ops/x.rs", "pub fn run() {}")]);
-        assert_eq!(super::check(&tree).len(), 1);
+        assert_eq!(super::find_violations(&tree).len(), 1);
     }
 }

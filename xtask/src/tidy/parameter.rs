@@ -1,28 +1,19 @@
-//! Parameters of functions: at most seven, members of tuples included; beyond that they are a
-//! struct whose name is a word of the domain. Tuples that only bundle parameters are counted too.
+//! A function has at most seven parameters, members of tuples included. More parameters become a
+//! struct with a name from the domain. Parameters that are tuples are counted too, because they
+//! usually bundle unrelated values to pass the limit.
 
 use std::collections::BTreeMap;
 
 use syn::visit::{self, Visit};
 use syn::{FnArg, ImplItemFn, ItemFn, ItemMod, Signature, TraitItemFn, Type};
 
-use crate::error::Error;
 use crate::tidy::count::Count;
 use crate::tidy::source::{Sources, is_test};
-use crate::tidy::violation::Violation;
-use crate::tree::SourceTree;
 
 const PARAMETERS: usize = 7;
 
-const LONG: Count = Count {
-    rule: "parameters",
-    table: "parameters",
-    what: "functions of more than seven parameters, members of tuples included",
-};
-const TUPLES: Count =
-    Count { rule: "parameters", table: "tuples", what: "parameters that are tuples" };
-
-pub fn check(tree: &SourceTree, sources: &Sources) -> Result<Vec<Violation>, Error> {
+/// Counts the functions with too many parameters, and the parameters that are tuples.
+pub fn count(sources: &Sources) -> [Count; 2] {
     let (mut long, mut tuples) = (BTreeMap::new(), BTreeMap::new());
     for (package, files) in sources {
         let mut functions = Functions::default();
@@ -33,12 +24,15 @@ pub fn check(tree: &SourceTree, sources: &Sources) -> Result<Vec<Violation>, Err
         long.insert(package.clone(), functions.long);
         tuples.insert(package.clone(), functions.tuples);
     }
-    let mut found = LONG.check(tree, &long)?;
-    found.extend(TUPLES.check(tree, &tuples)?);
-    Ok(found)
+    let rule = "parameters";
+    let what = "functions of more than seven parameters, members of tuples included";
+    [
+        Count { rule, table: "parameters", what, places: long },
+        Count { rule, table: "tuples", what: "parameters that are tuples", places: tuples },
+    ]
 }
 
-/// Functions outside tests, as `file::name`.
+/// Places of functions outside test modules, as `file::name`.
 #[derive(Default)]
 struct Functions {
     path: String,
@@ -66,9 +60,9 @@ impl Functions {
     }
 }
 
-/// How many parameters a type stands for: those of a tuple, or of a reference to one, count each.
-fn members(of: &Type) -> usize {
-    match of {
+/// The number of parameters that a type stands for: each member of a tuple counts as one.
+fn members(parameter: &Type) -> usize {
+    match parameter {
         Type::Tuple(tuple) if !tuple.elems.is_empty() => tuple.elems.iter().map(members).sum(),
         Type::Reference(reference) => members(&reference.elem),
         Type::Paren(inner) => members(&inner.elem),
@@ -105,13 +99,14 @@ impl<'ast> Visit<'ast> for Functions {
 
 #[cfg(test)]
 mod tests {
-    use super::check;
+    use super::count;
     use crate::tidy::source;
     use crate::tidy::violation::shown;
     use crate::tree::SourceTree;
 
     fn found(tree: &SourceTree) -> Vec<String> {
-        shown(&check(tree, &source::parse(tree).unwrap()).unwrap())
+        let counts = count(&source::parse(tree).unwrap());
+        shown(&counts.map(|count| count.check(tree).unwrap()).concat())
     }
 
     #[test]

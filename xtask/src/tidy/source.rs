@@ -1,4 +1,4 @@
-//! The sources of all packages, parsed once for the rules that need more than text. Judges nothing.
+//! Parses the sources of all packages once, for the rules that need more than text.
 
 use std::collections::BTreeMap;
 
@@ -7,20 +7,20 @@ use syn::{Attribute, File, Meta};
 use crate::error::Error;
 use crate::tree::SourceTree;
 
-/// By package: path and content of each file below `src/`.
+/// Path and content of each file below `src/`, by package.
 pub type Sources = BTreeMap<String, Vec<(String, File)>>;
 
-/// Parses all of them.
+/// Parses the sources of every package.
 ///
 /// # Errors
-/// The first that is no Rust.
+/// A file is not valid Rust.
 pub fn parse(tree: &SourceTree) -> Result<Sources, Error> {
     let all = tree.packages().into_iter();
-    all.map(|package| Ok((package.to_owned(), parsed(tree, package)?))).collect()
+    all.map(|package| Ok((package.to_owned(), parse_package(tree, package)?))).collect()
 }
 
-/// Those of one package.
-fn parsed(tree: &SourceTree, package: &str) -> Result<Vec<(String, File)>, Error> {
+/// Parses the sources of one package.
+fn parse_package(tree: &SourceTree, package: &str) -> Result<Vec<(String, File)>, Error> {
     let folder = format!("{package}/src/");
     let sources = tree.rust().filter(|(path, _)| path.starts_with(&folder));
     let parse = |(path, text): (&str, &str)| match syn::parse_file(text) {
@@ -30,10 +30,48 @@ fn parsed(tree: &SourceTree, package: &str) -> Result<Vec<(String, File)>, Error
     sources.map(parse).collect()
 }
 
-/// Whether an item is for tests alone.
+/// Whether a file contains only tests.
+pub fn is_test_file(path: &str) -> bool {
+    path.ends_with("/tests.rs") || path.contains("/tests/")
+}
+
+/// Blanks out the items behind `#[cfg(test)]`, so that the lines keep their numbers. The text must
+/// be formatted: an item ends at the first line that closes a brace at the item's own indent.
+pub fn without_tests(text: &str) -> String {
+    let mut kept = String::with_capacity(text.len());
+    let mut indent = None;
+    for line in text.lines() {
+        let own = line.len() - line.trim_start().len();
+        if indent.is_none() && line.trim_start().starts_with("#[cfg(test)]") {
+            indent = Some(own);
+        } else if let Some(open) = indent {
+            let is_last = own == open && (line.ends_with(['}', ';']));
+            indent = if is_last { None } else { indent };
+        } else {
+            kept += line;
+        }
+        kept.push('\n');
+    }
+    kept
+}
+
+/// Whether an item is compiled only for tests.
 pub fn is_test(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| match &attribute.meta {
         Meta::List(list) => list.path.is_ident("cfg") && list.tokens.to_string() == "test",
         _ => false,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::without_tests;
+
+    #[test]
+    fn items_behind_cfg_test_are_blanked() {
+        let text = "mod a;\n#[cfg(test)]\nmod tests;\nfn f() {\n    g();\n}\n\
+                    impl A {\n    #[cfg(test)]\n    fn h() {\n        i();\n    }\n    fn j();\n}\n";
+        let kept = "mod a;\n\n\nfn f() {\n    g();\n}\nimpl A {\n\n\n\n\n    fn j();\n}\n";
+        assert_eq!(without_tests(text), kept);
+    }
 }

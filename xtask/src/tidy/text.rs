@@ -1,4 +1,4 @@
-//! What every source looks like: its opening, its lines, its to-dos, its tests.
+//! Checks the form of every source: its opening comment, its lines, its to-dos and its tests.
 
 use std::collections::BTreeMap;
 
@@ -7,21 +7,22 @@ use crate::tidy::violation::Violation;
 use crate::tree::SourceTree;
 
 const RULE: &str = "text";
-/// The margin.
+/// The limit of a line, in characters.
 pub const COLUMNS: usize = 100;
 const TO_DO: [&str; 3] = ["TODO", "FIXME", "XXX"];
 
-pub fn check(tree: &SourceTree) -> Vec<Violation> {
-    let mut found = test_binaries(tree);
+/// Checks the form of every Rust source.
+pub fn find_violations(tree: &SourceTree) -> Vec<Violation> {
+    let mut found = find_test_binaries(tree);
     for (path, text) in tree.rust() {
         let mut report = |line, problem| found.push(Violation::new(RULE, path, line, problem));
         if !text.starts_with("//!") && !path.ends_with("/tests.rs") {
-            report(1, "expected `//!`: what the file owns and what it does not know".to_owned());
+            report(1, "expected `//!`: what the file is for".to_owned());
         }
         let masked = mask(text);
         let lines = text.lines().zip(masked.comments.lines()).zip(masked.code.lines());
         for (number, ((line, comment), code)) in lines.enumerate() {
-            if let Some(problem) = judge(line, comment, code) {
+            if let Some(problem) = judge_line(line, comment, code) {
                 report(number + 1, problem);
             }
             if code.trim_start().starts_with("#[ignore") {
@@ -32,12 +33,12 @@ pub fn check(tree: &SourceTree) -> Vec<Violation> {
     found
 }
 
-fn judge(line: &str, comment: &str, code: &str) -> Option<String> {
+fn judge_line(line: &str, comment: &str, code: &str) -> Option<String> {
     if line.ends_with([' ', '\t']) {
         return Some("trailing blanks".to_owned());
     }
     let columns = line.chars().count();
-    // Strings and links are not broken for the sake of a margin.
+    // Strings and links may be longer, because breaking them makes them harder to read.
     let in_string = line.contains('"') || code.trim().is_empty() && comment.trim().is_empty();
     if columns > COLUMNS && !in_string && !line.contains("http") {
         return Some(format!("expected at most {COLUMNS} columns, got {columns}"));
@@ -48,8 +49,8 @@ fn judge(line: &str, comment: &str, code: &str) -> Option<String> {
     (!issue).then(|| format!("{to_do} without an issue number"))
 }
 
-/// One integration test binary per crate: each further one links the whole crate again.
-fn test_binaries(tree: &SourceTree) -> Vec<Violation> {
+/// Finds further integration test binaries: each of them links the whole crate again.
+fn find_test_binaries(tree: &SourceTree) -> Vec<Violation> {
     let mut binaries: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (path, _) in tree.rust() {
         let Some((package, own)) = path.split_once("/tests/") else { continue };
@@ -70,12 +71,12 @@ fn test_binaries(tree: &SourceTree) -> Vec<Violation> {
 
 #[cfg(test)]
 mod tests {
-    use super::check;
+    use super::find_violations;
     use crate::tidy::violation::shown;
     use crate::tree::SourceTree;
 
     fn found(text: &str) -> Vec<String> {
-        shown(&check(&SourceTree::new(&[("crates/a/src/b.rs", text)])))
+        shown(&find_violations(&SourceTree::new(&[("crates/a/src/b.rs", text)])))
     }
 
     fn expect(text: &str, problem: &str) {
@@ -85,9 +86,9 @@ mod tests {
 
     #[test]
     fn a_file_opens_with_its_purpose() {
-        expect("use a;\n", "what it does not know");
+        expect("use a;\n", "what the file is for");
         assert_eq!(found("//! Owns a.\n"), Vec::<String>::new());
-        assert_eq!(check(&SourceTree::new(&[("crates/a/src/b/tests.rs", "use a;")])), []);
+        assert_eq!(find_violations(&SourceTree::new(&[("crates/a/src/b/tests.rs", "use a;")])), []);
     }
 
     #[test]
@@ -110,7 +111,7 @@ mod tests {
     fn tests_are_neither_ignored_nor_scattered() {
         expect("//! x\n#[ignore = \"slow\"]\nfn f() {}\n", "got #[ignore]");
         let files = [("crates/a/tests/b.rs", "//! x"), ("crates/a/tests/it/main.rs", "//! x")];
-        assert_eq!(check(&SourceTree::new(&files)).len(), 1);
-        assert_eq!(check(&SourceTree::new(&files[1..])), []);
+        assert_eq!(find_violations(&SourceTree::new(&files)).len(), 1);
+        assert_eq!(find_violations(&SourceTree::new(&files[1..])), []);
     }
 }

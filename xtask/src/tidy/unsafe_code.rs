@@ -1,4 +1,5 @@
-//! `unsafe` has addresses, says what it asks for, and names the fact that makes each use sound.
+//! `unsafe` appears only in listed places, documents what a caller must ensure, and names the fact
+//! that makes each use sound.
 
 use crate::mask::{line_of, mask, words};
 use crate::tidy::violation::Violation;
@@ -8,7 +9,7 @@ const RULE: &str = "unsafe";
 
 const ADDRESSES: [&str; 3] =
     ["crates/device/src/", "crates/python/src/", "crates/comm/src/mpi/ffi.rs"];
-/// Ways to say that somebody checked something, without saying what.
+/// Phrases that refer to a check without naming the fact that was checked.
 const EMPTY: [&str; 7] = [
     "SAFETY: see ",
     "SAFETY: as ",
@@ -19,7 +20,8 @@ const EMPTY: [&str; 7] = [
     "the trait's contract.",
 ];
 
-pub fn check(tree: &SourceTree) -> Vec<Violation> {
+/// Finds `unsafe` in other places and without a reason.
+pub fn find_violations(tree: &SourceTree) -> Vec<Violation> {
     let mut found = Vec::new();
     for (path, text) in tree.rust() {
         let masked = mask(text);
@@ -31,24 +33,24 @@ pub fn check(tree: &SourceTree) -> Vec<Violation> {
             }
             continue;
         }
-        found.extend(undocumented(path, text, &masked.code));
-        found.extend(empty(path, &masked.comments));
+        found.extend(find_undocumented(path, text, &masked.code));
+        found.extend(find_empty_reasons(path, &masked.comments));
     }
     found
 }
 
-/// Functions whose documentation, or that of the trait that they belong to, does not say what a
-/// caller must see to. What implements a trait keeps to the trait's.
-fn undocumented(path: &str, text: &str, code: &str) -> Vec<Violation> {
+/// Finds unsafe functions without `# Safety` in their documentation or in that of their trait.
+/// Implementations of a trait follow the documentation of the trait.
+fn find_undocumented(path: &str, text: &str, code: &str) -> Vec<Violation> {
     let (lines, code): (Vec<&str>, Vec<&str>) = (text.lines().collect(), code.lines().collect());
     let mut found = Vec::new();
     for (at, line) in code.iter().enumerate() {
-        let Some(name) = declared(line) else { continue };
-        let owner = owner(&code, at);
+        let Some(name) = declared_name(line) else { continue };
+        let owner = enclosing_item(&code, at);
         let is_of_trait = owner.is_some_and(|owner| code[owner].contains(" for "));
-        let is_said =
-            |item: usize| documentation(&lines, item).any(|line| line.contains("# Safety"));
-        if is_of_trait || is_said(at) || owner.is_some_and(is_said) {
+        let has_safety =
+            |item: usize| item_documentation(&lines, item).any(|line| line.contains("# Safety"));
+        if is_of_trait || has_safety(at) || owner.is_some_and(has_safety) {
             continue;
         }
         let problem = format!("expected `# Safety` in the documentation of `{name}`");
@@ -58,7 +60,7 @@ fn undocumented(path: &str, text: &str, code: &str) -> Vec<Violation> {
 }
 
 /// The name of the unsafe function that a line declares.
-fn declared(line: &str) -> Option<&str> {
+fn declared_name(line: &str) -> Option<&str> {
     let (before, name) = line.split_once("unsafe fn ")?;
     let before = before.trim();
     if !(before.is_empty() || before.starts_with("pub") || before.ends_with("const")) {
@@ -68,7 +70,7 @@ fn declared(line: &str) -> Option<&str> {
 }
 
 /// The line of the trait or implementation around a line.
-fn owner(code: &[&str], at: usize) -> Option<usize> {
+fn enclosing_item(code: &[&str], at: usize) -> Option<usize> {
     let mut limit = indent(code[at]);
     for line in (0..at).rev().filter(|&line| !code[line].trim().is_empty()) {
         if indent(code[line]) < limit {
@@ -87,62 +89,65 @@ fn indent(line: &str) -> usize {
 }
 
 /// The lines of documentation and attributes before an item.
-fn documentation<'a>(lines: &[&'a str], item: usize) -> impl Iterator<Item = &'a str> {
+fn item_documentation<'a>(lines: &[&'a str], item: usize) -> impl Iterator<Item = &'a str> {
     let is_before = |line: &&str| line.starts_with("///") || line.starts_with("#[");
     lines[..item].iter().rev().map(|line| line.trim()).take_while(is_before)
 }
 
-/// Comments that name no fact.
-fn empty(path: &str, comments: &str) -> Vec<Violation> {
+/// Finds SAFETY comments that name no fact.
+fn find_empty_reasons(path: &str, comments: &str) -> Vec<Violation> {
     let lines = comments.lines().enumerate();
     let is_empty = |line: &str| EMPTY.iter().any(|words| line.contains(words));
     let found = lines.filter(|(_, line)| line.contains("SAFETY:") && is_empty(line));
-    let problem = "expected the fact and who checked it, got a formula";
+    let problem = "expected the fact and who checked it, got a phrase";
     found.map(|(at, _)| Violation::new(RULE, path, at + 1, problem.to_owned())).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::check;
+    use super::find_violations;
     use crate::tidy::violation::shown;
     use crate::tree::SourceTree;
 
-    fn of_device(text: &str) -> Vec<String> {
-        shown(&check(&SourceTree::new(&[("crates/device/src/a.rs", text)])))
+    fn check_device(text: &str) -> Vec<String> {
+        shown(&find_violations(&SourceTree::new(&[("crates/device/src/a.rs", text)])))
     }
 
     #[test]
-    fn it_has_addresses() {
+    fn unsafe_elsewhere_is_refused() {
         let text = "//! about unsafe\n#![expect(unsafe_code)]\nfn f() { unsafe { g() } }";
-        let found = shown(&check(&SourceTree::new(&[("crates/data/src/a.rs", text)])));
+        let found = shown(&find_violations(&SourceTree::new(&[("crates/data/src/a.rs", text)])));
         let expected = "crates/data/src/a.rs:3 unsafe: `unsafe` belongs to device and \
                         comm/mpi/ffi.rs; got it here";
         assert_eq!(found, [expected]);
         for path in ["crates/device/src/a.rs", "crates/comm/src/mpi/ffi.rs"] {
-            assert_eq!(check(&SourceTree::new(&[(path, text)])), []);
+            assert_eq!(find_violations(&SourceTree::new(&[(path, text)])), []);
         }
     }
 
     #[test]
-    fn a_function_says_what_it_asks_for_or_its_trait_does() {
-        let said = "/// # Safety\n/// Long enough.\n#[inline]\npub unsafe fn f() {}";
-        assert_eq!(of_device(said), [""; 0]);
-        assert_eq!(of_device("/// # Safety\n/// All.\ntrait T {\n    unsafe fn f();\n}"), [""; 0]);
-        assert_eq!(of_device("impl T for u8 {\n    unsafe fn f() {}\n}"), [""; 0]);
-        let own = "impl<V: T> Of<V> {\n    /// Adds.\n    pub unsafe fn add<W>() {}\n}";
+    fn an_unsafe_function_or_its_trait_has_a_safety_section() {
+        let documented = "/// # Safety\n/// Long enough.\n#[inline]\npub unsafe fn f() {}";
+        assert_eq!(check_device(documented), [""; 0]);
+        assert_eq!(
+            check_device("/// # Safety\n/// All.\ntrait T {\n    unsafe fn f();\n}"),
+            [""; 0]
+        );
+        assert_eq!(check_device("impl T for u8 {\n    unsafe fn f() {}\n}"), [""; 0]);
+        let own = "impl<V: T> Sum<V> {\n    /// Adds.\n    pub unsafe fn add<W>() {}\n}";
         let problem = "expected `# Safety` in the documentation of `add`";
-        assert_eq!(of_device(own), [format!("crates/device/src/a.rs:3 unsafe: {problem}")]);
-        assert_eq!(of_device("type F = unsafe fn();\n"), [""; 0]);
+        assert_eq!(check_device(own), [format!("crates/device/src/a.rs:3 unsafe: {problem}")]);
+        assert_eq!(check_device("type F = unsafe fn();\n"), [""; 0]);
     }
 
     #[test]
-    fn a_formula_is_no_reason() {
-        for formula in ["see above.", "the caller's promise.", "checked; the caller's promise."] {
-            let text = format!("fn f() {{\n    // SAFETY: {formula}\n    unsafe {{ g() }}\n}}");
-            let problem = "expected the fact and who checked it, got a formula";
+    fn a_phrase_without_a_fact_is_refused() {
+        for phrase in ["see above.", "the caller's promise.", "checked; the caller's promise."] {
+            let text = format!("fn f() {{\n    // SAFETY: {phrase}\n    unsafe {{ g() }}\n}}");
+            let problem = "expected the fact and who checked it, got a phrase";
             let expected = format!("crates/device/src/a.rs:2 unsafe: {problem}");
-            assert_eq!(of_device(&text), [expected]);
+            assert_eq!(check_device(&text), [expected]);
         }
-        assert_eq!(of_device("// SAFETY: `at < len`, as `new` checked.\n"), [""; 0]);
+        assert_eq!(check_device("// SAFETY: `at < len`, as `new` checked.\n"), [""; 0]);
     }
 }

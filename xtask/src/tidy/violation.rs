@@ -1,7 +1,7 @@
-//! A breach of a rule.
+//! The result of a check: one breach of a rule.
 
-/// One breach of one rule.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// One breach of a rule, with its place and the correction.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Violation {
     pub path: String,
     /// The line, from 1; 0 for the whole file.
@@ -13,12 +13,13 @@ pub struct Violation {
 }
 
 impl Violation {
+    /// Creates a violation; `line` is 0 for the whole file.
     pub fn new(rule: &'static str, path: &str, line: usize, problem: String) -> Self {
         Self { path: path.to_owned(), line, rule, problem }
     }
 }
 
-/// What a rule's check of a few files prints, for the tests of the rules.
+/// Formats violations as `path:line rule: problem`, for the tests of the rules.
 #[cfg(test)]
 pub fn shown(violations: &[Violation]) -> Vec<String> {
     let show = |v: &Violation| format!("{}:{} {}: {}", v.path, v.line, v.rule, v.problem);

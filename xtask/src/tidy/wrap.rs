@@ -1,30 +1,29 @@
-//! `cargo xtask tidy --fix`: wraps comments over the margin and strips trailing blanks. Changes no
-//! code.
+//! `cargo xtask tidy --fix` wraps long comments and strips trailing blanks. It changes no code.
 
 use crate::tidy::text::COLUMNS;
 
-/// The text with its comments within the margin. Tables, indented and fenced blocks stay as they
-/// are.
-pub fn wrap(text: &str) -> String {
+/// Wraps the comments of a text at the line limit. Tables, indented and fenced blocks are
+/// unchanged.
+pub fn wrap_comments(text: &str) -> String {
     let mut out: Vec<String> = Vec::new();
     let mut carried: Option<(String, String)> = None;
     let mut fenced = false;
     for line in text.lines() {
         let line = line.trim_end();
-        let (prefix, body) = split(line);
+        let (prefix, body) = split_line(line);
         fenced ^= body.starts_with("```");
         let mut current = line.to_owned();
         if let Some((old, words)) = carried.take() {
-            if prefix == old && continues(body) && !fenced {
+            if prefix == old && continues_paragraph(body) && !fenced {
                 current = format!("{old}{words} {body}");
             } else {
-                out.extend(broken(&old, &words));
+                out.extend(break_words(&old, &words));
             }
         }
         let fixed =
             fenced || prefix.is_empty() || body.starts_with(['|', ' ', '#']) || is_list_item(body);
         if !fixed && current.chars().count() > COLUMNS {
-            let mut lines = broken(prefix, &current[prefix.len()..]);
+            let mut lines = break_words(prefix, &current[prefix.len()..]);
             let last = lines.pop().unwrap_or_default();
             carried = Some((prefix.to_owned(), last[prefix.len()..].to_owned()));
             out.extend(lines);
@@ -33,22 +32,23 @@ pub fn wrap(text: &str) -> String {
         }
     }
     if let Some((prefix, words)) = carried {
-        out.extend(broken(&prefix, &words));
+        out.extend(break_words(&prefix, &words));
     }
     out.push(String::new());
     out.join("\n")
 }
 
-/// Indent and comment mark with its blank, and the rest; no prefix where the line is not a comment.
-fn split(line: &str) -> (&str, &str) {
+/// Splits a line into its indent with the comment mark, and the rest. The first part is empty if
+/// the line is not a comment.
+fn split_line(line: &str) -> (&str, &str) {
     let indent = line.len() - line.trim_start().len();
     let marks = ["/// ", "//! ", "// "];
     let mark = marks.iter().find(|mark| line[indent..].starts_with(**mark));
     line.split_at(mark.map_or(0, |mark| indent + mark.len()))
 }
 
-/// Whether a comment line goes on with the sentence of the line before it.
-fn continues(body: &str) -> bool {
+/// Whether a comment line continues the paragraph of the line before it.
+fn continues_paragraph(body: &str) -> bool {
     let first = body.chars().next();
     first.is_some_and(|c| c.is_alphanumeric() || "`([\"'".contains(c))
         && !body.starts_with("```")
@@ -63,7 +63,7 @@ fn is_list_item(body: &str) -> bool {
         || (after_number.len() < body.len() && after_number.starts_with(". "))
 }
 
-fn broken(prefix: &str, words: &str) -> Vec<String> {
+fn break_words(prefix: &str, words: &str) -> Vec<String> {
     let mut lines = vec![prefix.trim_end().to_owned()];
     for word in words.split(' ') {
         let last = lines.len() - 1;
@@ -79,7 +79,7 @@ fn broken(prefix: &str, words: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::wrap;
+    use super::wrap_comments;
 
     #[test]
     fn the_overflow_goes_to_the_next_line_of_the_paragraph() {
@@ -88,8 +88,8 @@ mod tests {
         let line = "word ".repeat(18);
         let expected =
             format!("    /// {}\n    /// word word end more.\n    fn f() {{}}\n", line.trim());
-        assert_eq!(wrap(&text), expected);
-        assert_eq!(wrap(&expected), expected);
+        assert_eq!(wrap_comments(&text), expected);
+        assert_eq!(wrap_comments(&expected), expected);
     }
 
     #[test]
@@ -100,14 +100,14 @@ mod tests {
                 let code = crate::mask::mask(text).code;
                 code.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
             };
-            assert!(tokens(&wrap(text)) == tokens(text), "{path}");
+            assert!(tokens(&wrap_comments(text)) == tokens(text), "{path}");
         }
     }
 
     #[test]
     fn items_of_a_list_stay_apart() {
         let text = format!("//! 1. {}\n//! 2. short\n", "word ".repeat(25).trim());
-        assert_eq!(wrap(&text), text);
+        assert_eq!(wrap_comments(&text), text);
     }
 
     #[test]
@@ -118,9 +118,9 @@ mod tests {
             format!("/// ```\n/// {}\n/// ```\n", long.trim()),
             format!("let a = \"{long}\";\n"),
         ] {
-            assert_eq!(wrap(&text), text);
+            assert_eq!(wrap_comments(&text), text);
         }
         let text = format!("// {}\n// - item\n", long.trim());
-        assert!(wrap(&text).ends_with("word\n// - item\n"));
+        assert!(wrap_comments(&text).ends_with("word\n// - item\n"));
     }
 }

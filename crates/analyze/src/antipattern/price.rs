@@ -18,6 +18,9 @@ pub(super) struct Pricer<'a> {
     nodes: RowNodes,
     pauses: Pauses,
     ranks: Vec<u32>,
+    /// The edits that the editor and `times` hold.
+    edits: Vec<RowEdit>,
+    times: NodeTimes,
 }
 
 impl<'a> Pricer<'a> {
@@ -30,6 +33,8 @@ impl<'a> Pricer<'a> {
             nodes: RowNodes::new(scopes, measured),
             pauses: Pauses::new(measured),
             ranks: scopes.iter().map(|scope| scope.trace.rank).collect(),
+            edits: Vec::new(),
+            times: measured.times.clone(),
         }
     }
 
@@ -44,20 +49,24 @@ impl<'a> Pricer<'a> {
         self.after(edits, |_, times| saving(measured, times, ranks))
     }
 
-    /// What someone sees on the graph with edits made.
+    /// Passes the edited graph and its times to `look`. Asking again with the same edits costs
+    /// nothing: the graph is relaxed anew only for other ones.
     pub fn after<T>(
         &mut self,
         edits: &[RowEdit],
         look: impl FnOnce(&DependencyGraph, &NodeTimes) -> T,
     ) -> T {
-        for edit in edits {
-            if let Some(edit) = self.edit(edit) {
-                self.editor.apply(&edit);
+        if self.edits != edits {
+            self.editor.undo();
+            for edit in edits {
+                if let Some(edit) = self.edit(edit) {
+                    self.editor.apply(&edit);
+                }
             }
+            self.editor.update(&mut self.times);
+            self.edits = edits.to_vec();
         }
-        let seen = look(self.editor.graph(), &self.editor.times());
-        self.editor.undo();
-        seen
+        look(self.editor.graph(), &self.times)
     }
 
     /// The graph as it was measured.

@@ -104,15 +104,25 @@ impl<'a> Editor<'a> {
     }
 
     /// When everything would start and end.
+    pub fn times(&self) -> NodeTimes {
+        let mut times = NodeTimes::default();
+        self.update(&mut times);
+        times
+    }
+
+    /// [`Self::times`], written over earlier times of this graph, whose memory is used again.
     ///
     /// # Cost
-    /// Linear in the nodes and edges that stand behind the first change in the graph's order.
-    pub fn times(&self) -> NodeTimes {
-        let mut times = self.measured.times.clone();
+    /// Linear in the nodes and edges that stand behind the first change in the graph's order, plus
+    /// one copy of the measured times.
+    pub fn update(&self, times: &mut NodeTimes) {
+        let measured = &self.measured.times;
+        times.origin = measured.origin;
+        times.start.clone_from(&measured.start);
+        times.end.clone_from(&measured.end);
         if let Some(earliest) = self.earliest {
-            relax_from(&self.graph, &mut times, self.graph.order()[earliest as usize]);
+            relax_from(&self.graph, times, self.graph.order()[earliest as usize]);
         }
-        times
     }
 
     /// Takes all edits back.

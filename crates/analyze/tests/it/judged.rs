@@ -1,5 +1,5 @@
-//! Every finding above *info* on the public traces stands judged in
-//! `docs/findings-on-public-traces.md`.
+//! Every finding above *info* on the public traces has a verdict in
+//! `testdata/public_findings/README.md`.
 //!
 //! After a change of a rule, write what is found anew, and judge what has changed:
 //! `ROWMILL_JUDGED=write cargo test --release -p analyze --test it judged`
@@ -55,7 +55,7 @@ const FOUND: usize = 9;
 const COLUMNS: usize = FOUND + JUDGED;
 
 fn page() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/findings-on-public-traces.md")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/public_findings/README.md")
 }
 
 /// The columns of a line of the table that stand for a finding.

@@ -76,7 +76,7 @@ fn columns_of(synth: &Synth) -> Result<SyntheticConfig, Error> {
     if synth.layout == TextLayout::Csv {
         config.layout = synthetic::RowLayout::Csv;
         config.features.truncate(CSV_FEATURES);
-        config.planted = synthetic::PlantedConfig::neighbours(CSV_FEATURES);
+        config.planted = synthetic::PlantedConfig::pair_neighbors(CSV_FEATURES);
     }
     Ok(config)
 }

@@ -115,7 +115,7 @@ pub fn look(
         meter.set_total(progress.bytes_total);
         meter.advance(progress.bytes_done, &render::counted(progress.rows, "row"));
     };
-    let profile = profile::of_files(files, delimiter, session.threads, &mut show)?;
+    let profile = profile::profile_files(files, delimiter, session.threads, &mut show)?;
     meter.finish();
     Ok(profile)
 }

@@ -27,10 +27,10 @@ fn refused(place: &Place, words: &str) -> Ran {
     assert_eq!(ran.code, Some(1), "rowmill {words}\n{}\n{}", ran.stdout, ran.stderr);
     for part in [
         "of 4,000 rows are malformed (",
-        "expected 1 % at most",
+        "expected at most 1 %",
         "most often (",
         "times): column \"u\": expected a number\n",
-        "the first of them:\n",
+        "first examples:\n",
         "bad.csv:2: column \"u\": expected a number, got \"x",
         "hint:",
         "--malformed-max",

@@ -1,62 +1,61 @@
-//! Running facts of one column. Each block of rows is profiled alone, then merged with the blocks
-//! before it.
+//! Running statistics of one column. Each block of rows is summarized on its own and then merged
+//! with the blocks before it.
 
 use std::collections::BTreeMap;
 
 use schema::facts::{ColumnFacts, ListFacts, TimeFacts};
 use schema::source::NumberForm;
 
-use crate::datetime;
-use crate::field;
-use crate::number_form;
-use crate::row::is_large;
+use crate::parse::datetime;
+use crate::parse::field;
+use crate::parse::number_form;
+use crate::parse::parsed_row::is_large;
 use crate::stats::category::CategoryTally;
 
-/// Most values that are kept as they are.
+/// Number of distinct values up to which they are kept with their counts.
 const VALUES: usize = 64;
-/// Longest value that is kept as it is.
+/// Longest value that is kept, in bytes.
 const VALUE_BYTES: usize = 64;
 
-/// Whole numbers from here on have neighbours that are the same number in `f64`.
+/// From here on, neighboring integers have the same `f64` value.
 const EXACT_BELOW: f64 = 9_007_199_254_740_992.0;
-/// Most texts that are kept to find out which of them are the same whole number.
+/// Number of unusual spellings up to which aliases of integers are tracked.
 const ALIASES: usize = 1 << 16;
 
-/// What besides a plain number the values of a column may be, by a sample.
+/// The kinds of values that a column may hold besides plain numbers, according to a sample.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Tries {
-    /// Other forms of numbers.
+pub(super) struct ColumnCandidates {
+    /// Number formats other than plain numbers.
     pub forms: Vec<NumberForm>,
-    /// Forms of times; none is ISO 8601.
+    /// Time formats; `None` is ISO 8601.
     pub times: Vec<Option<String>>,
     pub separator: Option<u8>,
-    /// Whether the file has lists of its own.
+    /// Whether the file format itself declares the column as a list.
     pub is_list: bool,
 }
 
-/// The values of one column in a block.
+/// Statistics of one column within one block.
 #[derive(Clone, Debug)]
-pub(super) struct ColumnLook {
+pub(super) struct BlockColumnTally {
     hashes: Vec<i64>,
     missing: u64,
     integers: u64,
     large_integers: u64,
     integers_beyond_64_bits: u64,
-    /// Hashes of texts that are whole numbers written otherwise than usual, such as `007`, with the
-    /// hash of the usual text.
+    /// Hashes of unusual spellings of integers, such as `007`, with the hash of the usual spelling.
     aliases: BTreeMap<i64, i64>,
-    /// The first value that is a number of [`Tries::forms`] alone.
+    /// The first value that is a number only in one of [`ColumnCandidates::forms`].
     example: Option<Vec<u8>>,
-    /// Plain numbers, then those of [`Tries::forms`].
+    /// First plain numbers, then one entry per form of [`ColumnCandidates::forms`].
     numbers: Vec<NumberTally>,
     times: Vec<OrderedSpan>,
     elements: Vec<i64>,
     integer_elements: u64,
-    /// `None` once there are too many.
+    /// Dropped once there are too many distinct values.
     values: Option<BTreeMap<Vec<u8>, u64>>,
 }
 
-/// The values that are numbers of one form.
+/// Statistics of the values that parse in one number format.
 #[derive(Clone, Copy, Debug)]
 struct NumberTally {
     sum: f64,
@@ -75,7 +74,7 @@ impl NumberTally {
         self.span.add(value);
     }
 
-    /// Whether values were read as other numbers than those of `other`.
+    /// Tells whether two formats gave different numbers for the same values.
     fn differs(&self, other: &Self) -> bool {
         self.sum != other.sum || self.span.differs(&other.span)
     }
@@ -87,7 +86,7 @@ impl NumberTally {
     }
 }
 
-/// Values that can be put in order.
+/// Range and order of numbers or times.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OrderedSpan {
     count: u64,
@@ -96,7 +95,7 @@ pub(super) struct OrderedSpan {
     first: f64,
     last: f64,
     is_sorted: bool,
-    /// Whether one is no whole day.
+    /// Whether a value is not a whole number of days.
     has_clock: bool,
 }
 
@@ -120,7 +119,7 @@ impl OrderedSpan {
         self.greatest = self.greatest.max(value);
     }
 
-    /// Whether two ways to read the same values gave different values or a different order.
+    /// Tells whether two formats gave different values or a different order.
     fn differs(&self, other: &Self) -> bool {
         let bounds = |span: &Self| [span.least, span.greatest, span.first, span.last];
         bounds(self) != bounds(other) || self.is_sorted != other.is_sorted
@@ -143,8 +142,8 @@ impl OrderedSpan {
     }
 }
 
-impl ColumnLook {
-    pub(super) fn new(tries: &Tries) -> Self {
+impl BlockColumnTally {
+    pub(super) fn new(candidates: &ColumnCandidates) -> Self {
         Self {
             hashes: Vec::new(),
             missing: 0,
@@ -153,8 +152,8 @@ impl ColumnLook {
             integers_beyond_64_bits: 0,
             aliases: BTreeMap::new(),
             example: None,
-            numbers: vec![NumberTally::new(); 1 + tries.forms.len()],
-            times: vec![OrderedSpan::new(); tries.times.len()],
+            numbers: vec![NumberTally::new(); 1 + candidates.forms.len()],
+            times: vec![OrderedSpan::new(); candidates.times.len()],
             elements: Vec::new(),
             integer_elements: 0,
             values: Some(BTreeMap::new()),
@@ -165,40 +164,40 @@ impl ColumnLook {
         self.missing += 1;
     }
 
-    /// Takes a trimmed value that is not missing.
-    pub(super) fn take(&mut self, text: &[u8], tries: &Tries) {
-        let hash = field::hash(text);
+    /// Adds a trimmed value that is present.
+    pub(super) fn take(&mut self, text: &[u8], candidates: &ColumnCandidates) {
+        let hash = field::hash_text(text);
         self.hashes.push(hash);
         self.keep(text);
-        if let Some(separator) = tries.separator {
+        if let Some(separator) = candidates.separator {
             for element in text.split(|&byte| byte == separator).map(field::trim) {
                 self.element(element);
             }
         }
-        if let Ok(value) = field::number(text) {
+        if let Ok(value) = field::parse_number(text) {
             self.numbers[0].add(value);
             self.take_integer(text, hash, value);
         }
-        for (tally, form) in self.numbers[1..].iter_mut().zip(&tries.forms) {
-            if let Ok(value) = number_form::read(*form, text)
+        for (tally, form) in self.numbers[1..].iter_mut().zip(&candidates.forms) {
+            if let Ok(value) = number_form::parse_amount(*form, text)
                 && !value.is_nan()
             {
                 tally.add(value);
-                if self.example.is_none() && field::number(text).is_err() {
+                if self.example.is_none() && field::parse_number(text).is_err() {
                     self.example = Some(text.to_vec());
                 }
             }
         }
-        for (span, format) in self.times.iter_mut().zip(&tries.times) {
-            if let Ok(seconds) = datetime::read(text, format.as_deref()) {
+        for (span, format) in self.times.iter_mut().zip(&candidates.times) {
+            if let Ok(seconds) = datetime::parse_time(text, format.as_deref()) {
                 span.add(seconds);
             }
         }
     }
 
-    /// Counts a number as a whole one, if it is.
+    /// Counts a number that is an integer.
     fn take_integer(&mut self, text: &[u8], hash: i64, value: f64) {
-        let integer = field::integer(text);
+        let integer = field::parse_integer(text);
         if value.abs() >= EXACT_BELOW && field::has_digits_only(text) {
             self.large_integers += 1;
             self.integers_beyond_64_bits += u64::from(integer.is_err());
@@ -210,15 +209,15 @@ impl ColumnLook {
                 true => integer.cast_unsigned().to_string(),
                 false => integer.to_string(),
             };
-            self.aliases.insert(hash, field::hash(usual.as_bytes()));
+            self.aliases.insert(hash, field::hash_text(usual.as_bytes()));
         }
     }
 
-    /// Takes an element of a list.
+    /// Adds an element of a list.
     pub(super) fn element(&mut self, text: &[u8]) {
         if !text.is_empty() {
-            self.elements.push(field::hash(text));
-            self.integer_elements += u64::from(field::integer(text).is_ok());
+            self.elements.push(field::hash_text(text));
+            self.integer_elements += u64::from(field::parse_integer(text).is_ok());
         }
     }
 
@@ -234,28 +233,28 @@ impl ColumnLook {
     }
 }
 
-/// A column over all blocks so far.
+/// Statistics of a column over all blocks so far, with the estimate of its distinct values.
 pub(super) struct ProfiledColumn {
-    whole: ColumnLook,
-    tries: Tries,
+    whole: BlockColumnTally,
+    candidates: ColumnCandidates,
     distinct: CategoryTally,
     elements: CategoryTally,
     element_count: u64,
 }
 
 impl ProfiledColumn {
-    pub(super) fn new(name: &str, tries: Tries) -> Self {
+    pub(super) fn new(name: &str, candidates: ColumnCandidates) -> Self {
         Self {
-            whole: ColumnLook::new(&tries),
-            tries,
+            whole: BlockColumnTally::new(&candidates),
+            candidates,
             distinct: CategoryTally::new(name.to_owned()),
             elements: CategoryTally::new(name.to_owned()),
             element_count: 0,
         }
     }
 
-    /// Adds the next block.
-    pub(super) fn add(&mut self, block: &ColumnLook) {
+    /// Merges the statistics of the next block.
+    pub(super) fn add(&mut self, block: &BlockColumnTally) {
         self.distinct.take(&block.hashes, block.missing);
         self.elements.take(&block.elements, 0);
         self.element_count += block.elements.len() as u64;
@@ -283,40 +282,43 @@ impl ProfiledColumn {
         });
     }
 
-    /// The form of numbers that the values show, where they do not leave it open.
+    /// Returns the number format of the values, unless it is ambiguous.
     pub(super) fn shown_form(&self, rows: u64) -> Option<NumberForm> {
         let form = best_form(&self.whole.numbers, rows - self.whole.missing.min(rows), None);
         let is_open = self.other_form(form).is_some();
-        (form > 0 && !is_open).then(|| self.tries.forms[form - 1])
+        (form > 0 && !is_open).then(|| self.candidates.forms[form - 1])
     }
 
-    /// Another form that reads as many values as `form`, but as other numbers.
+    /// Finds another format that reads as many values as `form`, but as different numbers.
     fn other_form(&self, form: usize) -> Option<NumberForm> {
         let numbers = &self.whole.numbers;
         let is_other = |&at: &usize| {
             let as_many = numbers[at].span.count == numbers[form].span.count;
             at != form && as_many && numbers[at].differs(&numbers[form])
         };
-        (1..numbers.len()).filter(|_| form > 0).find(is_other).map(|at| self.tries.forms[at - 1])
+        (1..numbers.len())
+            .filter(|_| form > 0)
+            .find(is_other)
+            .map(|at| self.candidates.forms[at - 1])
     }
 
-    /// Another form that reads as many values as form `best` of times, but as other times.
+    /// Finds another time format that reads as many values as `best`, but as different times.
     fn other_times(&self, best: usize) -> Option<String> {
         let times = &self.whole.times;
         let is_other =
             |&at: &usize| times[at].count == times[best].count && times[at].differs(&times[best]);
-        (0..times.len()).find(is_other).and_then(|at| self.tries.times[at].clone())
+        (0..times.len()).find(is_other).and_then(|at| self.candidates.times[at].clone())
     }
 
-    /// What the column is, over `rows` rows; where its values leave open which of two marks is
-    /// before the decimals, it is that of `usual`.
+    /// Summarizes the column over `rows` rows. If the decimal separator is ambiguous, `usual` is
+    /// assumed.
     pub(super) fn finish(self, rows: u64, usual: NumberForm) -> ColumnFacts {
         let present = rows - self.whole.missing.min(rows);
-        let usual = self.tries.forms.iter().position(|form| *form == usual).map(|at| 1 + at);
+        let usual = self.candidates.forms.iter().position(|form| *form == usual).map(|at| 1 + at);
         let form = best_form(&self.whole.numbers, present, usual);
         let other_form = self.other_form(form);
         let best = best_times(&self.whole.times).filter(|&at| {
-            is_likely(&self.whole.times[at], self.tries.times[at].as_deref(), present)
+            is_likely(&self.whole.times[at], self.candidates.times[at].as_deref(), present)
         });
         let other_format = best.and_then(|best| self.other_times(best));
         let whole = self.whole;
@@ -328,7 +330,7 @@ impl ProfiledColumn {
         let mean = numbers.sum / count.max(1) as f64;
         let squares = numbers.squares / count.max(1) as f64;
         let times = best.map(|at| TimeFacts {
-            format: self.tries.times[at].clone(),
+            format: self.candidates.times[at].clone(),
             other_format,
             count: whole.times[at].count,
             least: whole.times[at].least,
@@ -339,17 +341,16 @@ impl ProfiledColumn {
             Some(at) => whole.times[at].is_sorted,
             None => count > 0 && numbers.span.is_sorted,
         };
-        let may_be_list = self.tries.is_list || self.tries.separator.is_some();
+        let may_be_list = self.candidates.is_list || self.candidates.separator.is_some();
         let once_elements = self.elements.once();
         let list = may_be_list.then(|| ListFacts {
-            separator: self.tries.separator.map(|byte| char::from(byte).to_string()),
+            separator: self.candidates.separator.map(|byte| char::from(byte).to_string()),
             elements: self.element_count,
             distinct: self.elements.finish(rows).distinct,
             integers: whole.integer_elements,
             once: once_elements,
         });
-        let mut values: Vec<(String, u64)> = whole.values.into_iter().flatten().map(kept).collect();
-        values.sort_by(|left, right| right.1.cmp(&left.1).then_with(|| left.0.cmp(&right.0)));
+        let values = most_frequent_first(whole.values.unwrap_or_default());
         ColumnFacts {
             unreadable: None,
             present,
@@ -363,7 +364,7 @@ impl ProfiledColumn {
             merged_texts,
             number_form: match form {
                 0 => NumberForm::Plain,
-                other => self.tries.forms[other - 1],
+                other => self.candidates.forms[other - 1],
             },
             example: whole.example.map(|text| String::from_utf8_lossy(&text).into_owned()),
             other_form,
@@ -381,8 +382,8 @@ impl ProfiledColumn {
     }
 }
 
-/// The form of numbers that reads most of `present` values: plain ones where these are nearly all,
-/// and `usual` among those that read equally many.
+/// Chooses the number format: plain if nearly all of the `present` values are plain numbers,
+/// otherwise the one that reads most values. `usual` decides between equals.
 fn best_form(numbers: &[NumberTally], present: u64, usual: Option<usize>) -> usize {
     if 100 * numbers[0].span.count >= 99 * present {
         return 0;
@@ -392,9 +393,8 @@ fn best_form(numbers: &[NumberTally], present: u64, usual: Option<usize>) -> usi
     best.unwrap_or(0)
 }
 
-/// Whether `present` values, of which those of `span` are times in `format`, are meant as times.
-/// Where they are written as whole numbers, all but one of a thousand must be times of 1950 to
-/// 2100.
+/// Tells whether values that parse as times in `format` are meant as times. If the format consists
+/// of digits alone, at least 999 of 1000 values must be times from 1950 to 2100.
 fn is_likely(span: &OrderedSpan, format: Option<&str>, present: u64) -> bool {
     const FROM: f64 = -631_152_000.0;
     const UNTIL: f64 = 4_102_444_800.0;
@@ -402,16 +402,15 @@ fn is_likely(span: &OrderedSpan, format: Option<&str>, present: u64) -> bool {
         || span.least >= FROM && span.greatest < UNTIL && 1000 * span.count >= 999 * present
 }
 
-/// The form of times that reads most values. Of those that read equally many, as day and month can
-/// change places in some files, that by which the rows are in order, then the one by which they
-/// span the least time.
+/// Chooses the time format that reads most values. Between equals, such as swapped days and months,
+/// it prefers the one in which rows are sorted, then the one with the shorter span.
 fn best_times(times: &[OrderedSpan]) -> Option<usize> {
     let days = |at: usize| ((times[at].greatest - times[at].least) / 86_400.0) as i64;
     let rank = |&at: &usize| (times[at].count, times[at].is_sorted, -days(at), usize::MAX - at);
     (0..times.len()).filter(|&at| times[at].count > 0).max_by_key(rank)
 }
 
-/// How many different texts are the same whole number as another text.
+/// Counts the distinct texts that are the same integer as another text.
 fn merged_texts(aliases: &BTreeMap<i64, i64>, texts: &CategoryTally) -> u64 {
     let mut by_number: BTreeMap<i64, u64> = BTreeMap::new();
     for usual in aliases.values() {
@@ -424,6 +423,9 @@ fn merged_texts(aliases: &BTreeMap<i64, i64>, texts: &CategoryTally) -> u64 {
     by_number.iter().map(merged).sum()
 }
 
-fn kept((text, count): (Vec<u8>, u64)) -> (String, u64) {
-    (String::from_utf8_lossy(&text).into_owned(), count)
+fn most_frequent_first(counts: BTreeMap<Vec<u8>, u64>) -> Vec<(String, u64)> {
+    let text = |(text, count): (Vec<u8>, u64)| (String::from_utf8_lossy(&text).into_owned(), count);
+    let mut values: Vec<(String, u64)> = counts.into_iter().map(text).collect();
+    values.sort_by(|left, right| right.1.cmp(&left.1).then_with(|| left.0.cmp(&right.0)));
+    values
 }

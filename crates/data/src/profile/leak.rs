@@ -1,5 +1,5 @@
-//! Columns that alone predict the label almost perfectly, by a sample of rows. Such a column is
-//! often known only after the label is, as a time of conversion is.
+//! Finds columns that predict the label almost perfectly on their own, in a sample of rows. Such a
+//! column is often known only after the label, like the time of a conversion.
 
 use std::collections::BTreeMap;
 
@@ -7,34 +7,35 @@ use schema::source::LabelColumn;
 
 use super::sniff::is_missing;
 use super::{Profile, SampleColumn};
-use crate::field;
+use crate::parse::field;
 use crate::synthetic::score;
 
-/// AUC from which on a column alone predicts almost perfectly.
+/// AUC from which on a column counts as a leak.
 const AUC: f64 = 0.98;
-/// Fewest rows of each class that are judged by.
+/// Minimum number of rows of each class.
 const ROWS: usize = 10;
 
-/// A column that alone predicts the label almost perfectly.
+/// A column that predicts the label almost perfectly on its own, and therefore probably leaks it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Leak {
     pub column: String,
-    /// AUC of the label by this column alone, on rows of the sample.
+    /// AUC of the label when predicted by this column alone, on sampled rows.
     pub auc: f64,
-    /// Rows of the sample.
+    /// Number of sampled rows.
     pub rows: usize,
 }
 
-/// The columns of `profile` other than the label that predict it almost perfectly.
+/// Finds the columns of `profile`, other than the label, that predict it almost perfectly.
 ///
-/// Each column is judged by the mean label of its values, learnt from every other row and applied
-/// to the rows between, by its numbers as they are, and by whether it has a value at all.
+/// Each column is tried in three ways: by the mean label of each value, learned from every other
+/// row and applied to the rest; by its numeric value; and by whether a value is present.
 #[must_use]
 pub fn find_leaks(profile: &Profile, label: &LabelColumn) -> Vec<Leak> {
     let Some(labels) = profile.sample.iter().find(|column| column.name == label.column) else {
         return Vec::new();
     };
-    let labels: Vec<Option<bool>> = labels.values.iter().map(|text| class(text, label)).collect();
+    let labels: Vec<Option<bool>> =
+        labels.values.iter().map(|text| classify_label(text, label)).collect();
     let positives = labels.iter().filter(|label| **label == Some(true)).count();
     let negatives = labels.iter().filter(|label| **label == Some(false)).count();
     if positives.min(negatives) < ROWS {
@@ -49,8 +50,8 @@ pub fn find_leaks(profile: &Profile, label: &LabelColumn) -> Vec<Leak> {
     judged.filter(|leak| leak.auc >= AUC).collect()
 }
 
-/// Whether a value of the label means 1; `None` where there is no label.
-fn class(text: &[u8], label: &LabelColumn) -> Option<bool> {
+/// Converts a value of the label to a class; `None` if it is missing.
+fn classify_label(text: &[u8], label: &LabelColumn) -> Option<bool> {
     if is_missing(text) {
         return None;
     }
@@ -58,20 +59,20 @@ fn class(text: &[u8], label: &LabelColumn) -> Option<bool> {
         return Some(label.positive.iter().any(|positive| positive.as_bytes() == text));
     }
     let least = label.positive_from.map_or(0.5, |least| least as f64);
-    Some(field::number(text).ok()? >= least)
+    Some(field::parse_number(text).ok()? >= least)
 }
 
 fn best_auc(column: &SampleColumn, labels: &[Option<bool>]) -> f64 {
     let rows =
         || column.values.iter().zip(labels).filter_map(|(text, label)| Some((text, (*label)?)));
     let auc_of = |scores: Vec<f64>, labels: Vec<bool>| score::auc(&scores, &labels);
-    let of_all = |score: &dyn Fn(&[u8]) -> f64| {
+    let auc_of_score = |score: &dyn Fn(&[u8]) -> f64| {
         let (scores, labels) = rows().map(|(text, label)| (score(text), label)).unzip();
         let auc = auc_of(scores, labels);
         auc.max(1.0 - auc)
     };
-    let by_presence = of_all(&|text| f64::from(u8::from(is_missing(text))));
-    let by_number = of_all(&|text| field::number(text).unwrap_or(f64::MIN));
+    let by_presence = auc_of_score(&|text| f64::from(u8::from(is_missing(text))));
+    let by_number = auc_of_score(&|text| field::parse_number(text).unwrap_or(f64::MIN));
     let mut sums: BTreeMap<&[u8], (f64, f64)> = BTreeMap::new();
     for (text, label) in rows().step_by(2) {
         let (hits, count) = sums.entry(text).or_default();

@@ -1,5 +1,5 @@
-//! The format of a file from its beginning: what parts fields, what encloses them, whether the
-//! first record names the columns, and what the values may be.
+//! Detects the layout of a text file from its start: delimiter, quote, header, and the kinds of
+//! values.
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -7,25 +7,27 @@ use std::path::Path;
 
 use schema::source::{DataFormat, NumberForm};
 
-use super::column::Tries;
-use crate::csv::{Punctuation, Splitter};
+use super::column::ColumnCandidates;
 use crate::error::Error;
-use crate::origin::Tap;
-use crate::{datetime, field, header, number_form, text};
+use crate::input::origin::ReadObserver;
+use crate::parse::csv::{Punctuation, RecordSplitter};
+use crate::parse::datetime;
+use crate::parse::field;
+use crate::parse::header;
+use crate::parse::number_form;
+use crate::parse::text;
 
-/// Bytes that are sampled.
 const SAMPLE_BYTES: u64 = 512 << 10;
-/// Records that are sampled.
 const SAMPLE_ROWS: usize = 5000;
-/// What may part fields, the likelier of equals first.
+/// Candidate delimiters, the more likely first.
 const DELIMITERS: [&str; 6] = ["\t", ",", ";", "|", "::", "\u{1}"];
-/// What may part the elements of a list.
+/// Candidate separators of list elements.
 const SEPARATORS: [u8; 5] = [b'|', b';', b'^', b',', b' '];
-/// Orders of year, month and day; `/` stands for any of [`DATE_MARKS`].
+/// Date formats; `/` is replaced by each of [`DATE_MARKS`].
 const DATES: [&str; 5] = ["%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d", "%m/%d/%y", "%d/%m/%y"];
-/// What stands between the numbers of a date.
+/// Separators between the numbers of a date.
 const DATE_MARKS: [&str; 4] = ["/", ".", "-", " "];
-/// Dates with a name of the month.
+/// Date formats with a name of the month.
 const NAMED_DATES: [&str; 9] = [
     "%d-%b-%Y",
     "%d %b %Y",
@@ -37,7 +39,7 @@ const NAMED_DATES: [&str; 9] = [
     "%a, %d %b %Y",
     "%a %b %d %Y",
 ];
-/// Times of the day behind a date. A space stands for any number of them.
+/// Formats of the time of day after a date. A space matches any number of spaces.
 const CLOCKS: [&str; 13] = [
     "",
     " %H:%M",
@@ -53,8 +55,8 @@ const CLOCKS: [&str; 13] = [
     ":%H:%M:%S",
     " %H.%M",
 ];
-/// Times whose date and clock come in an order or with a zone of their own: of logs, of C's ctime,
-/// of RFC 2822 and HTTP, and of ISO 8601 without marks.
+/// Complete formats whose date and time have their own order or zone: logs, C's ctime, RFC 2822,
+/// HTTP, and ISO 8601 without separators.
 const WHOLE_TIMES: [&str; 13] = [
     "%d/%b/%Y:%H:%M:%S %z",
     "[%d/%b/%Y:%H:%M:%S %z]",
@@ -70,35 +72,33 @@ const WHOLE_TIMES: [&str; 13] = [
     "%Y%m%dT%H%M%z",
     "%Y%m%dT%H%M",
 ];
-/// Times of digits alone. Whole numbers may be such times by chance, so that each value of a column
-/// has to be one.
+/// Formats of digits alone. Integers may match by chance, so every value of a column has to match.
 const PACKED_TIMES: [&str; 5] = ["%Y%m%d", "%Y%m%d%H", "%Y%m%d%H%M", "%Y%m%d%H%M%S", "%y%m%d%H"];
-/// Text that stands for missing values.
+/// Texts that represent missing values.
 pub(super) const MISSING: [&str; 10] =
     ["?", "NA", "N/A", "\\N", "NULL", "null", "None", "NaN", "nan", "-"];
 
-/// How a text file is laid out.
+/// The detected layout of a text file, with its first records.
 #[derive(Clone, Debug)]
 pub(super) struct TextForm {
     pub format: DataFormat,
     pub punctuation: Punctuation,
-    /// Names of the columns.
     pub names: Vec<String>,
     pub has_header: bool,
-    /// The first records behind the header.
+    /// The first records after the header.
     pub records: Vec<Vec<Vec<u8>>>,
 }
 
-/// Whether a field says that there is no value.
+/// Tells whether a field represents a missing value.
 pub(super) fn is_missing(text: &[u8]) -> bool {
     text.is_empty() || MISSING.iter().any(|missing| missing.as_bytes() == text)
 }
 
-/// The layout of the text file `input`.
+/// Detects the layout of the text file `input`.
 pub(super) fn text_form(input: &str, delimiter: Option<&str>) -> Result<TextForm, Error> {
     let path = Path::new(input);
     let mut sample = Vec::new();
-    let (read, _) = text::open(input, &Tap::default())?;
+    let (read, _) = text::open(input, &ReadObserver::default())?;
     read.take(SAMPLE_BYTES).read_to_end(&mut sample).map_err(Error::read(path))?;
     let text = &sample[..];
     if text.trim_ascii().is_empty() {
@@ -109,17 +109,17 @@ pub(super) fn text_form(input: &str, delimiter: Option<&str>) -> Result<TextForm
         return Err(Error::OtherForm { path: path.to_owned(), form: "binary data" });
     }
     let is_whole = (sample.len() as u64) < SAMPLE_BYTES;
-    let quote = quote_of(text);
+    let quote = choose_quote(text);
     let (punctuation, records) = match delimiter {
         Some(delimiter) => {
             let delimiter = if ["tab", "\\t"].contains(&delimiter) { "\t" } else { delimiter };
             let punctuation = Punctuation { delimiter: delimiter.as_bytes().to_vec(), quote };
-            let records = records(text, &punctuation, is_whole);
+            let records = split_records(text, &punctuation, is_whole);
             (punctuation, records)
         }
-        None => likeliest(text, quote, is_whole),
+        None => choose_delimiter(text, quote, is_whole),
     };
-    // Without quotes the faster reader of tab-separated text serves.
+    // Without quotes, the faster reader of tab-separated text can be used.
     let has_quotes = quote.is_some_and(|quote| text.contains(&quote));
     let format = match &punctuation.delimiter[..] {
         b"\t" if !has_quotes => DataFormat::Tsv,
@@ -134,15 +134,15 @@ pub(super) fn text_form(input: &str, delimiter: Option<&str>) -> Result<TextForm
     }
     let has_header = is_header(first, &records[1..]);
     let names = match has_header {
-        true => header::names(first),
+        true => header::column_names(first),
         false => (1..=first.len()).map(|at| format!("c{at}")).collect(),
     };
     let records = records[usize::from(has_header)..].to_vec();
     Ok(TextForm { format, punctuation, names, has_header, records })
 }
 
-/// The quote that encloses fields: `'` only where nothing else does.
-fn quote_of(text: &[u8]) -> Option<u8> {
+/// Chooses the quote character: `'` only if it clearly encloses fields and `"` does not occur.
+fn choose_quote(text: &[u8]) -> Option<u8> {
     let double = text.contains(&b'"');
     let encloses = |at: usize| {
         let before = if at == 0 { b'\n' } else { text[at - 1] };
@@ -153,22 +153,26 @@ fn quote_of(text: &[u8]) -> Option<u8> {
     Some(if !double && single > lines { b'\'' } else { b'"' })
 }
 
-/// Records of trimmed fields.
+/// Records of a sample, each a list of trimmed fields.
 type TrimmedRecords = Vec<Vec<Vec<u8>>>;
 
-/// The delimiter by which records have the same number of fields, and most of them.
-fn likeliest(text: &[u8], quote: Option<u8>, is_whole: bool) -> (Punctuation, TrimmedRecords) {
+/// Chooses the delimiter that gives the most regular records, then the most fields.
+fn choose_delimiter(
+    text: &[u8],
+    quote: Option<u8>,
+    is_whole: bool,
+) -> (Punctuation, TrimmedRecords) {
     let mut best: Option<((u64, usize), Punctuation, TrimmedRecords)> = None;
     for delimiter in DELIMITERS {
         let punctuation = Punctuation { delimiter: delimiter.as_bytes().to_vec(), quote };
-        let records = records(text, &punctuation, is_whole);
+        let records = split_records(text, &punctuation, is_whole);
         let width = records.first().map_or(0, Vec::len);
         let same = records.iter().filter(|record| record.len() == width).count();
         let share = (100 * same / records.len().max(1)) as u64;
-        // Decimal commas part as regularly as the semicolons between them.
+        // Decimal commas are as regular as the semicolons between the numbers.
         let width = if delimiter == ";" && width > 1 { 2 * width } else { width };
         let score = if width > 1 { (share / 5, width) } else { (0, width) };
-        if best.as_ref().is_none_or(|(known, ..)| score > *known) {
+        if best.as_ref().is_none_or(|(best_score, ..)| score > *best_score) {
             best = Some((score, punctuation, records));
         }
     }
@@ -176,8 +180,8 @@ fn likeliest(text: &[u8], quote: Option<u8>, is_whole: bool) -> (Punctuation, Tr
     best.map_or((comma, Vec::new()), |(_, punctuation, records)| (punctuation, records))
 }
 
-fn records(text: &[u8], punctuation: &Punctuation, is_whole: bool) -> TrimmedRecords {
-    let mut splitter = Splitter::new(punctuation.clone());
+fn split_records(text: &[u8], punctuation: &Punctuation, is_whole: bool) -> TrimmedRecords {
+    let mut splitter = RecordSplitter::new(punctuation.clone());
     splitter.split(text);
     if is_whole {
         splitter.end();
@@ -194,26 +198,27 @@ fn records(text: &[u8], punctuation: &Punctuation, is_whole: bool) -> TrimmedRec
     records
 }
 
-/// Whether the only record of a file can be nothing but a header.
+/// Tells whether the only record of a file can only be a header.
 fn names_columns(first: &[Vec<u8>]) -> bool {
     first.len() > 1 && first.iter().all(|field| !is_missing(field) && !is_value(field))
 }
 
 fn is_value(field: &[u8]) -> bool {
-    field::number(field).is_ok() || datetime::read(field, None).is_ok()
+    field::parse_number(field).is_ok() || datetime::parse_time(field, None).is_ok()
 }
 
-/// Whether the first record names the columns.
+/// Tells whether the first record names the columns.
 ///
-/// It does where a name stands above numbers or times, or where no field of it occurs again in its
-/// column. A field that is a number speaks against it, unless all numbers of it count columns, as
-/// in `label,0,1,2`. Fields that are empty or stand for missing values say nothing.
+/// It does if a name is above numbers or times, or if none of its fields occurs again in its
+/// column. A numeric field speaks against it, unless the numbers count columns, as in
+/// `label,0,1,2`. Empty fields and missing values are ignored.
 fn is_header(first: &[Vec<u8>], rest: &[Vec<Vec<u8>>]) -> bool {
-    let said: Vec<usize> = (0..first.len()).filter(|&at| !is_missing(&first[at])).collect();
+    let present_fields: Vec<usize> =
+        (0..first.len()).filter(|&at| !is_missing(&first[at])).collect();
     let (values, names): (Vec<usize>, Vec<usize>) =
-        said.into_iter().partition(|&at| is_value(&first[at]));
+        present_fields.into_iter().partition(|&at| is_value(&first[at]));
     let counts = |pair: &[usize]| {
-        let number = |at: usize| field::integer(&first[at]).ok();
+        let number = |at: usize| field::parse_integer(&first[at]).ok();
         number(pair[0]).zip(number(pair[1])).is_some_and(|(low, high)| high == low + 1)
     };
     let are_columns = values.len() > 1 && values.windows(2).all(counts);
@@ -230,41 +235,42 @@ fn is_header(first: &[Vec<u8>], rest: &[Vec<Vec<u8>>]) -> bool {
     names.iter().any(is_above_values) || values.is_empty() && (0..first.len()).all(is_new)
 }
 
-/// What besides a plain number the values `sample` of a column may be: numbers of other forms and
-/// times before lists, for both may hold what separates elements.
-pub(super) fn tries(sample: &[&[u8]]) -> Tries {
+/// Finds the kinds of values of a column besides plain numbers. Number and time formats take
+/// precedence over lists, because they may contain the separators of lists.
+pub(super) fn find_candidates(sample: &[&[u8]]) -> ColumnCandidates {
     let present: Vec<&[u8]> = sample.iter().copied().filter(|text| !is_missing(text)).collect();
     let others: Vec<&[u8]> =
-        present.iter().copied().filter(|text| field::number(text).is_err()).collect();
+        present.iter().copied().filter(|text| field::parse_number(text).is_err()).collect();
     if others.is_empty() {
-        let is_every =
-            |format: &&str| present.iter().all(|text| datetime::read(text, Some(format)).is_ok());
+        let is_every = |format: &&str| {
+            present.iter().all(|text| datetime::parse_time(text, Some(format)).is_ok())
+        };
         let packed = PACKED_TIMES.into_iter().filter(|_| !present.is_empty());
         let times = packed.filter(is_every).map(|format| Some(format.to_owned())).collect();
-        return Tries { times, ..Tries::default() };
+        return ColumnCandidates { times, ..ColumnCandidates::default() };
     }
     let has_digits = |text: &&&[u8]| text.iter().any(u8::is_ascii_digit);
     let digits = others.iter().filter(has_digits).count();
     let most = |reads: &dyn Fn(&[u8]) -> bool| {
         digits > 0 && 10 * others.iter().filter(|text| reads(text)).count() >= 9 * others.len()
     };
-    let reads_number = |form| move |text: &[u8]| number_form::read(form, text).is_ok();
+    let reads_number = |form| move |text: &[u8]| number_form::parse_amount(form, text).is_ok();
     let forms = [NumberForm::Money, NumberForm::DecimalComma].into_iter();
     let forms: Vec<NumberForm> = forms.filter(|&form| most(&reads_number(form))).collect();
     let reads_time = |format: &Option<String>| {
         let format = format.as_deref();
-        // Most forms fail at the first values.
-        others.iter().take(3).any(|text| datetime::read(text, format).is_ok())
-            && most(&|text| datetime::read(text, format).is_ok())
+        // Checked first, because most formats fail at the first values.
+        others.iter().take(3).any(|text| datetime::parse_time(text, format).is_ok())
+            && most(&|text| datetime::parse_time(text, format).is_ok())
     };
     let times: Vec<_> = time_forms().filter(reads_time).collect();
-    let is_list = |separator: &u8| parts_lists(&others, *separator);
+    let is_list = |separator: &u8| separates_lists(&others, *separator);
     let separator = SEPARATORS.into_iter().find(is_list);
     let separator = separator.filter(|_| forms.is_empty() && times.is_empty());
-    Tries { forms, times, separator, is_list: false }
+    ColumnCandidates { forms, times, separator, is_list: false }
 }
 
-/// Forms of times, the likelier first; the first of all is ISO 8601.
+/// Iterates over all time formats, the more likely first, starting with ISO 8601.
 fn time_forms() -> impl Iterator<Item = Option<String>> {
     let marked = DATES.iter().flat_map(|date| DATE_MARKS.map(|mark| date.replace('/', mark)));
     let dates = marked.chain(NAMED_DATES.map(ToOwned::to_owned));
@@ -273,9 +279,9 @@ fn time_forms() -> impl Iterator<Item = Option<String>> {
     std::iter::once(None).chain(with_clocks).chain(whole)
 }
 
-/// Whether values are lists with this separator: many have it, and their elements recur more often
-/// than the values do.
-fn parts_lists(values: &[&[u8]], separator: u8) -> bool {
+/// Tells whether values are lists with this separator: it is frequent, and elements recur more
+/// often than whole values.
+fn separates_lists(values: &[&[u8]], separator: u8) -> bool {
     let has = values.iter().filter(|text| text.contains(&separator)).count();
     if 5 * has < values.len() || values.len() < 5 {
         return false;
@@ -284,7 +290,7 @@ fn parts_lists(values: &[&[u8]], separator: u8) -> bool {
     let elements = values.iter().flat_map(|text| text.split(|&byte| byte == separator));
     let elements: Vec<&[u8]> = elements.map(field::trim).filter(|text| !text.is_empty()).collect();
     let distinct: BTreeSet<&[u8]> = elements.iter().copied().collect();
-    // Names of two words recur as a whole; bars stand in lists alone.
+    // Names of two words recur as a whole, while bars occur only in lists.
     let recur = match separator {
         b'|' | b'^' => distinct.len() <= whole.len(),
         _ => 2 * distinct.len() < whole.len(),

@@ -1,5 +1,5 @@
-//! Running figures of one categorical column: counts up to a bound, beyond it an estimate of how
-//! many categories there are (HyperLogLog, Flajolet et al. 2007).
+//! Running statistics of one categorical column. Distinct categories are counted up to a limit and
+//! estimated beyond it (HyperLogLog, Flajolet et al. 2007).
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -7,15 +7,16 @@ use std::hash::BuildHasherDefault;
 use schema::random;
 
 use super::figure::{CategoricalStats, CountMethod};
-use crate::fitted::MixHasher;
+use crate::dataset::fitted::MixHasher;
 
-/// Categories counted one by one; those that appear later only enter the estimate.
+/// Number of categories that are counted individually. Later ones only enter the estimate.
 const EXACT_DISTINCT: usize = 1 << 17;
-/// Registers of the estimate: 2^14 bytes give a standard error of 1.04 / 2^7 = 0.8 %.
+/// log2 of the number of registers: 2^14 give a standard error of 1.04 / 2^7 = 0.8 %.
 const REGISTER_BITS: u32 = 14;
-/// Least count of a category that the exponent's fit uses: rarer ones are mostly noise.
+/// Minimum count of a category in the fit of the exponent; rarer ones are mostly noise.
 const FIT_COUNT: u64 = 20;
 
+/// Running counts of one categorical column, with the registers of the estimate.
 pub(crate) struct CategoryTally {
     column: String,
     present: u64,
@@ -37,7 +38,7 @@ impl CategoryTally {
         }
     }
 
-    /// Takes the categories of some rows, of which `empty` have none.
+    /// Adds the categories of some rows, of which `empty` have none.
     pub(crate) fn take(&mut self, values: &[i64], empty: u64) {
         self.empty += empty;
         self.present += values.len() as u64;
@@ -46,7 +47,7 @@ impl CategoryTally {
                 *count += 1;
                 continue;
             }
-            // Every value enters the estimate at its first count, or each time it is not counted.
+            // A value is registered when it is first counted, or each time if it is not counted.
             self.register(value);
             if self.counts.len() < EXACT_DISTINCT {
                 self.counts.insert(value, 1);
@@ -59,7 +60,7 @@ impl CategoryTally {
     fn register(&mut self, value: i64) {
         let hash = random::mix(value.cast_unsigned().wrapping_add(0x9e37_79b9_7f4a_7c15));
         let index = (hash >> (64 - REGISTER_BITS)) as usize;
-        // The marker bit ends the count of zeros after the bits that chose the register.
+        // A marker bit after the hashed bits limits the count of zeros.
         let rest = hash << REGISTER_BITS | 1 << (REGISTER_BITS - 1);
         let zeros = rest.leading_zeros() as u8 + 1;
         self.registers[index] = self.registers[index].max(zeros);
@@ -69,16 +70,16 @@ impl CategoryTally {
         let m = self.registers.len() as f64;
         let sum: f64 = self.registers.iter().map(|&zeros| 0.5f64.powi(i32::from(zeros))).sum();
         let alpha = 0.7213 / (1.0 + 1.079 / m);
-        // The linear correction for few categories never applies: those are counted.
+        // The correction for few categories is not needed, because those are counted.
         (alpha * m * m / sum).round() as u64
     }
 
-    /// Whether a category is among those that were counted one by one.
+    /// Tells whether a category was counted individually.
     pub(crate) fn has(&self, category: i64) -> bool {
         self.counts.contains_key(&category)
     }
 
-    /// Categories that occur once; 0 where not all were counted.
+    /// Returns the number of categories that occur once; 0 if not all were counted.
     pub(crate) fn once(&self) -> u64 {
         match self.overflow {
             CountMethod::Exact => self.counts.values().filter(|&&count| count == 1).count() as u64,
@@ -107,8 +108,8 @@ impl CategoryTally {
     }
 }
 
-/// Slope of `ln count` over `ln rank` by least squares, each rank weighted by `1 / rank` so that
-/// every octave of ranks counts alike. `counts` falls.
+/// Fits the slope of `ln count` over `ln rank` by least squares. Each rank is weighted by `1 /
+/// rank`, so that every octave of ranks counts the same. `counts` must be in descending order.
 fn zipf_exponent(counts: &[u64]) -> Option<f64> {
     let frequent = counts.partition_point(|&count| count >= FIT_COUNT);
     if frequent < 10 {
@@ -133,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_and_gaps_are_exact_while_they_fit() {
+    fn counts_and_missing_shares_are_exact_up_to_the_limit() {
         let mut tally = CategoryTally::new("c".to_owned());
         tally.take(&[7, 7, -1, 9], 1);
         let stats = tally.finish(4);
@@ -154,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn the_exponent_of_a_law_is_found() {
+    fn the_exponent_of_a_power_law_is_recovered() {
         for exponent in [0.8, 1.05, 1.5] {
             let counts: Vec<u64> =
                 (1..=2000).map(|rank| (1e7 * f64::from(rank).powf(-exponent)) as u64).collect();

@@ -1,21 +1,21 @@
-//! Running figures of one dense column: moments of all values, quantiles of a sample.
+//! Running statistics of one dense column: moments of all values, and quantiles of a sample.
 
 use super::figure::DenseStats;
 
-/// Where the quantiles lie.
 const QUANTILES: [f64; 5] = [0.01, 0.25, 0.5, 0.75, 0.99];
 
+/// Running moments and a sample of one dense column.
 pub(super) struct DenseTally {
     column: String,
     missing: u64,
     not_finite: u64,
     count: u64,
     mean: f64,
-    /// Sum of squared distances to the mean (Welford).
+    /// Sum of squared distances to the mean (Welford's algorithm).
     squares: f64,
     minimum: f64,
     maximum: f64,
-    /// Values of the sampled rows, NaN where missing.
+    /// Values of the sampled rows; NaN for missing ones.
     sample: Vec<f64>,
 }
 
@@ -34,7 +34,7 @@ impl DenseTally {
         }
     }
 
-    /// Takes the values of rows that have these places in the sample, or none.
+    /// Adds the values of rows. `slots` gives the place of each row in the sample, if it has one.
     pub(super) fn take(&mut self, values: &[f64], slots: &[Option<usize>]) {
         for (&value, slot) in values.iter().zip(slots) {
             match *slot {
@@ -67,14 +67,14 @@ impl DenseTally {
         if let (Some(quantiles), Some(median)) = (&mut quantiles, median) {
             quantiles[QUANTILES.len() / 2] = median;
         }
-        let known = |value: f64| (self.count > 0).then_some(value);
+        let if_any = |value: f64| (self.count > 0).then_some(value);
         DenseStats {
             missing_share: self.missing as f64 / rows.max(1) as f64,
             not_finite: self.not_finite,
-            minimum: known(self.minimum),
-            mean: known(self.mean),
-            deviation: known((self.squares / self.count as f64).sqrt()),
-            maximum: known(self.maximum),
+            minimum: if_any(self.minimum),
+            mean: if_any(self.mean),
+            deviation: if_any((self.squares / self.count as f64).sqrt()),
+            maximum: if_any(self.maximum),
             quantiles,
             column: self.column,
         }
@@ -86,7 +86,7 @@ mod tests {
     use super::DenseTally;
 
     #[test]
-    fn figures_of_a_few_values() {
+    fn statistics_of_a_few_values() {
         let mut tally = DenseTally::new("x".to_owned());
         let values = [3.0, f64::NAN, 1.0, 2.0, f64::INFINITY];
         tally.take(&values, &[Some(0), Some(1), Some(2), Some(3), Some(4)]);
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_known_of_an_empty_column() {
+    fn an_empty_column_has_no_statistics() {
         let mut tally = DenseTally::new("x".to_owned());
         tally.take(&[f64::NAN], &[Some(0)]);
         let stats = tally.finish(1);

@@ -1,53 +1,47 @@
-//! What to make.
+//! The configuration of synthetic data.
 
 use schema::IndexDistribution;
 
 use crate::Error;
 
-/// Criteo's layout: integers and categories per line.
+/// Number of integers and of categories per line in Criteo's layout.
 const CRITEO_DENSE: usize = 13;
 const CRITEO_FEATURES: usize = 26;
 
-/// What to make. The same configuration gives the same bytes, on any number of threads, and the
-/// rows of a shorter file are the first rows of a longer one.
+/// The configuration of synthetic data. The same configuration gives the same bytes on any number
+/// of threads, and the rows of a shorter file are the first rows of a longer one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SyntheticConfig {
     pub rows: u64,
-    /// Seed of the planted model and of the rows.
+    /// For the planted model and the rows.
     pub seed: u64,
-    /// Number of dense columns.
     pub dense: usize,
-    /// Categorical columns, in file order.
     pub features: Vec<SyntheticFeature>,
-    /// Share of empty fields in every dense and categorical column, in `[0, 1)`.
+    /// Share of empty fields in every column, in `[0, 1)`.
     pub missing_share: f64,
     /// Expected share of clicks, in `(0, 1)`.
     pub click_rate: f64,
-    /// How a row is written.
     pub layout: RowLayout,
-    /// The truth behind the labels.
     pub planted: PlantedConfig,
 }
 
-/// One categorical column.
+/// One categorical column: its ids, how often they occur, and how many a row has.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SyntheticFeature {
-    /// Name in the header of [`RowLayout::Csv`].
+    /// Used in the header of [`RowLayout::Csv`].
     pub name: String,
-    /// Number of different ids.
+    /// Number of distinct ids.
     pub cardinality: u64,
-    /// How often each id occurs.
     pub distribution: IndexDistribution,
     pub hotness: Hotness,
 }
 
-/// Bag length of a feature: uniform in `min..=max`. Ids within a bag are drawn independently and
-/// may repeat.
+/// Number of ids of a feature per row, uniform in `min..=max`. The ids of a bag are drawn
+/// independently and may repeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hotness {
-    /// Fewest ids of a row, at least 1 (empty bags come from `missing_share`).
+    /// At least 1; empty bags come from `missing_share`.
     pub min: u32,
-    /// Most ids of a row.
     pub max: u32,
 }
 
@@ -55,53 +49,52 @@ impl Hotness {
     /// Exactly one id per row.
     pub const ONE: Self = Self { min: 1, max: 1 };
 
-    /// The mean length of a bag.
+    /// Returns the mean length of a bag.
     #[must_use]
     pub fn mean(self) -> f64 {
         f64::midpoint(f64::from(self.min), f64::from(self.max))
     }
 }
 
-/// How a row is written.
+/// The text layout of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowLayout {
-    /// Label, 13 integers, 26 categories of 8 hexadecimal digits, separated by tabs; no header.
-    /// Categories are a bijection of the frequency rank, different for every feature.
+    /// Label, 13 integers and 26 categories of 8 hexadecimal digits, separated by tabs, without a
+    /// header. Categories are a bijection of the frequency rank that differs between features.
     Criteo,
-    /// A header line (`label`, `I1`…, the features' names), commas, ids `0..cardinality` in
-    /// decimal, several of one bag joined by `|`.
+    /// A header line (`label`, `I1`…, the features' names), then values separated by commas. Ids
+    /// are decimal numbers in `0..cardinality`, and the ids of a bag are joined by `|`.
     Csv,
 }
 
-/// The planted model: `logit = bias + dense + additive + interaction`, the last three with mean
+/// The planted model: `logit = bias + dense + additive + interaction`. The last three have mean
 /// zero and the standard deviations below.
 ///
-/// Latent vectors are centred under each feature's id distribution and features are drawn
-/// independently, so the interaction part's mean given any single column is zero. What a linear
-/// model on one-hot ids still sees of it is of second order: away from a click rate of one half,
-/// ids with long vectors are clicked slightly more or less often. The report's linear figure
-/// includes that.
+/// Latent vectors are centered under each feature's id distribution, and features are drawn
+/// independently. Given any single column, the interaction part therefore has mean zero. A linear
+/// model on one-hot ids sees only a second-order effect: away from a click rate of one half, ids
+/// with long vectors are clicked slightly more or less often. The report's linear result includes
+/// that.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlantedConfig {
-    /// Deviation of the smooth functions of the dense columns, in logits.
+    /// Standard deviation of the smooth functions of the dense columns, in logits.
     pub dense_deviation: f64,
-    /// Deviation of the sum of the ids' own effects, in logits.
+    /// Standard deviation of the sum of the ids' own effects, in logits.
     pub additive_deviation: f64,
-    /// Deviation of `Σ ⟨u_f, u_g⟩` over [`Self::pairs`], in logits.
+    /// Standard deviation of `Σ ⟨u_f, u_g⟩` over [`Self::pairs`], in logits.
     pub interaction_deviation: f64,
-    /// Length of the latent vectors.
     pub latent_dim: usize,
-    /// Frequency ranks that carry effects; rarer ids carry none, so that what there is can be
+    /// Number of frequency ranks that have effects. Rarer ids have none, so that all effects can be
     /// learned.
     pub effect_ids: u64,
-    /// Interacting features, by position. Every pair's two positions differ.
+    /// Positions of interacting features; the two of a pair must differ.
     pub pairs: Vec<(usize, usize)>,
 }
 
 impl PlantedConfig {
-    /// Moderate effects; each feature interacts with the next.
+    /// Returns moderate effects, where each feature interacts with the next.
     #[must_use]
-    pub fn neighbours(features: usize) -> Self {
+    pub fn pair_neighbors(features: usize) -> Self {
         Self {
             dense_deviation: 0.6,
             additive_deviation: 0.8,
@@ -113,16 +106,17 @@ impl PlantedConfig {
     }
 }
 
-/// Ids per Criteo column: below Criteo Kaggle's counts by at least 2, so the tables of a Kaggle
-/// model hold them in exact mode with its two reserved ids.
+/// Number of ids per Criteo column. They are below the counts of Criteo Kaggle by at least 2, so
+/// that the tables of a Kaggle model can hold them as exact ids with the two reserved ones.
 const CRITEO_CARDINALITIES: [u64; CRITEO_FEATURES] = [
     1_000, 500, 50_000, 20_000, 250, 20, 4_000, 500, 1, 10_000, 3_000, 40_000, 2_000, 24, 5_000,
     30_000, 8, 3_000, 1_500, 2, 40_000, 15, 12, 20_000, 100, 10_000,
 ];
 
 impl SyntheticConfig {
-    /// The quickstart's data: Criteo's layout with mixed cardinalities and Zipf ids, sized so that
-    /// a DLRM learns the planted interactions from about a million rows.
+    /// Returns the data of the quickstart: Criteo's layout with mixed cardinalities and
+    /// Zipf-distributed ids, sized so that a DLRM learns the planted interactions from about a
+    /// million rows.
     #[must_use]
     pub fn criteo(rows: u64, seed: u64) -> Self {
         let features = CRITEO_CARDINALITIES.iter().enumerate().map(|(index, &cardinality)| {
@@ -144,7 +138,7 @@ impl SyntheticConfig {
                 interaction_deviation: 0.7,
                 latent_dim: 2,
                 effect_ids: 32,
-                // C3·C4, C12·C16, C21·C24 and C26·C10: tables large enough that few ids meet in a
+                // C3·C4, C12·C16, C21·C24 and C26·C10: large tables, in which few ids meet in a
                 // row.
                 pairs: vec![(2, 3), (11, 15), (20, 23), (25, 9)],
             },
@@ -189,7 +183,7 @@ fn check_shares(config: &SyntheticConfig) -> Result<(), Error> {
 
 fn check_feature(feature: &SyntheticFeature, layout: RowLayout) -> Result<(), Error> {
     let name = &feature.name;
-    // Ranks pass through f64, which is exact to 2^53; eight hexadecimal digits end at 2^32.
+    // Ranks pass through f64, which is exact up to 2^53. Eight hexadecimal digits end at 2^32.
     let most = if layout == RowLayout::Criteo { 1 << 32 } else { 1 << 53 };
     require(
         (1..=most).contains(&feature.cardinality),

@@ -1,5 +1,5 @@
-//! One row's counts and ids, each at a fixed place of the row's own random stream. Labels come from
-//! the planted model; how rows are written is `text`'s.
+//! Draws the counts and ids of rows. Each random number has a fixed index in the row's own stream.
+//! `planted` computes labels and `text` writes lines.
 
 use std::ops::Range;
 
@@ -9,28 +9,27 @@ use schema::random::CounterRng;
 
 use super::config::{SyntheticConfig, SyntheticFeature};
 
-/// Streams of one seed.
+/// Random streams of a seed.
 const STREAM_ROWS: u64 = 1;
 const STREAM_PILOT: u64 = 2;
 const STREAM_REUSE: u64 = 4;
-/// Random numbers reserved per dense column: missing, negative, and two of the normal deviate.
+/// Random numbers reserved per dense column: missing, negative, and two for the normal deviate.
 const DENSE_DRAWS: u64 = 4;
 /// Share of values of the second column that are -1 or -2, as in Criteo's I2.
 const NEGATIVE_SHARE: f64 = 0.1;
 const NEGATIVE_COLUMN: usize = 1;
 
-/// Rows as they were drawn, row-major.
+/// A block of generated rows in row-major order, with their true probabilities.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DrawnBlock {
-    /// Index of the first row.
     pub first_row: u64,
-    /// Labels, `[rows]`.
+    /// `[rows]`
     pub labels: Vec<bool>,
-    /// The true click probabilities, `[rows]`.
+    /// True click probabilities, `[rows]`.
     pub probabilities: Vec<f64>,
-    /// Counts, `[rows, dense]`; `None` is missing.
+    /// Counts, `[rows, dense]`; `None` for missing ones.
     pub dense: Vec<Option<i64>>,
-    /// Frequency ranks (0 is the most frequent id of its feature), bag after bag.
+    /// Frequency ranks, bag after bag; 0 is the most frequent id of its feature.
     pub ranks: Vec<u64>,
     /// Bag boundaries, `[rows · features + 1]`; an empty bag is a missing field.
     pub offsets: Vec<usize>,
@@ -51,7 +50,7 @@ impl DrawnBlock {
         }
     }
 
-    /// Bytes of a row with so many ids.
+    /// Estimates the bytes of a row with so many ids.
     pub(super) fn row_bytes(config: &SyntheticConfig, ids: f64) -> f64 {
         let counts = config.dense * size_of::<Option<i64>>();
         let bags = config.features.len() * size_of::<usize>();
@@ -59,24 +58,25 @@ impl DrawnBlock {
             + ids * size_of::<u64>() as f64
     }
 
-    /// Number of rows.
+    /// Returns the number of rows.
     #[must_use]
     pub fn rows(&self) -> usize {
         self.labels.len()
     }
 
-    /// The frequency ranks of bag `row · features + feature`.
+    /// Returns the frequency ranks of bag `row · features + feature`.
     #[must_use]
     pub fn bag(&self, bag: usize) -> &[u64] {
         &self.ranks[self.offsets[bag]..self.offsets[bag + 1]]
     }
 }
 
-/// The rows of a range, with labels of the probabilities that `of` gives a row of the block.
-pub(super) fn block(
+/// Generates the rows of a range. Labels are drawn from the probabilities that `probability_of_row`
+/// computes.
+pub(super) fn draw_block(
     config: &SyntheticConfig,
     rows: Range<u64>,
-    of: impl Fn(&DrawnBlock, usize) -> f64,
+    probability_of_row: impl Fn(&DrawnBlock, usize) -> f64,
 ) -> DrawnBlock {
     let stream = CounterRng::new(config.seed, STREAM_ROWS);
     let places = DrawPlaces::new(config);
@@ -85,37 +85,37 @@ pub(super) fn block(
     block.first_row = rows.start;
     for row in rows {
         let rng = stream.child(row);
-        inputs(config, &places, (row, rng), &mut block);
-        let probability = of(&block, block.labels.len());
+        draw_inputs(config, &places, row, rng, &mut block);
+        let probability = probability_of_row(&block, block.labels.len());
         block.probabilities.push(probability);
         block.labels.push(rng.unit(places.label) < probability);
     }
     block
 }
 
-/// Rows of a stream of their own without labels, on which the planted model is scaled.
-pub(super) fn pilot(config: &SyntheticConfig, rows: u64) -> DrawnBlock {
+/// Generates rows without labels from a separate stream, on which the planted model is scaled.
+pub(super) fn draw_pilot(config: &SyntheticConfig, rows: u64) -> DrawnBlock {
     let stream = CounterRng::new(config.seed, STREAM_PILOT);
     let places = DrawPlaces::new(config);
     let mut block = DrawnBlock::with_room(rows as usize, config);
     for row in 0..rows {
-        inputs(config, &places, (row, stream.child(row)), &mut block);
+        draw_inputs(config, &places, row, stream.child(row), &mut block);
     }
     block
 }
 
-/// Where each column's random numbers lie in a row's stream.
+/// Index of each column's random numbers in a row's stream.
 struct DrawPlaces {
     features: Vec<FeatureNumbers>,
     label: u64,
 }
 
-/// One feature's numbers (missing, length, then one per id) and what becomes of them.
+/// The random numbers of one feature: missing, length, then one per id.
 struct FeatureNumbers {
     first: u64,
     length_min: u64,
     length_spread: u64,
-    law: Law,
+    law: RankSampler,
 }
 
 impl DrawPlaces {
@@ -125,7 +125,7 @@ impl DrawPlaces {
         for (index, feature) in config.features.iter().enumerate() {
             let (min, max) = (u64::from(feature.hotness.min), u64::from(feature.hotness.max));
             let order = CounterRng::new(config.seed, STREAM_REUSE).child(index as u64);
-            let law = Law::new(feature, order);
+            let law = RankSampler::new(feature, order);
             let spread = max - min + 1;
             features.push(FeatureNumbers {
                 first: next,
@@ -139,18 +139,18 @@ impl DrawPlaces {
     }
 }
 
-/// [`IndexDistribution::rank_at`] for one table, with the power that does not depend on the
-/// quantile taken once: it is half of the time of a draw.
-struct Law {
+/// Evaluates [`IndexDistribution::rank_at`] for one table. The power that does not depend on the
+/// quantile is computed once, which saves half of the time of a draw.
+struct RankSampler {
     distribution: IndexDistribution,
     cardinality: u64,
     /// `(n + 1)^(1 - s) - 1` and `1 / (1 - s)`, for Zipf exponents `s` other than 1.
     power: Option<(f64, f64)>,
-    /// The rows of a histogram of reuse, and the order of their uses.
+    /// Rows of a reuse histogram, and the order of their uses.
     reused: Option<(ReusedRows, CounterRng)>,
 }
 
-impl Law {
+impl RankSampler {
     fn new(feature: &SyntheticFeature, order: CounterRng) -> Self {
         let SyntheticFeature { distribution, cardinality, .. } = *feature;
         let power = match distribution {
@@ -167,7 +167,8 @@ impl Law {
         Self { distribution, cardinality, power, reused }
     }
 
-    /// The rank of use `number` of the feature, at a quantile unless uses take turns.
+    /// Returns the rank of use `number` of the feature. With a reuse histogram, uses take turns;
+    /// otherwise the rank is at a random quantile.
     #[inline]
     fn rank(&self, number: u64, quantile: impl FnOnce() -> f64) -> u64 {
         match &self.reused {
@@ -185,14 +186,15 @@ impl Law {
     }
 }
 
-fn inputs(
+fn draw_inputs(
     config: &SyntheticConfig,
     places: &DrawPlaces,
-    (row, rng): (u64, CounterRng),
+    row: u64,
+    rng: CounterRng,
     block: &mut DrawnBlock,
 ) {
     for column in 0..config.dense {
-        block.dense.push(count(config, rng, column));
+        block.dense.push(draw_count(config, rng, column));
     }
     for place in &places.features {
         if rng.unit(place.first) >= config.missing_share {
@@ -207,8 +209,8 @@ fn inputs(
     }
 }
 
-/// A log-normal count: `ln(1 + x)` is normal before rounding and cutting at 0.
-fn count(config: &SyntheticConfig, rng: CounterRng, column: usize) -> Option<i64> {
+/// Draws a log-normal count: `ln(1 + x)` is normal before rounding and clamping at 0.
+fn draw_count(config: &SyntheticConfig, rng: CounterRng, column: usize) -> Option<i64> {
     let place = column as u64 * DENSE_DRAWS;
     if rng.unit(place) < config.missing_share {
         return None;
@@ -222,7 +224,8 @@ fn count(config: &SyntheticConfig, rng: CounterRng, column: usize) -> Option<i64
     Some((log.min(20.0).exp() - 1.0).max(0.0) as i64)
 }
 
-/// Mean and deviation of `ln(1 + x)` of a dense column: from a handful to many thousands.
+/// Returns mean and standard deviation of `ln(1 + x)` of a dense column; columns range from a
+/// handful to many thousands.
 pub(super) fn log_count(column: usize) -> (f64, f64) {
     const LOCATIONS: [f64; 7] = [1.5, 2.0, 3.0, 2.5, 6.0, 4.0, 1.8];
     (LOCATIONS[column % LOCATIONS.len()], 1.0 + 0.1 * (column % 5) as f64)
@@ -234,13 +237,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_law_is_the_shared_one() {
+    fn precomputed_ranks_match_the_distribution() {
         for exponent in [0.5, 1.0, 1.2, 2.0] {
             let distribution = IndexDistribution::Zipf { exponent };
             for cardinality in [1, 2, 1_000, 1 << 40] {
                 let (name, hotness) = ("x".to_owned(), Hotness::ONE);
                 let feature = SyntheticFeature { name, cardinality, distribution, hotness };
-                let law = Law::new(&feature, CounterRng::new(1, 1));
+                let law = RankSampler::new(&feature, CounterRng::new(1, 1));
                 for step in 0..1_000 {
                     let quantile = f64::from(step) / 1e3;
                     assert_eq!(law.rank_at(quantile), distribution.rank_at(quantile, cardinality));

@@ -1,4 +1,4 @@
-//! A file that appears whole or not at all, compressed by its name. Knows nothing of its content.
+//! Writes a file that appears complete or not at all, compressed according to its name.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -9,7 +9,8 @@ use trace::file::create_anew;
 
 use crate::Error;
 
-/// Runs `fill` on a temporary file beside `path`, syncs it and renames it; removes it on failure.
+/// Runs `fill` on a temporary file beside `path`, syncs it and renames it. On failure the file is
+/// removed.
 pub(super) fn replace<T>(
     path: &Path,
     fill: impl FnOnce(&mut dyn Write) -> Result<T, Error>,
@@ -19,7 +20,7 @@ pub(super) fn replace<T>(
     let temporary = PathBuf::from(name);
     let result = fill_and_rename(path, &temporary, fill);
     if result.is_err() {
-        // The first error is the one to report; a file that cannot be removed says nothing new.
+        // The first error is reported; failing to remove the file adds no information.
         let _ = fs::remove_file(&temporary);
     }
     result
@@ -56,7 +57,7 @@ fn fill_and_rename<T>(
     Ok(value)
 }
 
-/// Makes the rename last: a folder's entries are data of the folder.
+/// Syncs the folder, so that the rename survives a crash.
 fn sync_folder(path: &Path) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     File::open(folder.unwrap_or(Path::new(".")))?.sync_all()

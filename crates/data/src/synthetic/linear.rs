@@ -1,5 +1,5 @@
-//! The best linear model of the planted data: a logistic regression on one-hot ids and curves of
-//! the dense columns, fitted to true probabilities. Draws its own rows; knows nothing of files.
+//! Fits the best linear model of the planted data: a logistic regression on one-hot ids and on
+//! curves of the dense columns, fitted to the true probabilities. It generates its own rows.
 
 use std::ops::Range;
 
@@ -10,26 +10,27 @@ use super::planted::{Planted, sigmoid};
 use super::score;
 use crate::Error;
 
-/// Rows of the fit on Criteo's columns, from behind the file's end, and passes over them.
+/// Rows of the fit with Criteo's columns, taken past the end of the file, and the number of passes
+/// over them.
 const FIT_ROWS: u64 = 1 << 18;
 const CRITEO_COLUMNS: u64 = 39;
 const PASSES: u64 = 2;
-/// Rows of the measurement, at most.
+/// Most rows on which the model is measured.
 const MEASURE_ROWS: u64 = 1 << 18;
 const LEARNING_RATE: f64 = 0.03;
-/// Knots of a dense column's curve, evenly over `ln(1 + x)` in `0..=KNOT_SPAN`.
+/// Number of knots of a dense column's curve, evenly spaced in `ln(1 + x)` over `0..=KNOT_SPAN`.
 const KNOTS: usize = 24;
 const KNOT_SPAN: f64 = 12.0;
 
-/// AUC of the best linear model, and how it was found.
+/// AUC of the best linear model, with the number of rows it was measured on and fitted to.
 pub(super) struct BestLinear {
     pub auc: f64,
     pub rows: u64,
     pub fit_rows: u64,
 }
 
-/// Fits on rows behind the file's end, measures on the file's first rows.
-pub(super) fn best(
+/// Fits on rows past the end of the file and measures on the first rows of the file.
+pub(super) fn fit_best(
     config: &SyntheticConfig,
     planted: &Planted,
     threads: usize,
@@ -55,22 +56,23 @@ pub(super) fn best(
     Ok(BestLinear { auc, rows, fit_rows })
 }
 
-/// Bytes of a row's logit and knots, beside its block.
+/// Estimates the bytes of a row's logit and knots, besides its block.
 pub(super) fn row_bytes(config: &SyntheticConfig) -> f64 {
     (size_of::<f64>() + config.dense * size_of::<(usize, f64)>()) as f64
 }
 
-/// Fewer rows where there are more columns than Criteo's, so that the fit costs no more.
+/// Returns the number of rows to fit on: fewer with more columns than Criteo's, so that the cost
+/// stays the same.
 pub(super) fn fit_rows(config: &SyntheticConfig) -> u64 {
     let columns = (config.dense + config.features.len()) as u64;
     FIT_ROWS * CRITEO_COLUMNS / columns.max(CRITEO_COLUMNS)
 }
 
-/// Rows with the planted additive logits, which the model starts from.
+/// Generated rows with their planted additive logits, which the model starts from.
 struct PlantedSample {
     block: DrawnBlock,
     logits: Vec<f64>,
-    /// Knot below each count and the distance to it, `[rows, dense]`.
+    /// Knot below each count, and the distance to it, `[rows, dense]`.
     knots: Vec<(usize, f64)>,
 }
 
@@ -79,7 +81,7 @@ impl PlantedSample {
         let logits = (0..block.rows()).map(|row| planted.linear_logit(&block, row)).collect();
         let knots = block.dense.iter().enumerate().map(|(at, count)| {
             let column = at % config.dense;
-            // The first knot of each column is that of missing counts.
+            // The first knot of each column is for missing counts.
             let base = column * (KNOTS + 1);
             let Some(count) = *count else { return (base, 0.0) };
             let place = (count.max(0) as f64).ln_1p() / KNOT_SPAN * (KNOTS - 1) as f64;
@@ -91,7 +93,7 @@ impl PlantedSample {
     }
 }
 
-/// A weight with its Adagrad state.
+/// A weight of the linear model with its Adagrad state.
 #[derive(Clone, Copy, Default)]
 struct LinearWeight {
     value: f64,
@@ -105,13 +107,14 @@ impl LinearWeight {
     }
 }
 
+/// The logistic regression, with one weight per id, knot and field presence.
 struct Model {
     bias: LinearWeight,
     /// Factor of the planted additive logit.
     start: LinearWeight,
     /// `[dense, 1 + KNOTS]`
     dense: Vec<LinearWeight>,
-    /// Per feature: one weight per id with an effect, one for all others, one for missing.
+    /// Per feature: one weight per id with an effect, one for all other ids, one for missing.
     features: Vec<Vec<LinearWeight>>,
 }
 
@@ -141,7 +144,8 @@ impl Model {
         }
         for (index, weights) in self.features.iter().enumerate() {
             let bag = sample.block.bag(row * self.features.len() + index);
-            logit += places(bag, weights.len()).map(|place| weights[place].value).sum::<f64>();
+            logit +=
+                weight_indices(bag, weights.len()).map(|place| weights[place].value).sum::<f64>();
         }
         logit
     }
@@ -161,14 +165,14 @@ impl Model {
         let features = self.features.len();
         for (index, weights) in self.features.iter_mut().enumerate() {
             let bag = sample.block.bag(row * features + index);
-            places(bag, weights.len()).for_each(|place| weights[place].step(error));
+            weight_indices(bag, weights.len()).for_each(|place| weights[place].step(error));
         }
     }
 }
 
-/// Positions of a bag's weights: the last is that of an empty bag, the one before of ids without
-/// effect.
-fn places(bag: &[u64], weights: usize) -> impl Iterator<Item = usize> {
+/// Returns the indices of a bag's weights. The last weight is for empty bags, the one before for
+/// ids without effect.
+fn weight_indices(bag: &[u64], weights: usize) -> impl Iterator<Item = usize> {
     let empty = bag.is_empty().then_some(weights - 1);
     bag.iter().map(move |&rank| (rank as usize).min(weights - 2)).chain(empty)
 }

@@ -1,5 +1,4 @@
-//! The planted model: from a row's counts and ids to its click probability. Draws no rows and knows
-//! nothing of files.
+//! The planted model: computes click probabilities from the counts and ids of a row.
 
 use std::ops::Range;
 
@@ -10,11 +9,11 @@ use super::config::{SyntheticConfig, SyntheticFeature};
 use super::draw::{self, DrawnBlock};
 
 const STREAM_MODEL: u64 = 3;
-/// Rows on which the parts' deviations and the bias are set: their errors are below 1 %.
+/// Rows on which standard deviations and bias are adjusted, to within 1 %.
 pub(super) const PILOT_ROWS: u64 = 1 << 15;
 const SMALL_COUNTS: i64 = 2048;
 
-/// The truth behind the labels.
+/// The model from which labels are drawn, with all effects and scales.
 pub(super) struct Planted {
     bias: f64,
     scales: LogitParts,
@@ -31,22 +30,22 @@ struct LogitParts {
     interaction: f64,
 }
 
-/// A smooth function of `z`, the standardised `ln(1 + max(x, 0))`: a slope and a wave.
+/// A smooth function of `z`, the standardized `ln(1 + max(x, 0))`: a slope and a wave.
 struct Curve {
     location: f64,
     scale: f64,
     slope: f64,
     wave: f64,
     phase: f64,
-    /// Values of the small counts, most of all that occur: reading one is cheaper than a sine.
+    /// Values for small counts, which are most counts; a lookup is cheaper than a sine.
     small: Vec<f64>,
 }
 
-/// What the ids of one feature do; ranks behind the tables' end do nothing.
+/// Effects of the ids of one feature. Ranks past the end of the tables have none.
 struct Effects {
-    /// Own effects, `[ids]`, mean 0 and deviation 1 under the feature's distribution.
+    /// Own effects, `[ids]`, with mean 0 and standard deviation 1 under the feature's distribution.
     additive: Vec<f32>,
-    /// Latent vectors, `[ids, latent_dim]`, each component likewise.
+    /// Latent vectors, `[ids, latent_dim]`; each component has the same moments.
     latent: Vec<f32>,
 }
 
@@ -63,23 +62,23 @@ impl Planted {
         };
         for (index, feature) in config.features.iter().enumerate() {
             let rng = rng.child(2).child(index as u64);
-            planted.features.push(effects(config, feature, rng));
+            planted.features.push(draw_effects(config, feature, rng));
         }
         planted.scale(config);
         planted
     }
 
-    /// The rows of a range, with probabilities and labels.
+    /// Generates the rows of a range, with probabilities and labels.
     pub(super) fn block(&self, config: &SyntheticConfig, rows: Range<u64>) -> DrawnBlock {
-        draw::block(config, rows, |block, row| self.probability(block, row))
+        draw::draw_block(config, rows, |block, row| self.probability(block, row))
     }
 
-    /// The click probability of a row of the block.
+    /// Computes the click probability of a row of the block.
     pub(super) fn probability(&self, block: &DrawnBlock, row: usize) -> f64 {
         sigmoid(self.linear_logit(block, row) + self.interaction(block, row))
     }
 
-    /// The logit without interactions: the best that is known of a linear model beforehand.
+    /// Computes the logit without interactions, the best linear model that is known beforehand.
     pub(super) fn linear_logit(&self, block: &DrawnBlock, row: usize) -> f64 {
         self.bias + self.dense(block, row) + self.additive(block, row)
     }
@@ -114,10 +113,11 @@ impl Planted {
         sum * self.scales.interaction
     }
 
-    /// Gives each part its configured deviation and the whole its click rate, on pilot rows.
+    /// Scales each part to its configured standard deviation and the bias to the click rate, using
+    /// pilot rows.
     fn scale(&mut self, config: &SyntheticConfig) {
-        let block = draw::pilot(config, PILOT_ROWS);
-        let part = |of: &dyn Fn(usize) -> f64| (0..PILOT_ROWS as usize).map(of).collect();
+        let block = draw::draw_pilot(config, PILOT_ROWS);
+        let part = |logit: &dyn Fn(usize) -> f64| (0..PILOT_ROWS as usize).map(logit).collect();
         let dense: Vec<f64> = part(&|row| self.dense(&block, row));
         let additive: Vec<f64> = part(&|row| self.additive(&block, row));
         let interaction: Vec<f64> = part(&|row| self.interaction(&block, row));
@@ -143,8 +143,8 @@ impl Curve {
         let (location, scale) = draw::log_count(column);
         let place = 3 * column as u64;
         let slope = rng.normal(place);
-        // Mostly slope: a wave of full height would take a network longer to learn than all the
-        // rest.
+        // The slope dominates: a wave of full height would take a network longer to learn than
+        // everything else.
         let wave = 0.4 * rng.normal(place + 1);
         let phase = std::f64::consts::TAU * rng.unit(2 * place + 4);
         let mut curve = Self { location, scale, slope, wave, phase, small: Vec::new() };
@@ -152,7 +152,7 @@ impl Curve {
         curve
     }
 
-    /// A missing or negative count acts as 0, which is what Criteo's preparations make of it.
+    /// Evaluates the curve. Missing and negative counts act as 0, as in Criteo's preparations.
     fn at(&self, count: Option<i64>) -> f64 {
         let count = count.unwrap_or(0).max(0);
         self.small.get(count as usize).copied().unwrap_or_else(|| self.compute(count))
@@ -179,14 +179,15 @@ fn dot(left: &[f32], right: &[f32]) -> f64 {
     left.iter().zip(right).map(|(a, b)| f64::from(a * b)).sum()
 }
 
-fn effects(config: &SyntheticConfig, feature: &SyntheticFeature, rng: CounterRng) -> Effects {
+fn draw_effects(config: &SyntheticConfig, feature: &SyntheticFeature, rng: CounterRng) -> Effects {
     let ids = feature.cardinality.min(config.planted.effect_ids);
     let shares: Vec<f64> = (0..ids).map(|rank| rank_share(feature, rank)).collect();
-    // A bag's effects are summed; the root keeps a long bag's sum as wide as a single id's effect.
+    // Effects of a bag are summed; the root keeps the sum of a long bag as wide as the effect of a
+    // single id.
     let width = feature.hotness.mean().sqrt();
     let column = |rng: CounterRng| -> Vec<f32> {
         let raw: Vec<f64> = (0..ids).map(|rank| rng.normal(rank)).collect();
-        standardised(&raw, &shares).iter().map(|effect| (effect / width) as f32).collect()
+        standardize(&raw, &shares).iter().map(|effect| (effect / width) as f32).collect()
     };
     let latent_dim = config.planted.latent_dim;
     let mut latent = vec![0.0; ids as usize * latent_dim];
@@ -199,19 +200,19 @@ fn effects(config: &SyntheticConfig, feature: &SyntheticFeature, rng: CounterRng
     Effects { additive: column(rng.child(0)), latent }
 }
 
-/// Values shifted and scaled to mean 0 and deviation 1 where value `i` has probability `shares[i]`
-/// and the rest of the probability has the value 0.
-fn standardised(values: &[f64], shares: &[f64]) -> Vec<f64> {
+/// Shifts and scales values to mean 0 and standard deviation 1. Value `i` has probability
+/// `shares[i]`, and the remaining probability belongs to the value 0.
+fn standardize(values: &[f64], shares: &[f64]) -> Vec<f64> {
     let total: f64 = shares.iter().sum();
     let mean = values.iter().zip(shares).map(|(value, share)| value * share).sum::<f64>() / total;
     let variance: f64 =
         values.iter().zip(shares).map(|(value, share)| (value - mean).powi(2) * share).sum();
-    // A single id has no deviation, and no effect that the bias would not have.
+    // A single id has no variance, and its effect would be part of the bias.
     let factor = if variance > 1e-12 { variance.sqrt().recip() } else { 0.0 };
     values.iter().map(|value| (value - mean) * factor).collect()
 }
 
-/// The probability of a frequency rank under `IndexDistribution::rank_at`.
+/// Returns the probability of a frequency rank under `IndexDistribution::rank_at`.
 fn rank_share(feature: &SyntheticFeature, rank: u64) -> f64 {
     let rows = feature.cardinality as f64;
     match feature.distribution {
@@ -230,7 +231,8 @@ fn rank_share(feature: &SyntheticFeature, rank: u64) -> f64 {
     }
 }
 
-/// The factor that gives the values the wanted deviation; 0 where they do not vary.
+/// Returns the factor that scales the values to the wanted standard deviation; 0 if they do not
+/// vary.
 fn scale_to(wanted: f64, values: &[f64]) -> f64 {
     let n = values.len() as f64;
     let mean = values.iter().sum::<f64>() / n;
@@ -238,7 +240,7 @@ fn scale_to(wanted: f64, values: &[f64]) -> f64 {
     if variance > 1e-12 { wanted / variance.sqrt() } else { 0.0 }
 }
 
-/// The bias at which the mean probability is the click rate, by bisection.
+/// Finds the bias at which the mean probability equals the click rate, by bisection.
 fn bias_for(click_rate: f64, logits: &[f64]) -> f64 {
     let (mut low, mut high) = (-60.0, 60.0);
     for _ in 0..50 {
@@ -263,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_are_those_of_the_draws() {
+    fn rank_shares_match_the_draws() {
         for distribution in [
             IndexDistribution::Uniform,
             IndexDistribution::Zipf { exponent: 1.0 },

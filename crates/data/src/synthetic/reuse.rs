@@ -1,4 +1,4 @@
-//! A published histogram of reuse, read from its file. What it means is `schema`'s.
+//! Reads a published reuse histogram from its file; `schema` interprets it.
 
 use std::io::Read;
 use std::path::Path;
@@ -6,22 +6,23 @@ use std::path::Path;
 use schema::IndexDistribution;
 use schema::distribution::{ReuseError, ReuseHistogram};
 
-use crate::decompress;
 use crate::error::Error;
-use crate::origin::Tap;
+use crate::input::decompress;
+use crate::input::origin::ReadObserver;
 
-/// Longest text: the published ones have 30 KB.
+/// Limit for the length of the file; published ones have 30 KB.
 const TEXT_BYTES: u64 = 16 << 20;
 
-/// The distribution of a section (the first, if none is named) of a text of locality statistics as
-/// `dlrm_datasets` publishes them; plain, `.gz` or `.zst`.
+/// Reads the distribution of a section of a text with locality statistics, as `dlrm_datasets`
+/// publishes them. Without a name the first section is used. The file may be plain, `.gz` or
+/// `.zst`.
 ///
 /// # Errors
 /// [`Error::Open`], [`Error::Read`], [`Error::Reuse`].
 pub fn reuse_histogram(file: &str, section: Option<&str>) -> Result<IndexDistribution, Error> {
     let path = Path::new(file);
     let mut text = Vec::new();
-    let read = decompress::open(file, &Tap::default())?;
+    let read = decompress::open(file, &ReadObserver::default())?;
     read.take(TEXT_BYTES).read_to_end(&mut text).map_err(Error::read(path))?;
     let text =
         String::from_utf8(text).map_err(|_| ReuseError::Format { got: "bytes that are no text" });

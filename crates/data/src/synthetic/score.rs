@@ -1,11 +1,10 @@
-//! AUC and normalized entropy of scores against labels. Knows nothing of where either comes from.
+//! Computes AUC and normalized entropy of scores against labels.
 
-/// Area under the ROC curve; equal scores count half. 0.5 where a class is absent.
+/// Computes the area under the ROC curve. Equal scores count half; 0.5 if a class is absent.
 pub(crate) fn auc(scores: &[f64], labels: &[bool]) -> f64 {
     let mut pairs: Vec<(f64, bool)> = scores.iter().copied().zip(labels.iter().copied()).collect();
     pairs.sort_unstable_by(|left, right| left.0.total_cmp(&right.0));
-    // Twice the number of (negative, positive) pairs in the right order, so that ties stay
-    // integers.
+    // Twice the number of correctly ordered (negative, positive) pairs, so that ties stay integers.
     let (mut ordered_twice, mut negatives, mut positives) = (0u128, 0u128, 0u128);
     for tie in pairs.chunk_by(|left, right| left.0 == right.0) {
         let hits = tie.iter().filter(|pair| pair.1).count() as u128;
@@ -20,7 +19,8 @@ pub(crate) fn auc(scores: &[f64], labels: &[bool]) -> f64 {
     ordered_twice as f64 / (2 * negatives * positives) as f64
 }
 
-/// Mean cross entropy over that of always saying the labels' mean. 1 where a class is absent.
+/// Computes the mean cross entropy relative to always predicting the mean label; 1 if a class is
+/// absent.
 pub(super) fn normalized_entropy(probabilities: &[f64], labels: &[bool]) -> f64 {
     let n = labels.len() as f64;
     let clicks = labels.iter().filter(|&&label| label).count() as f64;

@@ -1,4 +1,4 @@
-//! Rows as lines of text. Knows nothing of probabilities or of files.
+//! Formats generated rows as lines of text.
 
 use std::io::Write as _;
 
@@ -7,7 +7,7 @@ use schema::random;
 use super::config::{RowLayout, SyntheticConfig, SyntheticFeature};
 use super::draw::DrawnBlock;
 
-/// The header line, empty in Criteo's layout.
+/// Returns the header line, which is empty in Criteo's layout.
 pub(super) fn header(config: &SyntheticConfig) -> Vec<u8> {
     if config.layout == RowLayout::Criteo {
         return Vec::new();
@@ -20,12 +20,12 @@ pub(super) fn header(config: &SyntheticConfig) -> Vec<u8> {
     line
 }
 
-/// Bytes of a row with so many ids, about: numbers have fewer digits than there is room for.
+/// Estimates the bytes of a line with so many ids; most numbers have few digits.
 pub(super) fn row_bytes(config: &SyntheticConfig, ids: f64) -> f64 {
     2.0 + config.dense as f64 * 5.0 + ids * 7.0
 }
 
-/// The block's lines.
+/// Formats the lines of a block.
 pub(super) fn lines(config: &SyntheticConfig, block: &DrawnBlock) -> Vec<u8> {
     let separator = if config.layout == RowLayout::Criteo { b'\t' } else { b',' };
     let features = config.features.len();
@@ -37,7 +37,7 @@ pub(super) fn lines(config: &SyntheticConfig, block: &DrawnBlock) -> Vec<u8> {
         for count in &block.dense[row * config.dense..][..config.dense] {
             out.push(separator);
             if let Some(count) = count {
-                integer(&mut out, *count);
+                write_integer(&mut out, *count);
             }
         }
         for (index, feature) in config.features.iter().enumerate() {
@@ -46,10 +46,10 @@ pub(super) fn lines(config: &SyntheticConfig, block: &DrawnBlock) -> Vec<u8> {
             match config.layout {
                 RowLayout::Criteo => {
                     for &rank in ids {
-                        hexadecimal(&mut out, scramble(rank as u32, keys[index]));
+                        write_hexadecimal(&mut out, scramble(rank as u32, keys[index]));
                     }
                 }
-                RowLayout::Csv => list(&mut out, feature, ids),
+                RowLayout::Csv => write_bag(&mut out, feature, ids),
             }
         }
         out.push(b'\n');
@@ -57,18 +57,18 @@ pub(super) fn lines(config: &SyntheticConfig, block: &DrawnBlock) -> Vec<u8> {
     out
 }
 
-fn list(out: &mut Vec<u8>, feature: &SyntheticFeature, ranks: &[u64]) {
+fn write_bag(out: &mut Vec<u8>, feature: &SyntheticFeature, ranks: &[u64]) {
     for (position, &rank) in ranks.iter().enumerate() {
         if position > 0 {
             out.push(b'|');
         }
-        integer(out, scatter(rank, feature.cardinality) as i64);
+        write_integer(out, scatter(rank, feature.cardinality) as i64);
     }
 }
 
-/// A bijection of `0..cardinality`, so that hot ids are not neighbours.
+/// A bijection of `0..cardinality`, so that frequent ids are not neighbors.
 fn scatter(rank: u64, cardinality: u64) -> u64 {
-    // The prime and the cardinality are coprime unless the one divides the other.
+    // The prime and the cardinality are coprime unless one divides the other.
     const PRIME: u64 = 2_654_435_761;
     if cardinality.is_multiple_of(PRIME) {
         return rank;
@@ -76,7 +76,8 @@ fn scatter(rank: u64, cardinality: u64) -> u64 {
     ((u128::from(rank) * u128::from(PRIME) + 12_345) % u128::from(cardinality)) as u64
 }
 
-/// A bijection of 32-bit numbers (the finaliser of MurmurHash3 behind a key): no two ids meet.
+/// A bijection of 32-bit numbers (the finalizer of MurmurHash3 with a key), so that ids do not
+/// collide.
 fn scramble(rank: u32, key: u32) -> u32 {
     let mut x = rank ^ key;
     x = (x ^ (x >> 16)).wrapping_mul(0x85eb_ca6b);
@@ -84,13 +85,13 @@ fn scramble(rank: u32, key: u32) -> u32 {
     x ^ (x >> 16)
 }
 
-fn hexadecimal(out: &mut Vec<u8>, value: u32) {
+fn write_hexadecimal(out: &mut Vec<u8>, value: u32) {
     for shift in (0..8).rev() {
         out.push(b"0123456789abcdef"[(value >> (4 * shift)) as usize & 15]);
     }
 }
 
-fn integer(out: &mut Vec<u8>, value: i64) {
+fn write_integer(out: &mut Vec<u8>, value: i64) {
     // Writing to a vector cannot fail.
     let _ = write!(out, "{value}");
 }
@@ -102,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_do_not_meet() {
+    fn scrambled_ids_do_not_collide() {
         let scrambled: BTreeSet<u32> = (0..50_000).map(|rank| scramble(rank, 77)).collect();
         assert_eq!(scrambled.len(), 50_000);
         for cardinality in [1, 2, 7, 1000, 2_654_435_761] {
@@ -115,9 +116,9 @@ mod tests {
     }
 
     #[test]
-    fn eight_digits() {
+    fn hexadecimal_numbers_have_eight_digits() {
         let mut out = Vec::new();
-        hexadecimal(&mut out, 0x00ab_cdef);
+        write_hexadecimal(&mut out, 0x00ab_cdef);
         assert_eq!(out, b"00abcdef");
     }
 }

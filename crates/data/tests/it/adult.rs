@@ -1,5 +1,5 @@
-//! The census data: spaces around fields, `?` for missing, two spellings of the label, own test
-//! file.
+//! The census data Adult: spaces around fields, `?` for missing values, two spellings of the label,
+//! and a separate test file.
 
 use serde_json::json;
 
@@ -28,7 +28,7 @@ fn adult() -> schema::DataConfig {
 }
 
 #[test]
-fn the_test_file_is_read_with_what_was_fitted_on_the_training_file() {
+fn the_test_file_uses_the_fitted_state_of_the_training_file() {
     let (Some(train), Some(test)) =
         (shared("adult/adult-train.csv.gz"), shared("adult/adult-test.csv.gz"))
     else {
@@ -41,7 +41,7 @@ fn the_test_file_is_read_with_what_was_fitted_on_the_training_file() {
     assert_eq!((trained.dataset.rows(), trained.losses.malformed_lines), (32_561, 0));
     let fitted = trained.dataset.fitted();
     let batch = whole(&trained.dataset, 1000);
-    // Counts known of the published files.
+    // Counts of the published files.
     assert_eq!(batch.labels.iter().filter(|&&label| label == 1.0).count(), 7841);
     let missing = |feature: usize, batch: &schema::Batch| {
         batch.sparse.values[batch.sparse.feature(feature)].iter().filter(|&&id| id == 0).count()
@@ -52,7 +52,8 @@ fn the_test_file_is_read_with_what_was_fitted_on_the_training_file() {
     let variance = ages.iter().map(|age| age * age).sum::<f64>() / ages.len() as f64;
     assert!(mean.abs() < 1e-6 && (variance - 1.0).abs() < 1e-6, "{mean} {variance}");
     assert!((fitted.dense[0].mean - 38.581_646).abs() < 1e-4);
-    // First row: 39 years, 2174 gained, 40 hours; its work class and occupation come first: id 2.
+    // First row: age 39, gain 2174, 40 hours. Its work class and occupation are the first of their
+    // columns: id 2.
     assert!((f64::from(batch.dense[1]) - 2175f64.ln()).abs() < 1e-6);
     assert_eq!(batch.dense[2], 40.0);
     assert_eq!(batch.sparse.values[batch.sparse.bag(0, 0)], [2]);
@@ -88,7 +89,7 @@ fn fitting_leaves_out_the_rows_that_will_be_held_out() {
     assert_eq!((fitted.mean, fitted.deviation), (2.0, 1.0));
     let batch = whole(&dataset, 4);
     assert_eq!(batch.dense, [-1.0, 1.0, 0.0, 98.0]);
-    // "z" stands in the held-out part only: unseen.
+    // "z" occurs only in the held-out part, so it was never seen.
     assert_eq!(batch.sparse.values, [2, 3, 3, 1]);
 }
 

@@ -1,4 +1,5 @@
-//! Damage to a prepared dataset is noticed, wherever it is; a dataset is known by its rows.
+//! Damage to a prepared dataset is detected wherever it is, and a dataset is identified by its
+//! rows.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,7 +24,7 @@ fn columns() -> schema::DataConfig {
     }))
 }
 
-/// Two files of rows, the first with 64 row groups.
+/// A dataset of two parts, the first with 64 row groups.
 fn prepared(folder: &Folder, name: &str) -> Prepared {
     let line = |row: u64| {
         format!("{}\t{}.5\t{}\tk{}|k{}\n", row % 2, row % 89, row * 7 % 31, row % 13, row % 5)
@@ -33,7 +34,7 @@ fn prepared(folder: &Folder, name: &str) -> Prepared {
     folder.prepare(name, &inputs, &columns())
 }
 
-/// Every row of a folder's dataset.
+/// All rows of a dataset as one batch.
 fn rows_of(dir: &Path) -> Result<(Batch, data::Fitted), Error> {
     let dataset = Dataset::open(dir)?;
     let options = in_order(&dataset, ROWS as usize);
@@ -42,8 +43,8 @@ fn rows_of(dir: &Path) -> Result<(Batch, data::Fitted), Error> {
     Ok((loaded.batch, dataset.fitted().clone()))
 }
 
-/// The files of a dataset and their bytes.
-fn files_of(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+/// The files of a dataset with their bytes.
+fn read_files(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
     let mut files: Vec<_> = entries.map(|path| (path.clone(), fs::read(path).unwrap())).collect();
     files.sort();
@@ -69,19 +70,19 @@ fn the_error_names_file_column_rows_and_both_checksums() {
     assert!(footer.contains("rows-00000.parquet: footer: expected checksum "), "{footer}");
 }
 
-/// Runs and checkpoints under the same damage: `damage` of the crate `train`.
+/// Runs and checkpoints are damaged in the same way by the tests `damage` of the crate `train`.
 #[test]
 fn a_flipped_bit_is_refused_or_changes_no_row() {
     let folder = Folder::new();
     let dataset = prepared(&folder, "out").dataset;
     let whole = rows_of(dataset.dir()).unwrap();
-    let files = files_of(dataset.dir());
+    let files = read_files(dataset.dir());
     assert_eq!(files.len(), 4);
     let (mut refused, rng) = (0, CounterRng::new(23, 5));
     for case in 0..200 {
         let rng = rng.child(case);
         let (path, bytes) = &files[rng.below(0, files.len() as u64) as usize];
-        // Every other time in the footer, whose parts are small.
+        // Every other case hits the footer, which is small.
         let reach = if case % 2 == 0 { bytes.len().min(4000) } else { bytes.len() };
         let bit = 8 * (bytes.len() - reach) as u64 + rng.below(1, 8 * reach as u64);
         let mut damaged = bytes.clone();
@@ -97,10 +98,10 @@ fn a_flipped_bit_is_refused_or_changes_no_row() {
 }
 
 #[test]
-fn cut_blanked_and_exchanged_files_are_refused() {
+fn truncated_zeroed_and_swapped_files_are_refused() {
     let folder = Folder::new();
     let dataset = prepared(&folder, "out").dataset;
-    let files = files_of(dataset.dir());
+    let files = read_files(dataset.dir());
     let refused = |what: &str| {
         assert!(rows_of(dataset.dir()).is_err(), "{what}");
         files.iter().for_each(|(path, bytes)| fs::write(path, bytes).unwrap());
@@ -149,7 +150,7 @@ fn rows_of_any(dir: &Path) -> Result<Batch, Error> {
     Ok(loader.next().unwrap()?.batch)
 }
 
-/// As version 1 wrote it.
+/// Rewrites a dataset as version 1 wrote it.
 fn without_checksums(dir: &Path) {
     let path = dir.join("dataset.json");
     let mut text: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
@@ -174,7 +175,7 @@ fn a_dataset_of_version_1_is_read_and_says_that_it_has_no_checksums() {
 }
 
 #[test]
-fn a_text_that_lost_its_checksum_is_not_taken_for_version_1() {
+fn a_manifest_without_its_checksum_is_not_read_as_version_1() {
     let folder = Folder::new();
     let dataset = prepared(&folder, "out").dataset;
     let path = dataset.dir().join("dataset.json");

@@ -1,4 +1,4 @@
-//! Columns of all kinds, from CSV, TSV and Parquet: the same values give the same samples.
+//! Columns of all kinds from CSV, TSV and Parquet: the same values give the same samples.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -78,7 +78,7 @@ fn csv_with_quotes_and_lists() {
 }
 
 #[test]
-fn tsv_knows_no_quotes() {
+fn quotes_in_tsv_are_ordinary_characters() {
     let folder = Folder::new();
     let config = config(json!({
         "format": "tsv", "label": {"column": "y"}, "categorical": [{"column": "c"}],
@@ -121,7 +121,7 @@ fn parquet_with_nulls_and_list_columns() {
 }
 
 #[test]
-fn text_may_begin_as_parquet_does() {
+fn text_that_begins_with_the_magic_of_parquet_is_text() {
     let folder = Folder::new();
     let config = config(json!({
         "format": "csv", "label": {"column": "PAR1"}, "dense": [{"column": "x"}],
@@ -131,7 +131,7 @@ fn text_may_begin_as_parquet_does() {
 }
 
 #[test]
-fn rows_of_parquet_that_cannot_be_read_are_left_out_with_their_first_problem() {
+fn malformed_parquet_rows_are_skipped_with_their_first_problem() {
     let folder = Folder::new();
     let mut seen = ListBuilder::new(StringBuilder::new());
     for list in [&["1"][..], &["2", "x"], &[], &["3", "4"], &["y"], &["5"]] {
@@ -209,7 +209,7 @@ fn a_prepared_dataset_is_parquet_that_can_be_prepared_again() {
 }
 
 #[test]
-fn a_column_of_a_type_that_cannot_serve_is_named() {
+fn an_unsupported_column_type_is_named() {
     let folder = Folder::new();
     let inner = Arc::new(arrow_schema::Field::new("a", arrow_schema::DataType::Int32, false));
     let values: ArrayRef = Arc::new(Int32Array::from(vec![1]));
@@ -227,7 +227,7 @@ fn a_column_of_a_type_that_cannot_serve_is_named() {
 }
 
 #[test]
-fn a_missing_column_is_named_with_those_present() {
+fn a_missing_column_is_named_with_the_available_ones() {
     let folder = Folder::new();
     let config = config(json!({
         "format": "csv", "label": {"column": "y"}, "dense": [{"column": "price"}],
@@ -239,7 +239,7 @@ fn a_missing_column_is_named_with_those_present() {
 }
 
 #[test]
-fn a_table_of_results_reads_back() {
+fn an_encoded_table_reads_back() {
     let folder = Folder::new();
     let path = folder.path("table.parquet");
     let columns = vec![

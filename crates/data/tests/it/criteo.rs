@@ -1,9 +1,9 @@
-//! The 1,999 rows of Criteo against an independent reading in Python.
+//! 1,999 rows of Criteo, compared with an independent implementation in Python.
 
 use std::path::Path;
 use std::process::Command;
 
-use data::{Dataset, criteo_tsv};
+use data::{Dataset, scan_criteo_files};
 use schema::{Batch, DataConfig};
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ use crate::fixture::{Folder, bytes_of, criteo, request, shared, whole};
 const TINY: &str = "criteo/train.tiny.txt.gz";
 const THRESHOLD: u64 = 3;
 
-/// The rows as Python reads them, or `None`, said aloud, without Python.
+/// The rows as Python reads them; prints why and returns `None` without Python.
 fn python_reading(input: &Path) -> Option<Vec<Value>> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/criteo_reading.py");
     let run = Command::new("python3").arg(script).arg(input).arg(THRESHOLD.to_string()).output();
@@ -48,7 +48,7 @@ fn check_ids(batch: &Batch, rows: &[Value], expected: impl Fn(&Value, usize) -> 
 }
 
 #[test]
-fn labels_dense_values_and_ids_are_those_of_an_independent_reading() {
+fn labels_dense_values_and_ids_match_an_independent_implementation() {
     let Some(input) = shared(TINY) else { return };
     let Some(rows) = python_reading(&input) else { return };
     assert_eq!(rows.len(), 1999);
@@ -78,7 +78,8 @@ fn the_dataset_does_not_depend_on_compression_or_threads() {
     let mut text = Vec::new();
     std::io::Read::read_to_end(&mut flate2::bufread::MultiGzDecoder::new(&packed[..]), &mut text)
         .unwrap();
-    // The same name each time, for the name is recorded; the format is told by the content.
+    // The name is recorded in the dataset, so it stays the same; the compression is detected from
+    // the content.
     let name = "day_0";
     let config = criteo("criteo-dlrm", &json!({"mode": "exact"}));
     let two_members = {
@@ -130,12 +131,12 @@ fn windows_line_ends_and_a_byte_order_mark_change_nothing() {
     };
     let batch = read("unix", &text);
     assert_eq!(batch.labels, [0.0, 1.0, 1.0]);
-    // −2 is the least value whose logarithm exists after adding 3.
+    // −2 is the smallest integer whose logarithm exists after adding 3.
     assert_eq!(&batch.dense[..3], [0.0, 2f32.ln(), 3f32.ln()]);
     assert_eq!(batch, read("windows", &windows));
 }
 
-/// Lines of which some have a field of an unusual form at some place, good or not.
+/// Lines some of which have an unusual field at some position, valid or not.
 fn odd_lines() -> String {
     const ODD: [&str; 24] = [
         "",
@@ -181,12 +182,12 @@ fn odd_lines() -> String {
 }
 
 #[test]
-fn columns_at_once_are_what_field_by_field_gives() {
+fn the_fast_path_gives_the_same_rows_as_the_field_parser() {
     let folder = Folder::new();
     let inputs = [folder.file("train.txt", odd_lines().as_bytes())];
     for ids in [json!({"mode": "modulo"}), json!({"mode": "exact", "threshold": 2})] {
         let config = criteo("criteo-torchrec", &ids);
-        // A mark for missing values keeps the reader of columns away.
+        // A configured text for missing values disables the fast path.
         let plain = DataConfig { missing: Some("never".to_owned()), ..config.clone() };
         let [fast, plain] = [("fast", config), ("plain", plain)].map(|(name, config)| {
             let out = format!("{name}-{}", ids["mode"]);
@@ -199,13 +200,13 @@ fn columns_at_once_are_what_field_by_field_gives() {
 }
 
 #[test]
-fn a_scan_gives_what_is_written() {
+fn a_scan_returns_the_written_values() {
     let folder = Folder::new();
     let odd = odd_lines();
     let inputs = [folder.file("train.txt", odd.as_bytes())];
     for threads in [1, 7] {
         let mut rows = Vec::new();
-        let losses = criteo_tsv::scan(&inputs, threads, |columns| {
+        let losses = scan_criteo_files(&inputs, threads, |columns| {
             for row in 0..columns.len() {
                 let dense: Vec<i32> = columns.dense.iter().map(|column| column[row]).collect();
                 let ids: Vec<u32> = columns.categories.iter().map(|column| column[row]).collect();
@@ -236,7 +237,7 @@ fn a_scan_gives_what_is_written() {
 }
 
 #[test]
-fn memory_for_exact_ids_is_bounded_with_both_numbers() {
+fn the_memory_limit_for_exact_ids_names_both_sizes() {
     let folder = Folder::new();
     let columns = ["label", "c"];
     let text: String = (0..100_000).map(|i| format!("0\t{i}\n")).collect();

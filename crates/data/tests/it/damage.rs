@@ -1,5 +1,5 @@
-//! Input that is wrong: counted and reported by file and line, or an error that says what and
-//! where.
+//! Invalid input is counted and reported by file and line, or is an error that names the place and
+//! the cause.
 
 use std::path::PathBuf;
 
@@ -48,7 +48,7 @@ fn malformed_lines_are_counted_and_named() {
     assert_eq!((batch.dense, batch.sparse.values), (vec![2.0, 4.0, 1.0], vec![255, 0, 1]));
 }
 
-/// A label of −1 makes the loss fall without bound, and a dense value that f32 rounds to infinity
+/// A label of −1 makes the loss unbounded below, and a dense value that f32 rounds to infinity
 /// makes every weight NaN.
 #[test]
 fn values_that_would_ruin_a_model_are_malformed() {
@@ -68,7 +68,7 @@ fn values_that_would_ruin_a_model_are_malformed() {
 }
 
 #[test]
-fn only_the_first_ten_are_kept_but_all_are_counted() {
+fn ten_malformed_rows_are_kept_and_all_are_counted() {
     let folder = Folder::new();
     let inputs =
         [folder.file("a.tsv", format!("{}1\t1\t1\n", "bad\n".repeat(1_000_000)).as_bytes())];
@@ -78,7 +78,7 @@ fn only_the_first_ten_are_kept_but_all_are_counted() {
 }
 
 #[test]
-fn strict_stops_at_the_first() {
+fn strict_mode_stops_at_the_first_malformed_row() {
     let folder = Folder::new();
     let inputs = [folder.file("a.tsv", BROKEN)];
     let (config, out) = (tsv(), folder.path("out"));
@@ -92,7 +92,7 @@ fn strict_stops_at_the_first() {
 }
 
 #[test]
-fn a_folder_named_with_a_slash_at_its_end_is_written() {
+fn an_output_folder_may_end_with_a_slash() {
     let folder = Folder::new();
     let inputs = [folder.file("a.tsv", b"1\t2\tff\n")];
     let prepared = folder.prepare("out/", &inputs, &tsv());
@@ -109,7 +109,7 @@ fn error_of(content: &[u8], config: &schema::DataConfig) -> String {
 }
 
 #[test]
-fn files_without_rows_say_so() {
+fn files_without_rows_are_errors() {
     let parquet = config(json!({"format": "parquet", "label": {"column": "y"}}));
     let csv = config(json!({"format": "csv", "label": {"column": "y"}}));
     let shown = [
@@ -126,12 +126,12 @@ fn files_without_rows_say_so() {
         FILE: the file is empty
         FILE: no usable rows, 0 malformed
         FILE: no usable rows, 0 malformed
-        FILE: no usable rows, 1 malformed; the first at line 1: expected 3 fields, got 2"#]]
+        FILE: no usable rows, 1 malformed; first at line 1: expected 3 fields, got 2"#]]
     .assert_eq(&shown.join("\n"));
 }
 
 #[test]
-fn a_cut_archive_is_an_error_that_names_the_file() {
+fn a_truncated_archive_is_an_error_that_names_the_file() {
     let folder = Folder::new();
     let text = "1\t2\tff\n".repeat(50_000);
     let mut gzip = Vec::new();
@@ -149,7 +149,7 @@ fn a_cut_archive_is_an_error_that_names_the_file() {
 }
 
 #[test]
-fn a_record_without_end_is_stopped() {
+fn an_endless_record_is_an_error() {
     let csv = config(json!({"format": "csv", "label": {"column": "y"}}));
     let quote = format!("y\n1\n\"{}", "1\n".repeat(9 << 20));
     let line = vec![b'1'; 17 << 20];
@@ -173,7 +173,7 @@ fn csv_records_know_their_line_across_blank_and_quoted_lines() {
 }
 
 #[test]
-fn an_existing_target_is_not_touched() {
+fn an_existing_output_folder_is_not_touched() {
     let folder = Folder::new();
     let inputs = [folder.file("a.tsv", b"1\t2\tff\n")];
     folder.prepare("out", &inputs, &tsv());
@@ -188,7 +188,7 @@ fn standard_input_can_not_be_read_twice() {
     let folder = Folder::new();
     let config = criteo("criteo-dlrm", &json!({"mode": "exact"}));
     let error = folder.try_prepare("out", &["-".to_owned()], &config, None).unwrap_err();
-    expect_test::expect!["standard input can be read only once, but standardised columns and exact ids need a pass of their own; give files"]
+    expect_test::expect!["standard input can be read only once, but standardized columns and exact ids need another pass; use files"]
         .assert_eq(&error.to_string());
 }
 
@@ -210,7 +210,7 @@ fn a_damaged_dataset_is_refused() {
     assert!(error.ends_with("dataset.json: version: expected 2, got 9"), "{error}");
 }
 
-/// Text that is mostly structure, with noise in it.
+/// Text that is mostly well-formed, with noise in it.
 fn noise() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         Just(b"\t".to_vec()),

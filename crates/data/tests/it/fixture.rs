@@ -1,4 +1,5 @@
-//! What the tests share: files in a temporary folder, configurations, datasets read back whole.
+//! Shared helpers of the tests: files in a temporary folder, configurations, and datasets read back
+//! as a whole.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +10,7 @@ use data::{
 use schema::{Batch, DataConfig};
 use serde_json::{Value, json};
 
-/// A file of the shared test data, or `None`, said aloud, where it is not there.
+/// A file of the shared test data; prints why and returns `None` if it is missing.
 pub fn shared(path: &str) -> Option<PathBuf> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let root = std::env::var_os("ROWMILL_FIXTURES")
@@ -22,7 +23,7 @@ pub fn shared(path: &str) -> Option<PathBuf> {
     Some(found)
 }
 
-/// A folder that goes away with the value, and files in it.
+/// A temporary folder that is removed when dropped.
 pub struct Folder(tempfile::TempDir);
 
 impl Folder {
@@ -34,14 +35,14 @@ impl Folder {
         self.0.path().join(name)
     }
 
-    /// Writes a file and gives its path as an input.
+    /// Writes a file and returns its path as an input.
     pub fn file(&self, name: &str, content: &[u8]) -> String {
         let path = self.path(name);
         std::fs::write(&path, content).unwrap();
         path.to_str().unwrap().to_owned()
     }
 
-    /// Prepares `inputs` without fitted state, in order, skipping malformed records.
+    /// Prepares `inputs` without fitted state, in order, and skips malformed records.
     pub fn prepare(&self, name: &str, inputs: &[String], config: &DataConfig) -> Prepared {
         self.try_prepare(name, inputs, config, None).unwrap()
     }
@@ -78,7 +79,7 @@ pub fn request<'a>(
     }
 }
 
-/// A configuration from the fields of `[data]`.
+/// A configuration from the fields of the section `[data]`.
 pub fn config(fields: Value) -> DataConfig {
     serde_json::from_value(fields).unwrap()
 }
@@ -120,7 +121,7 @@ pub fn bags(batch: &Batch, feature: usize) -> Vec<Vec<i64>> {
     (0..batch.size).map(bag).collect()
 }
 
-/// Every file of a dataset's folder with its content.
+/// Every file in a dataset's folder with its content.
 pub fn bytes_of(dataset: &Dataset) -> Vec<(String, Vec<u8>)> {
     let mut files: Vec<(String, Vec<u8>)> = std::fs::read_dir(dataset.dir())
         .unwrap()

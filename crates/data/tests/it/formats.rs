@@ -1,4 +1,4 @@
-//! Issue 23, item 12: files that were told for what they are not, or refused for nothing.
+//! Issue 23, item 12: files whose format was misidentified, or that were refused without reason.
 
 use std::io::Write;
 use std::path::Path;
@@ -29,7 +29,7 @@ fn member(text: &str) -> Vec<u8> {
 }
 
 #[test]
-fn gzip_is_read_past_zeros_between_and_behind_its_members() {
+fn zeros_between_and_after_gzip_members_are_skipped() {
     let folder = Folder::new();
     let rows = |content: Vec<u8>| {
         let inputs = [folder.file("a.gz", &content)];
@@ -38,7 +38,7 @@ fn gzip_is_read_past_zeros_between_and_behind_its_members() {
         prepared.map(|prepared| prepared.dataset.rows())
     };
     let (first, second) = (member("1\t2\tff\n0\t1\ta\n"), member("1\t2\tff\n"));
-    // The buffer has 256 KiB.
+    // The read buffer has 256 KiB.
     for zeros in [0, 1, 511, 300_000] {
         let zeros = vec![0; zeros];
         assert_eq!(rows([&first[..], &zeros].concat()).unwrap(), 2);
@@ -53,7 +53,7 @@ fn gzip_is_read_past_zeros_between_and_behind_its_members() {
     assert!(matches!(rows(first[..first.len() - 3].to_vec()), Err(Error::Read { .. })));
 }
 
-/// The lines of the samples that are scored, and how many of them have a label.
+/// The lines of the scored samples, how many of them have a label, and the malformed records.
 fn scored(text: &str, config: &DataConfig) -> (Vec<u64>, usize, u64) {
     let folder = Folder::new();
     let training = folder.file("train", b"1\t2\tff\n0\t1\ta\n");
@@ -71,28 +71,29 @@ fn scored(text: &str, config: &DataConfig) -> (Vec<u64>, usize, u64) {
     let mut reader = read_for_scoring(request).unwrap();
     let batch = reader.next().unwrap().unwrap();
     assert!(reader.next().is_none());
-    let labelled = batch.batch.labels.iter().filter(|label| !label.is_nan()).count();
-    (batch.lines, labelled, reader.losses().malformed_lines)
+    let labeled = batch.batch.labels.iter().filter(|label| !label.is_nan()).count();
+    (batch.lines, labeled, reader.losses().malformed_lines)
 }
 
 #[test]
-fn what_the_first_row_looks_like_does_not_say_whether_a_file_has_labels() {
+fn the_first_row_alone_does_not_decide_whether_a_file_has_labels() {
     let csv = DataConfig { format: schema::source::DataFormat::Csv, ..tsv() };
     for (config, separator) in [(tsv(), "\t"), (csv, ",")] {
         let scored = |text: &str| scored(&text.replace('\t', separator), &config);
-        let labelled = "1\t2\tff\n0\t1\ta\n1\t5\tb\n";
-        let unlabelled = "2\tff\n1\ta\n5\tb\n";
-        assert_eq!(scored(labelled), (vec![1, 2, 3], 3, 0));
-        assert_eq!(scored(unlabelled), (vec![1, 2, 3], 0, 0));
-        // A cut first row in front of labelled ones, a row too long in front of others.
-        assert_eq!(scored(&format!("2\tff\n{labelled}")), (vec![2, 3, 4], 3, 1));
-        assert_eq!(scored(&format!("1\t2\tff\n{unlabelled}")), (vec![2, 3, 4], 0, 1));
-        assert_eq!(scored(&format!("7\n{labelled}")), (vec![2, 3, 4], 3, 1));
+        let labeled = "1\t2\tff\n0\t1\ta\n1\t5\tb\n";
+        let unlabeled = "2\tff\n1\ta\n5\tb\n";
+        assert_eq!(scored(labeled), (vec![1, 2, 3], 3, 0));
+        assert_eq!(scored(unlabeled), (vec![1, 2, 3], 0, 0));
+        // A truncated first row before labeled ones; a row with an extra field before unlabeled
+        // ones.
+        assert_eq!(scored(&format!("2\tff\n{labeled}")), (vec![2, 3, 4], 3, 1));
+        assert_eq!(scored(&format!("1\t2\tff\n{unlabeled}")), (vec![2, 3, 4], 0, 1));
+        assert_eq!(scored(&format!("7\n{labeled}")), (vec![2, 3, 4], 3, 1));
         assert_eq!(scored("2\tff\n"), (vec![1], 0, 0));
     }
 }
 
-/// Says of every column of a file that it is compressed otherwise than it is.
+/// Changes the codec in the metadata of every column of a file.
 fn relabel(path: &Path, codec: parquet::basic::Compression) {
     let bytes = std::fs::read(path).unwrap();
     let whole = std::fs::File::open(path).unwrap();
@@ -116,7 +117,7 @@ fn relabel(path: &Path, codec: parquet::basic::Compression) {
 }
 
 #[test]
-fn a_codec_that_is_not_read_is_named_before_anything_is_read() {
+fn an_unsupported_codec_is_named_before_reading() {
     let folder = Folder::new();
     let config = config(json!({
         "format": "parquet", "label": {"column": "y"}, "dense": [{"column": "x"}],

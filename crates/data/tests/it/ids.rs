@@ -1,5 +1,5 @@
-//! Issue 23, items 10 and 12: ids that are no row of their table, numbers that are missing, and the
-//! same rows in every format.
+//! Issue 23, items 10 and 12: ids outside their table, missing numbers, and the same rows in every
+//! format.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,7 +19,8 @@ use crate::npy::{header, npy};
 
 const TABLE_ROWS: u64 = 100;
 
-/// Rows of a label, a number, an id and a list of ids; `rule` are the keys of both columns of ids.
+/// Rows with a label, a number, an id and a list of ids. `rule` holds the keys of both columns of
+/// ids.
 fn shop(format: &str, rule: &Value) -> DataConfig {
     let column = |mut keys: Value| {
         let rule = rule.as_object().unwrap().clone();
@@ -40,7 +41,7 @@ fn shop(format: &str, rule: &Value) -> DataConfig {
 
 const HEADER: &str = "label,I1,C1,C2\n";
 
-/// The ids of both columns of `text`, single ones and lists, and what was counted.
+/// The single ids and the lists of ids in `text`, and what was counted.
 fn prepared(rule: &Value, text: &str) -> (Vec<i64>, Vec<Vec<i64>>, Losses) {
     let folder = Folder::new();
     let inputs = [folder.file("a.csv", format!("{HEADER}{text}").as_bytes())];
@@ -108,10 +109,10 @@ fn ids_outside_their_table_can_be_refused_by_file_and_line() {
     let inputs = [folder.file("a.csv", format!("{HEADER}{good}1,1,1,7|100\n").as_bytes())];
     let error = folder.try_prepare("out", &inputs, &config, None).unwrap_err().to_string();
     let expected =
-        r#":4: column "C2": expected an id from 0 to 99 by out_of_range = "error", got 100"#;
+        r#":4: column "C2": expected an id from 0 to 99 (out_of_range = "error"), got 100"#;
     assert_eq!(error, format!("{}{expected}", inputs[0]));
     assert!(!folder.path("out").exists() && !folder.path("out.partial").exists());
-    // Prepared for larger tables, it is refused by those that are too small.
+    // Data prepared for larger tables is refused by tables that are too small.
     let inputs = [folder.file("b.csv", format!("{HEADER}{good}").as_bytes())];
     let dataset = folder.prepare("out", &inputs, &config).dataset;
     assert_eq!(bags(&whole(&dataset, 100), 0), [[0], [99]]);
@@ -128,7 +129,7 @@ fn unsigned_ids_of_64_bits_wrap_as_what_they_are() {
     let (single, lists, losses) = prepared(&json!({}), text);
     assert_eq!((single, lists), (vec![15, 5], vec![vec![8, 1], vec![]]));
     assert_eq!((losses.ids[0].large, losses.ids[0].outside, losses.ids[0].negative), (1, 1, 0));
-    // In Parquet too, and −1 is none of them.
+    // The same in Parquet, where −1 is a negative id.
     let folder = Folder::new();
     let columns: Vec<(&str, ArrayRef)> = vec![
         ("label", Arc::new(Int64Array::from(vec![1, 0]))),
@@ -147,7 +148,7 @@ fn unsigned_ids_of_64_bits_wrap_as_what_they_are() {
 }
 
 #[test]
-fn bits_that_mean_two_ids_are_refused() {
+fn negative_and_large_unsigned_ids_in_one_column_are_refused() {
     let folder = Folder::new();
     let text = format!("{HEADER}1,1,-1,\n0,1,18446744073709551615,\n");
     let inputs = [folder.file("a.csv", text.as_bytes())];
@@ -155,15 +156,15 @@ fn bits_that_mean_two_ids_are_refused() {
         let mut config = shop("csv", &json!({}));
         config.ids = serde_json::from_value(json!({"mode": mode})).unwrap();
         let error = folder.try_prepare("out", &inputs, &config, None).unwrap_err().to_string();
-        let expected = r#"column "C1": expected ids of 64 bits, signed or unsigned, got 1 below 0 and 1 from 2^63 on"#;
+        let expected = r#"column "C1": expected signed or unsigned 64-bit ids, got both: 1 below 0 and 1 from 2^63 on"#;
         assert_eq!(error, expected);
     }
     folder.prepare("out", &inputs, &shop("csv", &json!({"missing": -1})));
 }
 
-/// What was trained by the rule of the first version is scored by it.
+/// A model trained with the rules of version 1 is scored with the same rules.
 #[test]
-fn transforms_of_the_first_version_keep_their_rule() {
+fn fitted_state_of_version_1_keeps_its_rule() {
     let folder = Folder::new();
     let config = shop("csv", &json!({}));
     let inputs = [folder.file("a.csv", format!("{HEADER}1,1,-1,5\n0,1,3,\n").as_bytes())];
@@ -187,7 +188,7 @@ fn transforms_of_the_first_version_keep_their_rule() {
 }
 
 #[test]
-fn text_of_parquet_keeps_its_spaces_as_a_category_alone() {
+fn parquet_text_keeps_its_spaces_only_as_a_category() {
     let folder = Folder::new();
     let column = |values: &[&str]| -> ArrayRef { Arc::new(StringArray::from(values.to_vec())) };
     let columns = vec![
@@ -212,16 +213,16 @@ fn text_of_parquet_keeps_its_spaces_as_a_category_alone() {
     );
 }
 
-/// A row as it is meant.
+/// The intended values of a row, before they are written in a format.
 #[derive(Clone, Debug)]
 struct Meant {
     label: bool,
     number: Option<f32>,
     id: Option<i64>,
     list: Vec<Option<i64>>,
-    /// How what is missing is written, and whether ids have a decimal point.
+    /// The text for missing values, and whether ids have a decimal point.
     style: (usize, bool),
-    /// An id with a fraction, which nobody can read.
+    /// An id with a fraction, which is malformed.
     broken: bool,
 }
 
@@ -283,13 +284,13 @@ fn table(rows: &[Meant], floats: bool, path: &Path) -> String {
     parquet_file(path, columns)
 }
 
-/// What a format makes of rows: samples, counts, and the rows it could not read.
+/// What a format makes of rows: samples, counts, and malformed rows.
 type Made = (Vec<f32>, Vec<u32>, Vec<Vec<i64>>, Vec<Vec<i64>>, Losses);
 
 fn made(folder: &Folder, name: &str, input: String, config: &DataConfig) -> Option<Made> {
     let mut prepared = folder.try_prepare(name, &[input], config, None).ok()?;
     let batch = whole(&prepared.dataset, TABLE_ROWS);
-    // Text has a header, and its fields are shown as they are written.
+    // Text files have a header, and their messages show fields as written.
     prepared.losses.first.clear();
     let dense = batch.dense.iter().map(|value| value.to_bits()).collect();
     let single = bags(&batch, 0);
@@ -320,11 +321,11 @@ proptest! {
     }
 
     #[test]
-    fn arrays_are_what_text_is(
+    fn arrays_and_text_give_the_same_rows(
         rows in proptest::collection::vec(meant(), 1..40),
         rule in prop_oneof![Just(json!({"missing": -1})), Just(json!({"missing": 7}))],
     ) {
-        // An array has no place for what is missing: an id stands for it; and none for lists.
+        // Arrays have no missing values, so an id represents them, and no lists.
         let stands = rule["missing"].as_i64().unwrap();
         let rows: Vec<Meant> = rows
             .into_iter()

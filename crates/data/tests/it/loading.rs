@@ -1,4 +1,5 @@
-//! The loader: every row once, seeded order, exact resume, parts of a dataset.
+//! The loader: every row once, in a seeded order, with exact resume, from datasets of one or
+//! several parts.
 
 use data::{Dataset, Error, FeaturePlan, Loaded, Loader, LoaderOptions, Position, Shuffle};
 use serde_json::json;
@@ -8,7 +9,7 @@ use crate::fixture::{Folder, config, in_order, request, whole};
 const ROWS: usize = 1000;
 
 /// A dataset whose row `i` has the label `i / 1024`, the dense value `i`, the category `i` and a
-/// list of `i % 3` categories; row groups of 64.
+/// list of `i % 3` categories, in row groups of 64.
 fn dataset(folder: &Folder) -> Dataset {
     let line = |i: usize| {
         let label = i as f64 / 1024.0;
@@ -45,7 +46,7 @@ fn load(dataset: &Dataset, options: LoaderOptions) -> Vec<Loaded> {
     Loader::start(dataset, &features(), options).unwrap().map(Result::unwrap).collect()
 }
 
-/// The rows in the order loaded, after checking that every sample is whole.
+/// The loaded rows in order, after checking that the parts of every sample belong together.
 fn rows(loaded: &[Loaded]) -> Vec<usize> {
     let mut rows = Vec::new();
     for Loaded { batch, .. } in loaded {
@@ -90,7 +91,7 @@ fn each_epoch_has_every_row_once_in_an_order_of_its_own() {
     assert_ne!(first, second);
     assert_eq!(order, rows(&load(&dataset, shuffled(1))));
     assert_ne!(order, rows(&load(&dataset, shuffled(2))));
-    // Rows of one batch come from more than one row group.
+    // The rows of one batch come from more than one row group.
     let mut groups: Vec<usize> = first[..37].iter().map(|row| row / 64).collect();
     groups.sort_unstable();
     groups.dedup();
@@ -101,7 +102,8 @@ fn each_epoch_has_every_row_once_in_an_order_of_its_own() {
 fn a_resumed_loader_gives_the_same_following_batches_from_every_position() {
     let folder = Folder::new();
     let dataset = dataset(&folder);
-    // In one window all rows are decoded once, and each epoch has the row groups in another order.
+    // With a single window, all rows are decoded once, and each epoch has the row groups in a
+    // different order.
     let one_window = Some(Shuffle { seed: 3, buffer_rows: ROWS });
     for (shuffle, drop_last) in [
         (shuffled(1).shuffle, false),
@@ -151,7 +153,7 @@ fn a_position_of_another_run_is_refused() {
 }
 
 #[test]
-fn a_dataset_of_several_files_reads_like_one() {
+fn a_dataset_of_several_parts_reads_like_one() {
     let folder = Folder::new();
     let text: String = (0..1100).map(|i| format!("{}\t{i}\n", i % 2)).collect();
     let config = config(json!({
@@ -196,7 +198,7 @@ fn a_loader_without_end_stops_when_dropped() {
 }
 
 #[test]
-fn a_part_damaged_in_the_middle_is_an_error_once() {
+fn a_damaged_part_is_reported_once() {
     let folder = Folder::new();
     let dataset = dataset(&folder);
     let part = dataset.dir().join("rows-00000.parquet");
@@ -212,7 +214,7 @@ fn a_part_damaged_in_the_middle_is_an_error_once() {
 }
 
 #[test]
-fn wrong_features_and_options_are_refused_with_their_numbers() {
+fn invalid_features_and_options_are_refused() {
     let folder = Folder::new();
     let dataset = dataset(&folder);
     let exact = {
@@ -242,8 +244,8 @@ fn wrong_features_and_options_are_refused_with_their_numbers() {
     ];
     expect_test::expect![[r#"
         DIR: no column "C"; there are c, l
-        column "c": 1 exact ids need as many rows, the table has 0
-        column "c": 5 exact ids need as many rows, the table has 4
+        column "c": expected a table of at least 1 rows for its exact ids, got 0
+        column "c": expected a table of at least 5 rows for its exact ids, got 4
         rows: expected a part of 0..1000, got 0..1001
         batch_size: expected at least 1, got 0
         batch_size: 1001 does not fill one batch from 1000 rows, and the last one is dropped"#]]
@@ -251,7 +253,7 @@ fn wrong_features_and_options_are_refused_with_their_numbers() {
 }
 
 #[test]
-fn a_lone_row_group_is_shared_out_and_gives_the_same_batches() {
+fn a_single_row_group_is_divided_among_decoders() {
     let folder = Folder::new();
     let line = |i: usize| format!("{}\t{i}\t{}\n", i % 2, vec![i.to_string(); i % 3].join("|"));
     let text: String = (0..10_000).map(line).collect();

@@ -1,4 +1,5 @@
-//! The crate's integration tests: from files on disk to batches, through the public interface only.
+//! Integration tests of the crate: from files on disk to batches, through the public interface
+//! only.
 #![expect(clippy::unwrap_used, reason = "test code fails by panicking")]
 
 mod adult;

@@ -1,4 +1,4 @@
-//! Arrays as TorchRec and MLPerf keep them: the same samples as from text, and faults named.
+//! Arrays in the layout of TorchRec and MLPerf: the same samples as from text, and specific errors.
 
 use std::io::{Seek, Write};
 
@@ -18,7 +18,7 @@ fn category(row: usize, column: usize) -> i32 {
     (row * 31 + column * 7) as i32 % 1000
 }
 
-/// A `.npy` of format 1.0 with this header text.
+/// A `.npy` file of format 1.0 with this header text.
 pub fn npy(header: &str, content: &[u8]) -> Vec<u8> {
     let padded = format!("{header:<117}\n");
     let length = (padded.len() as u16).to_le_bytes();
@@ -56,7 +56,7 @@ fn check(folder: &Folder, name: &str, input: &str) {
 }
 
 #[test]
-fn triples_of_both_integer_widths() {
+fn sets_of_arrays_with_32_and_64_bit_ids() {
     for (kind, wide) in [("<i4", false), ("<i8", true)] {
         let folder = Folder::new();
         let input = write_dense(&folder);
@@ -71,7 +71,7 @@ fn triples_of_both_integer_widths() {
     }
 }
 
-/// Multi-hot arrays `[rows, 1 + column % 3]` in an archive, in an order that is not theirs.
+/// Multi-hot arrays `[rows, 1 + column % 3]` in an archive, not in the order of the columns.
 fn archive(deflated: bool) -> Vec<u8> {
     let mut out = std::io::Cursor::new(Vec::new());
     let mut directory = Vec::new();
@@ -161,7 +161,7 @@ fn scoring_reads_arrays_without_labels() {
 }
 
 #[test]
-fn what_is_wrong_with_an_array_is_said() {
+fn errors_describe_what_is_wrong_with_an_array() {
     let folder = Folder::new();
     let input = write_dense(&folder);
     let inputs = [input];
@@ -171,7 +171,7 @@ fn what_is_wrong_with_an_array_is_said() {
         folder.file(file, bytes);
         let out = folder.path("out");
         let mut request = request(&inputs, &config, None, &out);
-        // What was read before the fault would be kept for the same files.
+        // Otherwise the preparation would resume with what it read before the error.
         request.begin = Begin::Restart;
         let error = prepare(&request, &mut |_| {}).unwrap_err();
         let text = error.to_string();
@@ -191,7 +191,11 @@ fn what_is_wrong_with_an_array_is_said() {
     let fortran = header("<i4", "20000, 26").replace("False", "True");
     check("day_0_sparse.npy", &npy(&fortran, b""), "ascontiguousarray");
     let cut = &sparse[..sparse.len() - 1];
-    check("day_0_sparse.npy", cut, "expected 20000 rows, got an end within the last 3616");
+    check(
+        "day_0_sparse.npy",
+        cut,
+        "expected 20000 rows, got a file that ends within the last 3616",
+    );
     check("day_0_dense.npy", b"", "expected a NumPy array, got only 0 bytes");
     check("day_0_sparse.npy", &sparse[..50], "expected a NumPy array, got only 50 bytes");
     check("day_0_sparse.npy", &[&sparse[..], b"x"].concat(), "expected the end");

@@ -1,4 +1,4 @@
-//! What is found in files without a configuration: times, amounts, files without rows, leaks.
+//! Profiles of files without a configuration: times, amounts, empty files, leaks.
 
 use std::fmt::Write as _;
 
@@ -17,10 +17,10 @@ fn draw(row: u64) -> u64 {
 }
 
 fn look(inputs: &[String]) -> Result<Profile, Error> {
-    profile::of_files(inputs, None, 1, &mut |_| {})
+    profile::profile_files(inputs, None, 1, &mut |_| {})
 }
 
-/// The facts of the second of two columns, whose values are those of `value` for each row.
+/// The facts about the second of two columns, whose values `value` gives for each row.
 fn column(value: impl Fn(u64) -> String) -> ColumnFacts {
     let folder = Folder::new();
     let mut text = "label,x\n".to_owned();
@@ -73,13 +73,13 @@ fn plain_ids_are_not_taken_for_times() {
         let facts = column(|row| (first + row).to_string());
         assert_eq!(facts.times, None, "{first}");
     }
-    // One of a hundred values is no hour of a day.
+    // One value in a hundred is not a valid hour.
     let facts = column(|row| format!("141021{:02}", if row % 100 == 7 { 24 } else { row % 24 }));
     assert_eq!(facts.times, None);
 }
 
 #[test]
-fn the_column_says_what_its_comma_is() {
+fn the_whole_column_decides_whether_a_comma_is_decimal() {
     let amount = |row: u64| format!("{},{:03}", 1 + draw(row) % 9, draw(row) / 16 % 1000);
     let form = |value: &dyn Fn(u64) -> String| {
         let facts = column(value);
@@ -99,7 +99,7 @@ fn the_column_says_what_its_comma_is() {
 }
 
 #[test]
-fn days_and_months_that_change_places_are_a_guess() {
+fn ambiguous_days_and_months_are_marked_as_a_guess() {
     let date = |days: u64| {
         let facts = column(|row| format!("{:02}/{:02}/2023", 1 + draw(row) % days, 1 + row % 12));
         facts.times.unwrap()
@@ -130,7 +130,7 @@ fn parts_without_rows_are_skipped_and_counted() {
     let prepared = folder.try_prepare("out", &inputs, &config, None).unwrap();
     assert_eq!((prepared.dataset.rows(), prepared.losses.empty_files.count), (2, 2));
     let alone = look(&inputs[1..2]).err().unwrap();
-    let text = "expected rows behind the header, got a header of 2 columns alone";
+    let text = "expected rows after the header, got only a header of 2 columns";
     assert!(alone.to_string().ends_with(text), "{alone}");
     assert!(matches!(look(&inputs[..1]), Err(Error::EmptyInput { .. })));
 }

@@ -1,4 +1,4 @@
-//! Inputs over a network give the rows of the same files on a disk, whatever fails on the way.
+//! Inputs over a network give the same rows as files on disk, whatever fails on the way.
 
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::fixture::{Folder, config, criteo, request};
 use crate::server::{Manners, Server};
 
-/// Some megabytes of rows, so that several parts are fetched.
+/// A few megabytes of rows, so that several parts are fetched.
 fn rows() -> Vec<u8> {
     let mut text = b"y,u,a\n".to_vec();
     for i in 0..120_000u64 {
@@ -18,7 +18,7 @@ fn rows() -> Vec<u8> {
     text
 }
 
-/// The bytes of the rows, whatever the inputs were called.
+/// The bytes of the rows, independent of the names of the inputs.
 fn bytes_of(dataset: &data::Dataset) -> Vec<(String, Vec<u8>)> {
     let mut files = crate::fixture::bytes_of(dataset);
     files.retain(|(name, _)| name.ends_with(".parquet"));
@@ -65,9 +65,9 @@ fn issue_28_text_over_http_gives_the_rows_of_files() {
 }
 
 #[test]
-fn issue_28_parquet_over_http_fetches_the_wanted_columns_alone() {
+fn issue_28_parquet_over_http_fetches_only_the_wanted_columns() {
     let folder = Folder::new();
-    // A part of a dataset is a Parquet file of several row groups.
+    // A part of a dataset serves as a Parquet file with several row groups.
     let file = folder.file("rows.csv", &rows());
     let made = folder.prepare("parts", &[file], &columns("csv")).dataset;
     let part = std::fs::read_dir(made.dir()).unwrap().map(|entry| entry.unwrap().path());
@@ -90,11 +90,11 @@ fn issue_28_parquet_over_http_fetches_the_wanted_columns_alone() {
     let server = Server::start(Manners { no_ranges: true, ..Manners::default() });
     let url = server.put("/part.parquet", &content);
     let error = folder.try_prepare("no", &[url], &config, None).unwrap_err();
-    assert!(error.to_string().contains("requests for ranges"), "{error}");
+    assert!(error.to_string().contains("supports range requests"), "{error}");
 }
 
 #[test]
-fn issue_28_an_interrupted_preparation_goes_on_without_reading_anew() {
+fn issue_28_an_interrupted_preparation_resumes_without_reading_again() {
     let folder = Folder::new();
     let path = folder.path("rows.tsv");
     let made = data::synthetic::SyntheticConfig::criteo(60_000, 3);
@@ -117,12 +117,13 @@ fn issue_28_an_interrupted_preparation_goes_on_without_reading_anew() {
         let (first, last) = range.split_once('-').unwrap();
         (first.parse::<usize>().unwrap(), last.parse::<usize>().unwrap())
     });
-    // A reader begins with a short part: here one did behind rows that were prepared before.
+    // Every reader begins with a short part. Here, one started after the rows that were prepared
+    // before.
     let begins = |&(first, last): &(usize, usize)| last + 1 - first == 256 << 10 && first > 0;
     let began = ranges.find(begins).unwrap().0;
     assert!(began > content.len() / 20, "{began} of {}", content.len());
 
-    // Of another version nothing is kept.
+    // The results for another version are discarded.
     assert!(
         catch_unwind(AssertUnwindSafe(|| {
             let out = folder.path("changed");
@@ -140,7 +141,7 @@ fn issue_28_an_interrupted_preparation_goes_on_without_reading_anew() {
 }
 
 #[test]
-fn issue_28_failures_over_a_network_say_what_is_wrong() {
+fn issue_28_network_errors_name_the_cause() {
     let folder = Folder::new();
     let config = columns("csv");
     let text = rows();
@@ -180,7 +181,7 @@ fn issue_28_failures_over_a_network_say_what_is_wrong() {
         assert!(is(RemoteProblem::find_in(source).unwrap()), "{error}");
         assert!(error.to_string().contains(said) && error.to_string().contains(&url), "{error}");
     }
-    // Nobody listens there any more.
+    // No server listens on this port.
     let url = "http://127.0.0.1:1/rows.csv".to_owned();
     let error = folder.try_prepare("nobody", &[url], &config, None).unwrap_err().to_string();
     assert!(error.contains("no answer from 127.0.0.1:1"), "{error}");
@@ -189,12 +190,13 @@ fn issue_28_failures_over_a_network_say_what_is_wrong() {
     assert!(error.contains("no answer from no-such-host.invalid"), "{error}");
     let error = folder.try_prepare("no-key", &["s3://b".to_owned()], &config, None).unwrap_err();
     assert!(error.to_string().contains("expected a bucket and the name of one object"), "{error}");
-    let error = profile::of_files(&["http://127.0.0.1:1/x.npy".to_owned()], None, 1, &mut |_| {});
+    let error =
+        profile::profile_files(&["http://127.0.0.1:1/x.npy".to_owned()], None, 1, &mut |_| {});
     assert!(error.map(|_| ()).unwrap_err().to_string().contains("copy them first"));
 }
 
 #[test]
-fn issue_28_an_unchanged_object_is_known_again_and_an_empty_one_refused() {
+fn issue_28_an_unchanged_object_is_recognized_and_an_empty_one_refused() {
     let server = Server::start(Manners::default());
     let url = server.put("/rows.csv", b"y,u,a\n1,2,x\n");
     let origin = InputOrigin::read(&url, &mut |_| {}).unwrap().unwrap();

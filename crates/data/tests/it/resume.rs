@@ -1,4 +1,5 @@
-//! Interrupted preparations go on to the same bytes; exact ids beyond memory are the same ids.
+//! Interrupted preparations resume to the same bytes, and exact ids do not depend on the memory
+//! limit.
 
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,7 +13,7 @@ use serde_json::json;
 use crate::fixture::{Folder, bytes_of, config, criteo, request};
 
 const ROWS: u64 = 20_000;
-/// 64 groups of the 64 rows that `request` asks for.
+/// A part has 64 row groups of the 64 rows that `request` sets.
 const PART_ROWS: u64 = 4096;
 
 fn rows_file(folder: &Folder) -> Vec<String> {
@@ -21,7 +22,7 @@ fn rows_file(folder: &Folder) -> Vec<String> {
     vec![path.to_str().unwrap().to_owned()]
 }
 
-/// Prepares until `stop` says so, by a panic as good as a kill: nothing is tidied up on purpose.
+/// Prepares until `stop` returns true, then panics. Like a kill, this leaves everything as it is.
 fn interrupted(
     (inputs, config): (&[String], &DataConfig),
     out: &Path,
@@ -44,19 +45,19 @@ fn again(
 }
 
 #[test]
-fn what_was_interrupted_anywhere_ends_with_the_same_bytes() {
+fn an_interruption_at_any_point_gives_the_same_bytes() {
     let folder = Folder::new();
     let inputs = rows_file(&folder);
     let config = criteo("criteo-dlrm", &json!({"mode": "exact", "threshold": 2}));
     let whole = bytes_of(&folder.prepare("whole", &inputs, &config).dataset);
     let out = folder.path("cut");
     let mut most = 0;
-    // Three stops in the pass that learns, and in the one that writes.
+    // Three interruptions during fitting, and three during writing.
     for tenths in [1, 5, 9, 11, 15, 18] {
         let at = |p: DataProgress| p.bytes_done * 20 >= p.bytes_total.unwrap_or(0) * tenths;
         interrupted((&inputs, &config), &out, at);
         if tenths % 2 == 0 {
-            // A second interruption on the way.
+            // A second interruption.
             interrupted((&inputs, &config), &out, |p| p.rows > ROWS / 2);
         }
         let kept = folder.path("cut.partial").exists();
@@ -71,7 +72,7 @@ fn what_was_interrupted_anywhere_ends_with_the_same_bytes() {
     assert!(most >= PART_ROWS, "nothing was taken over");
 }
 
-/// A header, and rows of which some cannot be read.
+/// A header, and rows some of which are malformed.
 fn text(rows: std::ops::Range<u64>) -> Vec<u8> {
     let mut text = b"\xef\xbb\xbflabel\tx\tpadding\tc\r\n".to_vec();
     for row in rows {
@@ -83,7 +84,7 @@ fn text(rows: std::ops::Range<u64>) -> Vec<u8> {
 }
 
 #[test]
-fn reading_goes_on_where_the_last_part_ended() {
+fn reading_resumes_where_the_last_part_ended() {
     let folder = Folder::new();
     let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     packed.write_all(&text(20_000..40_000)).unwrap();
@@ -108,7 +109,7 @@ fn reading_goes_on_where_the_last_part_ended() {
         let prepared = prepare(&request(&inputs, &config, None, &out), &mut watch).unwrap();
         assert_eq!(prepared.losses, whole.losses);
         assert!(bytes_of(&prepared.dataset) == bytes_of(&whole.dataset), "{rows}");
-        // A block has some 4,500 rows.
+        // A block has about 4,500 rows.
         let (first, resumed) = (first.unwrap(), prepared.resumed_rows);
         assert!(resumed > PART_ROWS && first > resumed - 5000, "{first} of {resumed}");
         std::fs::remove_dir_all(&out).unwrap();
@@ -116,7 +117,7 @@ fn reading_goes_on_where_the_last_part_ended() {
 }
 
 #[test]
-fn another_preparation_is_refused_or_begun_anew() {
+fn another_preparation_is_refused_or_restarted() {
     let folder = Folder::new();
     let inputs = rows_file(&folder);
     let modulo = criteo("criteo-dlrm", &json!({"mode": "modulo"}));
@@ -129,7 +130,7 @@ fn another_preparation_is_refused_or_begun_anew() {
     interrupted((&inputs, &modulo), &out, stop);
     refused(&criteo("criteo-torchrec", &json!({"mode": "modulo"})), "configuration");
     let partial = folder.path("cut.partial");
-    // Only root can give a folder away, as somebody who prepares for others would.
+    // Only root can change the owner of a folder, as happens when root prepares for others.
     if std::os::unix::fs::chown(&partial, Some(54_321), None).is_ok() {
         refused(&modulo, "owner");
         std::os::unix::fs::chown(&partial, Some(0), None).unwrap();
@@ -147,8 +148,8 @@ fn another_preparation_is_refused_or_begun_anew() {
     assert_eq!(bytes_of(&anew.dataset), bytes_of(&whole));
 }
 
-/// With what the first pass learnt, and without a first pass: the whole file is known, or its
-/// beginning.
+/// With and without a fitted state: in one case the whole file was hashed, in the other only its
+/// start.
 #[test]
 fn an_input_of_equal_size_and_time_with_other_content_is_refused() {
     let folder = Folder::new();
@@ -179,7 +180,7 @@ fn an_input_of_equal_size_and_time_with_other_content_is_refused() {
         write(&other);
         let error = again((&inputs, &config), &out, Begin::Resume).unwrap_err();
         assert!(matches!(&error, Error::InputChanged { .. }), "{name}: {error}");
-        // The same content goes on, whatever its times say.
+        // The same content resumes, even if timestamps differ.
         std::fs::write(path, &text).unwrap();
         let prepared = again((&inputs, &config), &out, Begin::Resume).unwrap();
         assert!(prepared.resumed_rows >= PART_ROWS, "{name}");
@@ -191,7 +192,7 @@ fn an_input_of_equal_size_and_time_with_other_content_is_refused() {
 #[test]
 fn ids_counted_on_disk_are_those_counted_in_memory() {
     let folder = Folder::new();
-    // 60,000 categories of which a quarter comes again later, in a wild order.
+    // 60,000 categories in irregular order, of which a quarter recurs later.
     let category = |row: u64| if row % 5 == 4 { row / 4 * 7 % 60_000 } else { row * 7 % 60_000 };
     let text: String =
         (0..90_000).map(|row| format!("0\t{}\t{}\n", category(row), row % 3)).collect();

@@ -1,4 +1,4 @@
-//! Raw files for a trained model: the same samples as a prepared dataset, with their lines.
+//! Scoring raw files: the same samples as from a prepared dataset, with their lines.
 
 use data::{BlockPace, FeaturePlan, ScoreRequest, ScoringBatch, Strictness, read_for_scoring};
 use serde_json::json;
@@ -10,7 +10,7 @@ fn score(request: ScoreRequest) -> Vec<ScoringBatch> {
 }
 
 #[test]
-fn unlabelled_criteo_rows_are_those_of_the_labelled_file() {
+fn unlabeled_criteo_rows_match_the_labeled_file() {
     let Some(input) = shared("criteo/train.tiny.txt.gz") else { return };
     let folder = Folder::new();
     let config = criteo("criteo-dlrm", &json!({"mode": "exact", "threshold": 2}));
@@ -19,10 +19,10 @@ fn unlabelled_criteo_rows_are_those_of_the_labelled_file() {
     let mut text = String::new();
     let file = std::fs::File::open(&input).unwrap();
     std::io::Read::read_to_string(&mut flate2::read::MultiGzDecoder::new(file), &mut text).unwrap();
-    let unlabelled: String =
+    let unlabeled: String =
         text.lines().map(|line| format!("{}\n", line.split_once('\t').unwrap().1)).collect();
     let request = ScoreRequest {
-        inputs: vec![folder.file("test.txt", unlabelled.as_bytes()), inputs[0].clone()],
+        inputs: vec![folder.file("test.txt", unlabeled.as_bytes()), inputs[0].clone()],
         config,
         fitted: dataset.fitted().clone(),
         features: all_features(&dataset, 10_000),
@@ -50,7 +50,7 @@ fn unlabelled_criteo_rows_are_those_of_the_labelled_file() {
 }
 
 #[test]
-fn skipped_records_leave_their_lines_out() {
+fn lines_of_skipped_records_are_left_out() {
     let folder = Folder::new();
     let config = config(json!({
         "format": "csv", "label": {"column": "y"},

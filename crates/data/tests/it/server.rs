@@ -1,36 +1,36 @@
-//! A small HTTP server for objects, which can fail in the ways real ones do. Tests of the library
-//! and of the command use it, each a part of it.
+//! A small HTTP server for objects that can fail in the ways real ones do. Shared by the tests of
+//! this crate and of the command line, which each use a part of it.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What the server does to requests.
+/// Behavior of the server, including failures to simulate.
 #[derive(Clone, Debug, Default)]
 pub struct Manners {
-    /// Answers to ranges with the whole, as simple servers do.
+    /// Ignores range requests, as simple servers do.
     pub no_ranges: bool,
-    /// Whole answers without a length.
+    /// Omits the length of whole responses.
     pub no_length: bool,
-    /// Neither entity tag nor time.
+    /// Sends neither an entity tag nor a time.
     pub no_version: bool,
-    /// Closes every n-th answer with bytes half way.
+    /// Closes the connection in the middle of every n-th response.
     pub break_every: Option<usize>,
-    /// Answers every n-th request with status 503.
+    /// Responds with status 503 to every n-th request.
     pub busy_every: Option<usize>,
-    /// Changes the object after so many requests.
+    /// Replaces the object after so many requests.
     pub change_after: Option<usize>,
-    /// A status for all requests, with its body.
+    /// Responds with this status and body to all requests.
     pub refuse: Option<(u16, &'static str)>,
 }
 
-/// A request as it came.
+/// A recorded request.
 #[derive(Clone, Debug)]
 pub struct Request {
     pub method: String,
     pub path: String,
-    /// By names in lower case.
+    /// Names in lower case.
     pub headers: BTreeMap<String, String>,
     pub body: String,
 }
@@ -42,7 +42,7 @@ struct State {
     requests: Vec<Request>,
 }
 
-/// Serves until the process ends.
+/// A handle to the server, which runs until the process ends.
 #[derive(Clone)]
 pub struct Server {
     pub host: String,
@@ -64,13 +64,13 @@ impl Server {
         Self { host, state }
     }
 
-    /// Puts an object at `path`, which begins with `/`; gives its URL.
+    /// Stores an object at `path`, which begins with `/`, and returns its URL.
     pub fn put(&self, path: &str, content: &[u8]) -> String {
         lock(&self.state).objects.insert(path.to_owned(), content.to_vec());
         format!("http://{}{path}", self.host)
     }
 
-    /// What was asked so far.
+    /// The requests received so far.
     pub fn requests(&self) -> Vec<Request> {
         lock(&self.state).requests.clone()
     }
@@ -103,7 +103,7 @@ fn read(stream: &TcpStream) -> Option<Request> {
     Some(Request { method, path, headers, body: String::from_utf8_lossy(&body).into_owned() })
 }
 
-/// Whether the connection stays open.
+/// Handles one request and returns whether the connection stays open.
 fn answer(mut stream: &TcpStream, state: &Mutex<State>) -> bool {
     let Some(request) = read(stream) else { return false };
     let (number, manners, content) = {

@@ -1,4 +1,4 @@
-//! Statistics of files and datasets against what is known of generated rows.
+//! Statistics of files and datasets, compared with the parameters of generated rows.
 
 use data::Strictness;
 use data::stats::{self, CountMethod, Stats, ValuesSeen};
@@ -20,20 +20,20 @@ fn write(folder: &Folder) -> (Vec<String>, DataConfig) {
 
 fn raw(inputs: &[String], config: &DataConfig, threads: usize) -> Stats {
     let (stats, losses) =
-        stats::of_inputs(inputs, config, Strictness::Stop, threads, &mut |_| {}).unwrap();
+        stats::summarize_inputs(inputs, config, Strictness::Stop, threads, &mut |_| {}).unwrap();
     assert_eq!(losses.malformed_lines, 0);
     stats
 }
 
 #[test]
-fn raw_files_have_the_figures_they_were_made_with() {
+fn statistics_of_raw_files_match_the_generator() {
     let folder = Folder::new();
     let (inputs, config) = write(&folder);
     let stats = raw(&inputs, &config, 2);
     assert_eq!((stats.rows, stats.values), (ROWS, ValuesSeen::Raw));
     assert!((stats.click_rate.unwrap() - 0.25).abs() < 0.02);
     assert_eq!((stats.dense.len(), stats.categorical.len()), (13, 26));
-    let block = synthetic::sample(&SyntheticConfig::criteo(ROWS, 2), 0..ROWS).unwrap();
+    let block = synthetic::draw_rows(&SyntheticConfig::criteo(ROWS, 2), 0..ROWS).unwrap();
     for (column, dense) in stats.dense.iter().enumerate() {
         let mut values: Vec<f64> = (0..ROWS as usize)
             .filter_map(|row| block.dense[row * 13 + column])
@@ -64,18 +64,18 @@ fn raw_files_have_the_figures_they_were_made_with() {
         );
         assert!((category.top_share.unwrap() - hot).abs() < 1e-12, "{category:?}");
     }
-    // The generator's law begins at rank 1 + ½ on average, which flattens the head.
+    // The generator's distribution starts at an average rank of 1.5, which flattens the head.
     let exponent = stats.categorical[2].zipf_exponent.unwrap();
     assert!((1.2..1.6).contains(&exponent), "{exponent}");
 }
 
 #[test]
-fn a_dataset_has_the_categories_of_its_files() {
+fn a_dataset_has_the_same_categories_as_its_files() {
     let folder = Folder::new();
     let (inputs, config) = write(&folder);
     let dataset = folder.prepare("prepared", &inputs, &config).dataset;
     let mut seen = 0;
-    let stats = stats::of_dataset(&dataset, 0..ROWS, 2, &mut |rows| seen = rows).unwrap();
+    let stats = stats::summarize_dataset(&dataset, 0..ROWS, 2, &mut |rows| seen = rows).unwrap();
     assert_eq!((stats.rows, seen, stats.values), (ROWS, ROWS, ValuesSeen::Prepared));
     let raw = raw(&inputs, &config, 1);
     assert_eq!(stats.categorical, raw.categorical);
@@ -83,9 +83,9 @@ fn a_dataset_has_the_categories_of_its_files() {
     assert_eq!(stats.dense[0].missing_share, 0.0, "filled in by the preparation");
     let (got, log) = (stats.dense[4].maximum.unwrap(), raw.dense[4].maximum.unwrap().ln_1p());
     assert!((got - log).abs() < 1e-5, "{got} {log}");
-    let one = stats::of_dataset(&dataset, 0..ROWS, 1, &mut |_| {}).unwrap();
+    let one = stats::summarize_dataset(&dataset, 0..ROWS, 1, &mut |_| {}).unwrap();
     assert_eq!(one, stats);
-    let part = stats::of_dataset(&dataset, 6_999..14_001, 2, &mut |_| {}).unwrap();
+    let part = stats::summarize_dataset(&dataset, 6_999..14_001, 2, &mut |_| {}).unwrap();
     assert_eq!(part.rows, 7_002);
     let value = serde_json::to_value(&part).unwrap();
     assert_eq!(value["categorical"][0]["distinct_is"], "exact");

@@ -1,4 +1,5 @@
-//! The generator: its bytes, its truth, and that its files are read without a loss.
+//! The generator: reproducible bytes, correct probabilities, and files that are read without
+//! losses.
 
 use std::io::Read;
 
@@ -17,7 +18,7 @@ fn text(config: &SyntheticConfig, threads: usize) -> (Vec<u8>, SyntheticReport) 
     (out, report)
 }
 
-/// Three dense columns and four features of several ids.
+/// Three dense columns and four features with several ids.
 fn bags(rows: u64) -> SyntheticConfig {
     let feature = |(index, cardinality)| SyntheticFeature {
         name: format!("f{index}"),
@@ -33,7 +34,7 @@ fn bags(rows: u64) -> SyntheticConfig {
         missing_share: 0.1,
         click_rate: 0.3,
         layout: RowLayout::Csv,
-        planted: PlantedConfig::neighbours(4),
+        planted: PlantedConfig::pair_neighbors(4),
     }
 }
 
@@ -50,7 +51,7 @@ fn any_number_of_threads_gives_the_same_bytes() {
 }
 
 #[test]
-fn a_shorter_file_begins_a_longer_one() {
+fn a_shorter_file_is_a_prefix_of_a_longer_one() {
     let (short, _) = text(&SyntheticConfig::criteo(10_000, 7), 2);
     let (long, _) = text(&SyntheticConfig::criteo(10_001, 7), 2);
     assert!(long.starts_with(&short));
@@ -58,10 +59,10 @@ fn a_shorter_file_begins_a_longer_one() {
 }
 
 #[test]
-fn any_part_can_be_drawn_by_itself() {
+fn any_part_can_be_generated_on_its_own() {
     let config = bags(1);
-    let whole = synthetic::sample(&config, 0..200).unwrap();
-    let part = synthetic::sample(&config, 150..200).unwrap();
+    let whole = synthetic::draw_rows(&config, 0..200).unwrap();
+    let part = synthetic::draw_rows(&config, 150..200).unwrap();
     assert_eq!((part.rows(), part.first_row), (50, 150));
     assert_eq!(part.labels, whole.labels[150..]);
     assert_eq!(part.probabilities, whole.probabilities[150..]);
@@ -72,7 +73,7 @@ fn any_part_can_be_drawn_by_itself() {
 }
 
 #[test]
-fn the_quickstarts_truth_needs_interactions() {
+fn the_quickstart_data_needs_interactions() {
     for seed in [1, 2] {
         let (_, report) = text(&SyntheticConfig::criteo(100_000, seed), 2);
         assert!((0.77..0.83).contains(&report.ceiling_auc), "{report:?}");
@@ -84,9 +85,9 @@ fn the_quickstarts_truth_needs_interactions() {
 }
 
 #[test]
-fn a_linear_model_sees_next_to_nothing_of_interactions() {
+fn a_linear_model_learns_almost_nothing_from_interactions() {
     let mut config = SyntheticConfig::criteo(100_000, 5);
-    // At other rates the length of an id's vector shifts its mean probability.
+    // At other click rates, the length of an id's vector would shift its mean probability.
     config.click_rate = 0.5;
     config.planted.dense_deviation = 0.0;
     config.planted.additive_deviation = 0.0;
@@ -97,7 +98,7 @@ fn a_linear_model_sees_next_to_nothing_of_interactions() {
 }
 
 #[test]
-fn a_linear_truth_is_the_linear_models() {
+fn without_interactions_the_linear_model_reaches_the_ceiling() {
     let mut config = SyntheticConfig::criteo(50_000, 5);
     config.planted.interaction_deviation = 0.0;
     let (_, report) = text(&config, 2);
@@ -106,7 +107,7 @@ fn a_linear_truth_is_the_linear_models() {
 
 #[test]
 fn labels_follow_their_probabilities() {
-    let block = synthetic::sample(&SyntheticConfig::criteo(1, 9), 0..50_000).unwrap();
+    let block = synthetic::draw_rows(&SyntheticConfig::criteo(1, 9), 0..50_000).unwrap();
     for tenth in 0..10 {
         let low = f64::from(tenth) / 10.0;
         let (mut rows, mut expected, mut clicks) = (0.0, 0.0, 0.0);
@@ -125,7 +126,7 @@ fn labels_follow_their_probabilities() {
 }
 
 #[test]
-fn the_ceiling_of_a_part_is_that_of_its_rows() {
+fn the_ceiling_of_a_part_is_computed_on_its_rows() {
     let config = SyntheticConfig::criteo(30_000, 4);
     let (_, report) = text(&config, 2);
     let whole = synthetic::ceiling_auc(&config, 0..30_000, 2).unwrap();
@@ -161,7 +162,7 @@ fn compressed_files_hold_the_same_text() {
 }
 
 #[test]
-fn a_folder_that_is_not_there_is_named() {
+fn a_missing_folder_is_named() {
     let config = SyntheticConfig::criteo(10, 1);
     let path = std::path::Path::new("/nonexistent/rows.tsv");
     let error = synthetic::write(&config, path, 1, &mut |_| {}).unwrap_err();
@@ -173,7 +174,7 @@ fn impossible_configurations_are_refused() {
     let refused = |change: &dyn Fn(&mut SyntheticConfig), word: &str| {
         let mut config = SyntheticConfig::criteo(10, 1);
         change(&mut config);
-        let error = synthetic::sample(&config, 0..1).unwrap_err().to_string();
+        let error = synthetic::draw_rows(&config, 0..1).unwrap_err().to_string();
         assert!(error.contains(word), "{error}");
     };
     refused(&|config| config.dense = 12, "12 dense");
@@ -186,7 +187,7 @@ fn impossible_configurations_are_refused() {
 }
 
 #[test]
-fn criteo_text_has_criteos_marks() {
+fn criteo_text_has_the_properties_of_criteo() {
     let (bytes, _) = text(&SyntheticConfig::criteo(20_000, 7), 2);
     let text = String::from_utf8(bytes).unwrap();
     let (mut missing, mut fields, mut negatives) = (0, 0, 0);
@@ -208,7 +209,7 @@ fn criteo_text_has_criteos_marks() {
 }
 
 #[test]
-fn the_readers_lose_nothing_of_either_layout() {
+fn both_layouts_are_read_without_losses() {
     let folder = Folder::new();
     let dense = [1, 2, 3].map(|i| json!({"column": format!("I{i}")}));
     let lists = [0, 1, 2, 3]
@@ -241,14 +242,14 @@ fn ids_follow_a_published_histogram_of_reuse() {
         (feature.cardinality, feature.distribution) = (cardinality, distribution);
         feature.hotness = Hotness::ONE;
     }
-    // The second window, to see that any part can be drawn by itself.
-    let block = synthetic::sample(&config, window..2 * window).unwrap();
+    // The second window, to check that any part can be generated on its own.
+    let block = synthetic::draw_rows(&config, window..2 * window).unwrap();
     for feature in 0..4 {
         let mut uses = vec![0u64; cardinality as usize];
         for row in 0..window as usize {
             uses[block.bag(row * 4 + feature)[0] as usize] += 1;
         }
-        // Classes up to 512 uses, of which this table has many rows.
+        // Classes of up to 512 uses, of which this table has many rows.
         for class in 0..10 {
             let of_class = |&count: &u64| (1u64 << class) / 2 < count && count <= 1 << class;
             let got: u64 = uses.iter().copied().filter(of_class).sum();
@@ -263,7 +264,7 @@ fn ids_follow_a_published_histogram_of_reuse() {
 }
 
 #[test]
-fn a_file_that_is_no_histogram_of_reuse_is_told_what_one_is() {
+fn an_invalid_reuse_histogram_names_the_expected_format() {
     let folder = Folder::new();
     for (bytes, got) in [
         (&b""[..], "no text"),

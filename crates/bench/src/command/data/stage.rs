@@ -4,7 +4,10 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 
-use ::data::{DEFAULT_ROW_GROUP_ROWS, Dataset, PrepareRequest, Strictness, criteo_tsv, prepare};
+use ::data::{
+    DEFAULT_ROW_GROUP_ROWS, Dataset, PrepareRequest, Strictness, criteo_tsv, prepare,
+    scan_criteo_files,
+};
 use device::Pool;
 use schema::DataConfig;
 use serde::{Deserialize, Serialize};
@@ -78,7 +81,7 @@ pub fn run(stage: BenchStage, file: &Path, folder: &Path, threads: usize) -> Res
 /// Rows of all columns, which are kept until the end.
 fn scanned(inputs: &[String], threads: usize) -> Result<u64, Error> {
     let mut blocks = Vec::new();
-    criteo_tsv::scan(inputs, threads, |block| {
+    scan_criteo_files(inputs, threads, |block| {
         blocks.push(block);
         Ok(())
     })?;

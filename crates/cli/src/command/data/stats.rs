@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use data::Dataset;
-use data::stats::{CategoricalStats, CountMethod, DenseStats, Stats, of_dataset, of_inputs};
+use data::stats::{
+    CategoricalStats, CountMethod, DenseStats, Stats, summarize_dataset, summarize_inputs,
+};
 
 use schema::facts::{ColumnFacts, FileFacts};
 use schema::source::NumberForm;
@@ -40,7 +42,8 @@ fn gather(request: &args::Stats, session: &Session) -> Result<Stats, Error> {
         let mut meter =
             Meter::start(session.console, "reading", ProgressUnit::Rows, Some(rows.end));
         let threads = session.threads;
-        let stats = of_dataset(&dataset, rows, threads, &mut |done| meter.advance(done, ""))?;
+        let stats =
+            summarize_dataset(&dataset, rows, threads, &mut |done| meter.advance(done, ""))?;
         meter.finish();
         return Ok(stats);
     }
@@ -53,7 +56,7 @@ fn gather(request: &args::Stats, session: &Session) -> Result<Stats, Error> {
         meter.advance(progress.bytes_done, &render::counted(progress.rows, "row"));
     };
     let (config, strictness) = (&job.config.data, input::strictness(request.malformed));
-    let (stats, losses) = of_inputs(&paths, config, strictness, session.threads, &mut show)?;
+    let (stats, losses) = summarize_inputs(&paths, config, strictness, session.threads, &mut show)?;
     meter.finish();
     input::report_losses(session, stats.rows, &losses);
     input::report_ids(session, config, &losses);

@@ -39,7 +39,7 @@ fn read(paths: &[PathBuf]) -> Result<(Vec<Measured>, Vec<Vec<Source>>), Error> {
 fn table(path: &Path) -> Result<Vec<Measured>, Error> {
     let wrong = |source: kernel::Error| Error::Kernels { path: path.to_owned(), source };
     let mut table: Option<Table> = None;
-    data::records::for_each(path, |line, fields| {
+    data::small_table::for_each_record(path, |line, fields| {
         match &mut table {
             None => {
                 let header = fields.iter().map(|field| (*field).to_owned()).collect();

@@ -86,7 +86,7 @@ pub fn microbenchmarks(folder: &Path, suite: &SuiteFile) -> Result<Vec<SuiteMeas
     for recorded in suite.files.iter().filter(|file| file.kind == "microbench") {
         let path = folder.join(&recorded.path);
         let mut header: Vec<String> = Vec::new();
-        data::records::for_each(&path, |line, fields| {
+        data::small_table::for_each_record(&path, |line, fields| {
             if header.is_empty() {
                 header = fields.iter().map(|field| (*field).to_owned()).collect();
                 return Ok(());

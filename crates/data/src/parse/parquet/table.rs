@@ -1,0 +1,54 @@
+//! Encodes a small table of named columns as a Parquet file in memory: results and reports of the
+//! crates above.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use ::parquet::arrow::ArrowWriter;
+use ::parquet::basic::{Compression, ZstdLevel};
+use ::parquet::file::properties::WriterProperties;
+use arrow_array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray, UInt64Array};
+
+use crate::error::Error;
+
+/// The values of one column; `None` is written as null.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ColumnValues {
+    Integers(Vec<Option<i64>>),
+    Unsigned(Vec<Option<u64>>),
+    Floats(Vec<Option<f64>>),
+    Text(Vec<Option<String>>),
+}
+
+/// One named column of a table. All columns must have the same number of values.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TableColumn {
+    pub name: String,
+    pub values: ColumnValues,
+}
+
+/// Encodes `columns` as a Parquet file in memory. Errors name `path`.
+///
+/// # Errors
+/// [`Error::Parquet`], also if columns differ in length.
+pub fn encode_table(path: &Path, columns: Vec<TableColumn>) -> Result<Vec<u8>, Error> {
+    let arrays = columns.into_iter().map(|column| {
+        let array: ArrayRef = match column.values {
+            ColumnValues::Integers(values) => Arc::new(Int64Array::from(values)),
+            ColumnValues::Unsigned(values) => Arc::new(UInt64Array::from(values)),
+            ColumnValues::Floats(values) => Arc::new(Float64Array::from(values)),
+            ColumnValues::Text(values) => Arc::new(StringArray::from(values)),
+        };
+        (column.name, array)
+    });
+    let batch = RecordBatch::try_from_iter(arrays).map_err(|e| Error::parquet(path)(e.into()))?;
+    let write = || {
+        let level = ZstdLevel::try_new(1)?;
+        let properties =
+            WriterProperties::builder().set_compression(Compression::ZSTD(level)).build();
+        let mut writer = ArrowWriter::try_new(Vec::new(), batch.schema(), Some(properties))?;
+        writer.write(&batch)?;
+        writer.into_inner()
+    };
+    write().map_err(Error::parquet(path))
+}
