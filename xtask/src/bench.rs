@@ -27,9 +27,9 @@ Options:
   --threads N     threads of each benchmark [default: all cores]
   --no-record     print the figures without recording them
 
-Each definition is a command of rowmill-bench, or rowmill doctor links, and names the figures of its JSON output to record.
-They measure in turns with the limits of the machine and rejects disturbed samples. Each
-row has their number, the apparent clock and the CPU share of other processes. A definition may state
+Each definition is a command of rowmill-bench, or rowmill doctor links, and names the figures of its
+JSON output to record. Commands measure in turns with the limits of the machine and reject disturbed
+samples. Each row has their number, the apparent clock and the CPU share of other processes. A definition may state
 the expected loss, so that a kernel with wrong results fails instead of being fast.";
 
 /// The parsed command line.
