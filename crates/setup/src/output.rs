@@ -195,8 +195,8 @@ pub fn clear_up_beside(outs: Vec<PathBuf>) {
     interrupt::clear_up(move || outs.iter().for_each(|out| remove_begun(out)));
 }
 
-/// Until the value is dropped, Ctrl-C removes partial files beside `out` and `out` itself, which serves only the
-/// command that makes it.
+/// Until the value is dropped, Ctrl-C removes partial files beside `out` and `out` itself, which
+/// serves only the command that makes it.
 #[must_use]
 pub fn cleared_up_beside(out: PathBuf) -> interrupt::CleanupScope {
     interrupt::scoped(move || {

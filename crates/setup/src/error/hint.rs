@@ -117,7 +117,8 @@ impl Error {
             | Self::Edits { .. } | Self::NotMeasured { .. } | Self::ManyJobs { .. }
             | Self::SameRank { .. } | Self::SameHost { .. } | Self::NoOrder { .. }
             | Self::NoProcess { .. } | Self::Kernel(_) | Self::WorkSizes { .. } | Self::Tune { .. }
-            | Self::NoDevice { .. } | Self::NoSuchStep { .. } | Self::MovedCommand { .. } | Self::Trace(_) | Self::Data(_)
+            | Self::NoDevice { .. } | Self::NoSuchStep { .. } | Self::MovedCommand { .. }
+            | Self::Trace(_) | Self::Data(_)
             | Self::Train(_) | Self::Io { .. } | Self::Output(_) | Self::OnRank { .. }
             | Self::Thread { .. } | Self::NoCertificate { .. } | Self::Program { .. }
             | Self::Slurm { .. } => return None,
