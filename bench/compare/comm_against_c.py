@@ -36,7 +36,7 @@ def compare(rowmill, name, rounds, folder):
     subprocess.run([f"mpicc.{suffix}", "-O3", "-o", loop, source], check=True)
     launch = [f"mpirun.{suffix}", *options, "-n", "2"]
     sizes = [str(size) for size in SIZES]
-    bench = [rowmill, "bench", "comm", "--format", "json", "--repeats", "3", "--verbs", "all_to_all", "all_reduce"]
+    bench = [rowmill, "doctor", "links", "--format", "json", "--repeats", "3", "--verbs", "all_to_all", "all_reduce"]
     times = {"c": {}, "rowmill": {}}
     for _ in range(rounds):
         for row in lines([*launch, loop, *sizes]):

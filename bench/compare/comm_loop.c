@@ -1,4 +1,4 @@
-/* The same work as `rowmill bench comm` in plain MPI: every rank writes its send buffer, takes part
+/* The same work as `rowmill doctor links` in plain MPI: every rank writes its send buffer, takes part
    in a collective of the library, and reads every byte it received. Prints one JSON line per
    collective and size: the median over repetitions of the slowest rank's time. */
 #include <mpi.h>

@@ -48,6 +48,7 @@ def main():
 def parsed():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--rowmill", default=doors.BINARY)
+    parser.add_argument("--bench", default=doors.BENCH)
     parser.add_argument("--file", type=pathlib.Path, help="plain Criteo text (default: generated)")
     parser.add_argument("--megabytes", type=int, default=250, help="size of the generated text, about")
     parser.add_argument("--repeats", type=int, default=5)
@@ -58,6 +59,7 @@ def parsed():
 
 def measure(arguments, folder):
     rowmill = doors.Rowmill(arguments.rowmill, folder, arguments.threads)
+    bench = doors.Rowmill(arguments.bench, folder, arguments.threads)
     file = (arguments.file or folder / "train.txt").resolve()
     if not arguments.file:
         rowmill.run("data", "synth", file, "--rows", arguments.megabytes * 1_000_000 // 240)
@@ -65,7 +67,7 @@ def measure(arguments, folder):
     for repeat in range(arguments.repeats):
         for name, taken in runs.items():
             foreign, own = machine.Foreign(os.getpid()), os.times()
-            said = scan(rowmill, file) if name == "rowmill" else alone(name, file, arguments.threads)
+            said = scan(bench, file) if name == "rowmill" else alone(name, file, arguments.threads)
             after = os.times()
             children = after.children_user + after.children_system - own.children_user - own.children_system
             taken.append(said | {"foreign_cpu": round(foreign.share(children), 3)})
@@ -110,9 +112,9 @@ def check(runs):
             sys.exit(f"data_speed.py: {PARSERS[0]} and {name} read different numbers in column {wrong}")
 
 
-def scan(rowmill, file):
+def scan(bench, file):
     """rowmill's own measurement of the same: text to columns in memory."""
-    return {"seconds": file.stat().st_size / 1e6 / rowmill.run("bench", "data", "--file", file, "--repeats", 1)[-1]["scan_mb_per_s"]}
+    return {"seconds": file.stat().st_size / 1e6 / bench.run("data", "--file", file, "--repeats", 1)[-1]["scan_mb_per_s"]}
 
 
 def alone(name, file, threads):

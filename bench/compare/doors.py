@@ -9,6 +9,7 @@ import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BINARY = ROOT / "target/release/rowmill"
+BENCH = ROOT / "target/release/rowmill-bench"
 
 
 class Failed(Exception):

@@ -4,13 +4,13 @@
     python3 bench/compare/predict_evidence.py [--rowmill target/release/rowmill] [--output bench/record/MACHINE]
     python3 bench/compare/predict_evidence.py --quick            a third of the cases, fewer steps
 
-1. Records `dlrm-default` and `dlrm-ddp` at B = 512 and 2048 (`rowmill bench train --trace`), each three times in processes of their own, and
+1. Records `dlrm-default` and `dlrm-ddp` at B = 512 and 2048 (`rowmill-bench train --trace`), each three times in processes of their own, and
    calibrates on these alone: what recordings of one configuration differ by is how much runs differ.
 2. Predicts base and change of every case (`rowmill predict model`) and writes all predictions to predictions.json, synced,
    with a checksum that the record repeats.
 3. Measures base and change in turns: every turn is a process of its own, base first in even turns, the change in odd ones.
 
-Rule of acceptance, fixed here before anything is measured: a single step counts if `bench train` accepts it, that is if its
+Rule of acceptance, fixed here before anything is measured: a single step counts if `rowmill-bench train` accepts it, that is if its
 apparent clock was at least 90 % of the best of the calibration and other programs took at most 10 % of the cores; a turn on
 several ranks (`rowmill train`, which does not look at its clock) counts as a whole, by the same share of other programs. The
 rejected share is printed; above 30 % the record says so. A row is unmeasured where the medians of its turns lie farther apart
@@ -117,6 +117,7 @@ def run(evidence_of, arguments, record):
 def parser(text):
     parser = argparse.ArgumentParser(description=text.split("\n\n")[0])
     parser.add_argument("--rowmill", default="target/release/rowmill")
+    parser.add_argument("--bench", default="target/release/rowmill-bench")
     parser.add_argument("--cases", nargs="+", choices=list(CASES), help="only these")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--turns", type=int, default=3, help="processes of base and of change")
@@ -132,6 +133,14 @@ def parsed(parser):
     if arguments.quick and not arguments.cases:
         arguments.cases = QUICK
     return arguments
+
+
+def output_of(binary, *words):
+    """What a command prints; ends the program where the command fails."""
+    done = subprocess.run([binary, *map(str, words)], capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{binary} {' '.join(map(str, words))}: {done.stderr.strip()}")
+    return done.stdout
 
 
 class Evidence:
@@ -154,15 +163,12 @@ class Evidence:
         self.begun = time.monotonic()
 
     def rowmill(self, *words):
-        done = subprocess.run([self.arguments.rowmill, *map(str, words)], capture_output=True, text=True)
-        if done.returncode:
-            raise SystemExit(f"rowmill {' '.join(map(str, words))}: {done.stderr.strip()}")
-        return done.stdout
+        return output_of(self.arguments.rowmill, *words)
 
     def bench(self, run, *words):
         options = [f"--set={key}={value}" for key, value in run["set"].items()]
-        text = self.rowmill(
-            "bench", "train", "--config", run["config"], "--batch-size", run["batch"], "--pooling", run["pooling"], *options,
+        text = output_of(
+            self.arguments.bench, "train", "--config", run["config"], "--batch-size", run["batch"], "--pooling", run["pooling"], *options,
             "--clock-share-min", CLOCK_SHARE_MIN, "--foreign-cpu-max", FOREIGN_MAX, "--format", "json", *words,
         )
         return json.loads(text)

@@ -3,7 +3,7 @@
 
     target/venv-compare/bin/python bench/compare/train_speed.py [CASE...] [--pairs 7] [--output FOLDER]
 
-Each pair is one `rowmill bench train` and one sample of a PyTorch variant that was set up before (torch_variants.py), one
+Each pair is one `rowmill-bench train` and one sample of a PyTorch variant that was set up before (torch_variants.py), one
 after the other, so that both meet the same machine. A sample counts if the clock it ran at was at least 3.3 GHz
 (`--clock-least`) and other processes had at most a tenth of the cores; pairs go on until 7 of them count, or `--attempts` is
 reached. A ratio is the median over the pairs of rowmill's samples/s over the variant's; a case is judged by the variant with
@@ -20,7 +20,7 @@ most distributions do, it gets two thirds of the core instead of half.
 On a machine that others use too, `--raise-priority` puts both sides before them.
 
 Writes FOLDER/compare-train-DATE.json (every sample) and .md (the table); default: bench/record/MACHINE. `--list` names the
-cases. Set up the environment with bench/compare/setup.py, and build rowmill with `cargo build --release`.
+cases. Set up the environment with bench/compare/setup.py, and build rowmill with `cargo build --release -p bench`.
 """
 import argparse
 import contextlib
@@ -72,7 +72,7 @@ def main():
         return 0
     if arguments.raise_priority:
         raise_priority()
-    rowmill = doors.Rowmill(arguments.rowmill, doors.ROOT, arguments.threads)
+    rowmill = doors.Rowmill(arguments.bench, doors.ROOT, arguments.threads)
     report = {
         "command": " ".join(["bench/compare/train_speed.py", *sys.argv[1:]]),
         "date": datetime.date.today().isoformat(),
@@ -96,7 +96,7 @@ def parsed():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)} (default: all)")
     parser.add_argument("--list", action="store_true")
-    parser.add_argument("--rowmill", default=doors.BINARY)
+    parser.add_argument("--bench", default=doors.BENCH)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--pairs", type=int, default=7, help="pairs that must count, per variant")
     parser.add_argument("--attempts", type=int, default=21, help="pairs at most, per variant")
@@ -237,7 +237,7 @@ def summary(pairs, counted):
 
 
 def sample_rowmill(rowmill, case, arguments):
-    words = ["bench", "train", "--config", case["config"], "--batch-size", case["batch_size"]]
+    words = ["train", "--config", case["config"], "--batch-size", case["batch_size"]]
     words += ["--pooling", case["pooling"], "--optimizer", case["optimizer"], "--steps", arguments.steps]
     words += ["--repeats", 1]
     if case["precision"] == "bf16":
@@ -250,7 +250,7 @@ def sample_rowmill(rowmill, case, arguments):
         "samples_per_s": said["samples_per_s"],
         "clock_ghz": said.get("apparent_clock_ghz") or max(before, clock.ghz()),
         "foreign_cpu": said["foreign_cpu"] if "foreign_cpu" in said else whole,
-        "command": "rowmill " + " ".join(map(str, words)),
+        "command": "rowmill-bench " + " ".join(map(str, words)),
     }
 
 

@@ -21,7 +21,7 @@ to=$(cd "$1" && pwd)
 cd "$root"
 files=$(mktemp -d)
 trap 'rm -rf "$files"' EXIT
-cargo build --release
+cargo build --release -p rowmill -p bench
 mkdir "$files/kernels"
 if [ -n "$kernels" ]; then
   cp "$kernels"/*.cubin "$files/kernels/"
@@ -36,6 +36,7 @@ program() {
 strip -o "$files/device-tests" "$(program device)"
 strip -o "$files/train-tests" "$(program train)"
 strip -o "$files/rowmill" target/release/rowmill
+strip -o "$files/rowmill-bench" target/release/rowmill-bench
 if [ "$small" = yes ]; then
   find "$files/kernels" -name '*.cubin' ! -name '*-sm_80-*' ! -name '*-sm_90a-*' -delete
 fi

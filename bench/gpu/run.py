@@ -426,7 +426,7 @@ class Run:
         products = {"f32": [], "tf32": ["--tf32"], "bf16": ["--precision", "bf16"]}[precision]
         size = ["--rows-cap", "1000", "--batch-size", "64", "--repeats", "1"] if self.rehearse else ["--repeats", "5"]
         # The host's own pauses are part of a step that is started by the host: no sample is rejected.
-        command = [self.package / "rowmill", "bench", "train", "--config", "dlrm-default", "--device", self.device, *products,
+        command = [self.package / "rowmill-bench", "train", "--config", "dlrm-default", "--device", self.device, *products,
                    *size, "--wait-every", "10", "--steps", "4", "--clock-share-min", "0", "--foreign-cpu-max", "1",
                    "--format", "json"]
         title = f"{title} {precision}"

@@ -10,7 +10,7 @@ Variants, one after the other in this process, all with SGD and batches of 2048,
     tbe        FBGEMM's table-batched embeddings with the fused update, the dense part compiled
     torchrec   TorchRec's EmbeddingBagCollection under its fused optimizer, the dense part compiled
 Precisions: f32 (products of f32 without TF32), tf32, bf16 (autocast). The host waits for the device after every
-`--wait-every` steps, as `rowmill bench train --wait-every` does; a sample is the mean of these steps.
+`--wait-every` steps, as `rowmill-bench train --wait-every` does; a sample is the mean of these steps.
 
 Prints one JSON object per line: first the versions, then each variant as soon as it is measured, so that a run that is ended
 early leaves what it has. A variant that cannot run gives its reason. `--quick` makes tables small and steps few, to try the

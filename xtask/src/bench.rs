@@ -27,9 +27,9 @@ Options:
   --threads N     threads of each benchmark [default: all cores]
   --no-record     print the figures without recording them
 
-Each definition is a `rowmill bench …` command and names the figures of its JSON output to record.
-`rowmill bench` measures in turns with the limits of the machine and rejects disturbed samples. Each
-row has their number, the apparent clock and the CPU share of other processes. A definition may state
+Each definition is a command of rowmill-bench, or rowmill doctor links, and names the figures of its
+JSON output to record. Commands measure in turns with the limits of the machine and reject disturbed
+samples. Each row has their number, the apparent clock and the CPU share of other processes. A definition may state
 the expected loss, so that a kernel with wrong results fails instead of being fast.";
 
 /// The parsed command line.
@@ -53,7 +53,11 @@ pub fn run(arguments: &[String]) -> Result<(), Error> {
         }
         return Ok(());
     }
-    command::run(command::cargo().args(["build", "--release"]).current_dir(&root))?;
+    command::run(
+        command::cargo()
+            .args(["build", "--release", "-p", "rowmill", "-p", "bench"])
+            .current_dir(&root),
+    )?;
     let mut records = Vec::new();
     for definition in &definitions {
         let record = run_definition(&root, definition, &request)?;
@@ -108,8 +112,8 @@ fn run_definition(
 ) -> Result<BenchRecord, Error> {
     let options = [("--threads", request.threads), ("--repeats", request.repeats)];
     let arguments = definition.arguments(&options);
-    let shown = format!("rowmill {}", arguments.join(" "));
-    let mut bench = Command::new(root.join("target/release/rowmill"));
+    let shown = format!("{} {}", definition.program, arguments.join(" "));
+    let mut bench = Command::new(root.join("target/release").join(&definition.program));
     let output = command::capture_output(bench.args(&arguments).current_dir(root))?;
     let record = parse_report(&output)
         .and_then(|report| BenchRecord::new(definition, shown.clone(), &report))

@@ -1,6 +1,5 @@
 //! The verbs, one file each.
 
-mod bench;
 mod capture;
 mod checkpoint;
 mod data;
@@ -22,10 +21,11 @@ use std::process::ExitCode;
 use clap::CommandFactory;
 use clap_complete::Shell;
 
-use crate::args::{Cli, Command, OutputFormat};
-use crate::error::Error;
-use crate::output;
-use crate::resolve::Session;
+use crate::args::{Cli, Command};
+use setup::Session;
+use setup::args::OutputFormat;
+use setup::error::Error;
+use setup::output;
 
 /// Runs a command; its exit code unless it fails.
 pub fn run(command: Command, session: &Session) -> Result<ExitCode, Error> {
@@ -60,13 +60,24 @@ pub fn run(command: Command, session: &Session) -> Result<ExitCode, Error> {
         Command::Fleet(fleet) => fleet::run(&fleet, session),
         Command::Doctor(doctor) => doctor::run(&doctor, session),
         Command::Explain(explain) => explain::run(&explain, session).map(done),
-        Command::Bench(bench) => bench::run(&bench, session),
+        Command::Bench { words } => Err(moved(&words)),
         Command::Completions { shell } => completions(shell, session).map(done),
     }
 }
 
 fn done((): ()) -> ExitCode {
     ExitCode::SUCCESS
+}
+
+/// What `rowmill bench …` is called now.
+fn moved(words: &[String]) -> Error {
+    let (first, rest) = words.split_first().map_or(("", &[][..]), |(a, b)| (a.as_str(), b));
+    let now = match first {
+        "comm" => ("rowmill doctor links", rest),
+        _ => ("rowmill-bench", words),
+    };
+    let now = std::iter::once(now.0).chain(now.1.iter().map(String::as_str));
+    Error::MovedCommand { was: "bench", now: now.collect::<Vec<_>>().join(" ") }
 }
 
 fn completions(shell: Shell, session: &Session) -> Result<(), Error> {

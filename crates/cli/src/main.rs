@@ -1,40 +1,38 @@
 //! `rowmill`: one binary for everyone. Command line → resolved job → command → table or JSON.
 //!
-//! `args` (as typed) → `resolve` (as meant) → `command/<verb>` → `render`. Only this crate knows
-//! terminals, signals and exit codes.
+//! `args` (as typed) → `setup` (as meant) → `command/<verb>` → `setup::render`. Only this crate
+//! knows terminals, signals and exit codes.
 
+mod agent_client;
 mod args;
+mod capture_outcome;
+mod capture_request;
 mod command;
-mod error;
-mod interrupt;
-mod machine;
-mod output;
-mod plain;
-mod progress;
-mod render;
-mod resolve;
+mod evaluation_text;
+mod finding_text;
 mod server;
-mod sheet;
-mod world;
+mod trace_files;
+mod trace_page;
+mod trace_summary;
 
 use std::process::ExitCode;
 
 use clap::{ColorChoice, CommandFactory, FromArgMatches};
 
 use args::Cli;
-use resolve::Session;
+use setup::{Session, help_wrap, interrupt};
 
 /// Columns of traces and tables of models are large: on huge pages they cost fewer faults.
 #[global_allocator]
 static ALLOCATOR: device::buffer::HugePages = device::buffer::HugePages;
 
 fn main() -> ExitCode {
-    let mut command = args::flowing(Cli::command()).color(help_color());
+    let mut command = help_wrap::wrap_help(Cli::command()).color(help_color());
     let matches = command.clone().get_matches();
     command.build();
     args::check_scopes(&command, &matches).unwrap_or_else(|error| error.exit());
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-    let session = Session::new(&cli.global);
+    let session = Session::new(&cli.global, Cli::command);
     match command::run(cli.command, &session) {
         Ok(code) => code,
         Err(error) if error.is_closed_output() => ExitCode::SUCCESS,

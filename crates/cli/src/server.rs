@@ -36,7 +36,6 @@ pub struct ServedPage {
     pub content_type: &'static str,
     /// The content security policy; none for what no browser shows.
     pub policy: Option<String>,
-    /// The bytes.
     pub body: Vec<u8>,
 }
 

@@ -16,7 +16,8 @@ pub struct Definition {
     pub name: String,
     /// One line that describes the benchmark.
     pub about: String,
-    /// The arguments after `rowmill bench`.
+    /// The binary in `target/release`: `rowmill-bench`, or `rowmill` for its own measurements.
+    pub program: String,
     command: Vec<String>,
     /// Paths of the figures in the JSON output, such as `shapes/0/rate`.
     pub figures: Vec<String>,
@@ -49,11 +50,13 @@ fn parse(name: &str, text: &str) -> Result<Definition, String> {
         value.as_str().map(str::to_owned).ok_or_else(|| format!("{key} is not a text"))
     };
     let command = text("command", &take("command")?)?;
+    let (program, command) = command.split_once(' ').ok_or("command names no program")?;
     let figures = take("figures")?;
     let figures = figures.as_array().ok_or("figures is not a list")?;
     let definition = Definition {
         name: name.to_owned(),
         about: text("about", &take("about")?)?,
+        program: program.to_owned(),
         command: command.split_whitespace().map(str::to_owned).collect(),
         figures: figures.iter().map(|figure| text("figures", figure)).collect::<Result<_, _>>()?,
         expected: take("expected").ok().map_or(Ok(Vec::new()), |value| numbers(&value))?,
@@ -83,8 +86,7 @@ pub fn figure(report: &Value, place: &str) -> Result<f64, String> {
 impl Definition {
     /// The arguments of `rowmill`.
     pub fn arguments(&self, options: &[(&str, Option<usize>)]) -> Vec<String> {
-        let mut all = vec!["bench".to_owned()];
-        all.extend(self.command.iter().cloned());
+        let mut all = self.command.clone();
         for (option, number) in options {
             let number = number.map(|number| [(*option).to_owned(), number.to_string()]);
             all.extend(number.into_iter().flatten());
@@ -113,7 +115,7 @@ mod tests {
 
     use super::{parse, read_all};
 
-    const TEXT: &str = "about = \"a\"\ncommand = \"train --config dlrm-ddp\"\n\
+    const TEXT: &str = "about = \"a\"\ncommand = \"rowmill-bench train --config dlrm-ddp\"\n\
                         figures = [\"samples_per_s\", \"shapes/1/rate\"]\ntolerance = 1e-3\n\
                         expected = { warm_up_loss = 0.5 }\n";
 
@@ -121,7 +123,7 @@ mod tests {
     fn a_definition_becomes_a_command() {
         let definition = parse("x", TEXT).unwrap();
         let options = [("--threads", Some(2)), ("--repeats", None)];
-        let expected = "bench train --config dlrm-ddp --threads 2 --format json";
+        let expected = "train --config dlrm-ddp --threads 2 --format json";
         assert_eq!(definition.arguments(&options).join(" "), expected);
     }
 

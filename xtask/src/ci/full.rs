@@ -254,7 +254,7 @@ pub fn compare_programs() -> Result<String, Error> {
 /// remedies of the recorded suite with their predictions too.
 pub fn check_evidence() -> Result<String, Error> {
     let root = tree::root();
-    command::run(&mut cargo(&["build", "--release", "-p", "rowmill"]))?;
+    command::run(&mut cargo(&["build", "--release", "-p", "rowmill", "-p", "bench"]))?;
     let script = |name: &str| {
         let mut command = Command::new("python3");
         command.current_dir(&root).arg(root.join("bench/compare").join(name));

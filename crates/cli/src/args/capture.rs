@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 
+use super::links::DoctorLinks;
+
 /// Capture traces of running jobs.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -89,7 +91,7 @@ pub enum With {
     Memory,
 }
 
-/// Diagnose capture, GPU or MPI problems.
+/// Diagnose capture, GPU, MPI and link problems.
 #[derive(Debug, Subcommand)]
 pub enum Doctor {
     /// Find out why a process ignores `rowmill capture`
@@ -130,6 +132,9 @@ over MPI would not work.")]
         #[arg(long, value_name = "FILE")]
         mpi_library: Option<String>,
     },
+    /// Measure the collectives between ranks: latency, bandwidth, share of a copy in memory
+    #[command(after_help = super::links::AFTER)]
+    Links(Box<DoctorLinks>),
 }
 
 /// A span of time: 500ms, 2s, 1.5s, 3m, 1h.

@@ -14,7 +14,7 @@ pub struct Fleet {
     pub verb: FleetVerb,
 }
 
-/// What is asked.
+/// The verbs of `rowmill fleet`.
 #[derive(Debug, Subcommand)]
 pub enum FleetVerb {
     /// Record the same iterations of every rank on many hosts, and write a report
@@ -118,7 +118,7 @@ pub struct ProcessSelection {
     pub user: Option<String>,
 }
 
-/// Record many hosts.
+/// Options of `rowmill fleet trace`, which records a job on many hosts.
 #[derive(Debug, Args)]
 pub struct FleetTrace {
     #[command(flatten)]
@@ -148,7 +148,7 @@ pub struct FleetTrace {
 /// A multiple of iterations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Align {
-    /// By the step time.
+    /// Choose the multiple by the step time
     Auto,
     Given(u32),
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-/// Propose a configuration.
+/// Options of `rowmill init`, which proposes a configuration for files.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

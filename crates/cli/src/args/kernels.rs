@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-/// Print hardware.
+/// Options of `rowmill predict hardware`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -26,7 +26,7 @@ pub struct PredictHardware {
     pub output: Option<PathBuf>,
 }
 
-/// Price kernels.
+/// Options of `rowmill predict kernels`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -65,7 +65,7 @@ pub struct PredictKernels {
     pub output: Option<PathBuf>,
 }
 
-/// Learn kernel models.
+/// Options of `rowmill predict train-kernels`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

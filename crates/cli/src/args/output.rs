@@ -3,21 +3,9 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{
-    BenchCommand, CheckpointCommand, Command, ConvertTo, Data, FleetVerb, Predict, Selection,
-    TraceVerb, Train,
-};
+use setup::args::{OutputPath, Selection};
 
-/// A path that a command writes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum OutputPath {
-    /// A file, new or replaced; a pipe or a device is written where it is.
-    File(PathBuf),
-    /// A file, new or replaced. A pipe or a device would be replaced too, so it is refused.
-    RegularFile(PathBuf),
-    /// A folder, new or filled.
-    Folder(PathBuf),
-}
+use super::{CheckpointCommand, Command, ConvertTo, Data, FleetVerb, Predict, TraceVerb, Train};
 
 impl Command {
     /// The files and folders that the command will write.
@@ -25,31 +13,26 @@ impl Command {
         match self {
             Self::Quickstart(quickstart) => vec![OutputPath::Folder(quickstart.folder.clone())],
             Self::Init(init) => regular_files([init.target().as_ref()]),
-            Self::Train(train) => of_train(train),
+            Self::Train(train) => train_outputs(train),
             Self::Score(score) => files([score.output.as_ref()]),
             Self::Report(report) => files([report.output.as_ref()]),
-            Self::Data(data) => of_data(data),
-            Self::Checkpoint(checkpoint) => of_checkpoint(checkpoint),
+            Self::Data(data) => data_outputs(data),
+            Self::Checkpoint(checkpoint) => checkpoint_outputs(checkpoint),
             Self::Trace(trace) => match &trace.verb {
-                None => of_selection(&trace.selection),
-                Some(verb) => of_trace(verb),
+                None => selection_outputs(&trace.selection),
+                Some(verb) => trace_outputs(verb),
             },
-            Self::Predict(predict) => of_predict(predict),
+            Self::Predict(predict) => predict_outputs(predict),
             Self::Capture(capture) => vec![OutputPath::Folder(capture.output.clone())],
             Self::Fleet(fleet) => match &fleet.verb {
                 FleetVerb::Trace(trace) => vec![OutputPath::Folder(trace.output.clone())],
-                _ => Vec::new(),
-            },
-            Self::Bench(bench) => match bench.as_ref() {
-                BenchCommand::Data(data) => {
-                    data.out.iter().cloned().map(OutputPath::Folder).collect()
-                }
                 _ => Vec::new(),
             },
             Self::Eval(_)
             | Self::Tune(_)
             | Self::Doctor(_)
             | Self::Explain(_)
+            | Self::Bench { .. }
             | Self::Completions { .. } => Vec::new(),
         }
     }
@@ -71,7 +54,7 @@ fn regular_files<'a>(paths: impl IntoIterator<Item = Option<&'a PathBuf>>) -> Ve
     paths.into_iter().flatten().cloned().map(OutputPath::RegularFile).collect()
 }
 
-fn of_train(train: &Train) -> Vec<OutputPath> {
+fn train_outputs(train: &Train) -> Vec<OutputPath> {
     if train.list || train.print_config {
         return Vec::new();
     }
@@ -79,7 +62,7 @@ fn of_train(train: &Train) -> Vec<OutputPath> {
     folders.map(OutputPath::Folder).collect()
 }
 
-fn of_data(data: &Data) -> Vec<OutputPath> {
+fn data_outputs(data: &Data) -> Vec<OutputPath> {
     match data {
         Data::Synth(synth) => regular_files([Some(&synth.out)]),
         Data::Convert(convert) => vec![OutputPath::Folder(convert.out.clone())],
@@ -87,7 +70,7 @@ fn of_data(data: &Data) -> Vec<OutputPath> {
     }
 }
 
-fn of_checkpoint(checkpoint: &CheckpointCommand) -> Vec<OutputPath> {
+fn checkpoint_outputs(checkpoint: &CheckpointCommand) -> Vec<OutputPath> {
     match checkpoint {
         CheckpointCommand::Export { out, optimizer, loader, .. } => {
             regular_files([Some(out), optimizer.as_ref(), loader.as_ref()])
@@ -97,7 +80,7 @@ fn of_checkpoint(checkpoint: &CheckpointCommand) -> Vec<OutputPath> {
     }
 }
 
-fn of_predict(predict: &Predict) -> Vec<OutputPath> {
+fn predict_outputs(predict: &Predict) -> Vec<OutputPath> {
     match predict {
         Predict::Calibrate(args) => files([Some(&args.output)]),
         Predict::Step(args) => args.write_trace.iter().cloned().map(OutputPath::Folder).collect(),
@@ -118,11 +101,11 @@ fn of_predict(predict: &Predict) -> Vec<OutputPath> {
     }
 }
 
-fn of_selection(selection: &Selection) -> Vec<OutputPath> {
+fn selection_outputs(selection: &Selection) -> Vec<OutputPath> {
     files([selection.output.as_ref()])
 }
 
-fn of_trace(verb: &TraceVerb) -> Vec<OutputPath> {
+fn trace_outputs(verb: &TraceVerb) -> Vec<OutputPath> {
     use TraceVerb as Verb;
     match verb {
         Verb::Breakdown { selection, .. }
@@ -139,7 +122,7 @@ fn of_trace(verb: &TraceVerb) -> Vec<OutputPath> {
         | Verb::CriticalPath { selection, .. }
         | Verb::Diff { selection, .. }
         | Verb::Findings { selection, .. }
-        | Verb::Doctor { selection } => of_selection(selection),
+        | Verb::Doctor { selection } => selection_outputs(selection),
         Verb::Convert { out, to, .. } if ConvertTo::is_parquet(*to, out) => {
             vec![OutputPath::Folder(out.clone())]
         }

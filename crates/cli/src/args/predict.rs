@@ -6,10 +6,12 @@ use clap::{Args, Subcommand, ValueEnum};
 use predict::mode::Mode;
 use predict::prediction::Draws;
 
+use setup::args::NeverRunStep;
+
 use super::priced::PricedHost;
 use super::{
     KernelEvaluation, PredictHardware, PredictKernels, PredictLearn, PredictSweep,
-    PredictTrainKernels, Sharding,
+    PredictTrainKernels,
 };
 
 /// Predict the time of a training step from recorded traces.
@@ -97,7 +99,7 @@ pub struct Recorded {
     pub step: usize,
 }
 
-/// Collect samples.
+/// Options of `rowmill predict calibrate`, which collects samples of costs.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -127,7 +129,7 @@ pub struct PredictCalibrate {
     pub output: PathBuf,
 }
 
-/// Predict a step.
+/// Options of `rowmill predict step`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -213,7 +215,7 @@ impl From<PlayedBy> for Mode {
 /// What a row of a predicted step is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum StepRows {
-    /// The whole step.
+    /// One row for the whole step
     Step,
     /// A stage, on its slowest rank.
     Stage,
@@ -282,7 +284,7 @@ pub struct PredictWhatIf {
 #[command(after_help = "\
 Examples:
   rowmill predict model dlrm-default --calibration host.json --batch-size 1024 --write-trace said
-  rowmill bench train --config dlrm-default --batch-size 1024 --trace made
+  rowmill train dlrm-default --synthetic 100000 --set batch_size=1024 --trace made
   rowmill predict compare said --measured made
 
 Prints the step of every rank, then device work by name, largest error first: the mean of
@@ -348,7 +350,7 @@ pub struct PredictServe {
     pub port: u16,
 }
 
-/// Predict another size.
+/// Options of `rowmill predict resize`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -381,7 +383,7 @@ pub struct PredictResize {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  rowmill bench train --config dlrm-default --trace run   record steps to calibrate on
+  rowmill train dlrm-default --synthetic 100000 --trace run   record steps to calibrate on
   rowmill predict calibrate run --output host.json
   rowmill predict model dlrm-default --calibration host.json --batch-size 4096 --pooling 8
   rowmill predict model dlrm-default --calibration host.json --set optimizer.sparse.kind=adam
@@ -405,32 +407,7 @@ pub struct PredictModel {
     pub write_trace: Option<PathBuf>,
 }
 
-/// What of a step does not follow from the configuration.
-#[derive(Debug, Args)]
-pub struct NeverRunStep {
-    /// Change a key of the configuration, such as optimizer.dense.kind=adagrad
-    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = super::key_value)]
-    pub set: Vec<(String, String)>,
-    /// Samples per step, over all ranks [default: the configuration's]
-    #[arg(long, value_name = "B")]
-    pub batch_size: Option<usize>,
-    /// Ids per bag
-    #[arg(long, value_name = "L", default_value_t = 1)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    pub pooling: u32,
-    /// Ranks that share the samples [default: 1, or those of the hardware]
-    #[arg(long, value_name = "N")]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub ranks: Option<u32>,
-    /// How tables are split over ranks [default: table]
-    #[arg(long, value_enum)]
-    pub sharding: Option<Sharding>,
-    /// A sharding plan, as rowmill train takes it
-    #[arg(long, value_name = "FILE.json", conflicts_with_all = ["sharding", "ranks"])]
-    pub plan: Option<PathBuf>,
-}
-
-/// Measure errors.
+/// Options of `rowmill predict evaluate`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -467,7 +444,7 @@ pub struct PredictEvaluate {
     pub kernels: KernelEvaluation,
 }
 
-/// Print overheads.
+/// Options of `rowmill predict overheads`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

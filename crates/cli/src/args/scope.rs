@@ -13,7 +13,7 @@ use clap::{ArgMatches, Command};
 enum Need {
     /// At least one of these arguments is given.
     AnyOf(&'static [&'static str]),
-    /// None of these arguments is given.
+    /// All of these arguments are absent.
     NoneOf(&'static [&'static str]),
     /// An argument has this value, given or by default.
     Value(&'static str, &'static str),
@@ -22,7 +22,7 @@ enum Need {
 /// Options of one verb that apply only under a condition.
 #[derive(Clone, Copy, Debug)]
 struct OptionScope {
-    /// As typed, such as `predict step`; `fleet *` is every verb below `fleet`.
+    /// The words of the verb, such as `predict step`; `fleet *` is every verb below `fleet`.
     verb: &'static str,
     options: &'static [&'static str],
     need: Need,
@@ -45,7 +45,7 @@ const RAW: Need = Need::NoneOf(&["synthetic"]);
 const SEQUENCE: Need = Need::Value("by", "sequence");
 
 /// Every such option that clap does not check itself.
-const SCOPES: [OptionScope; 29] = [
+const SCOPES: [OptionScope; 28] = [
     scope("train", &["trace-steps"], Need::AnyOf(&["trace"])),
     scope("train", &["accept-rule-change"], Need::AnyOf(&["resume", "resume-from"])),
     scope("train", &["malformed-max", "strict", "delimiter"], RAW),
@@ -74,7 +74,6 @@ const SCOPES: [OptionScope; 29] = [
     scope("fleet *", &["token-file", "ca"], HOSTS),
     scope("fleet *", &["socket-dir"], Need::NoneOf(&["hosts", "slurm"])),
     scope("explain", &["as"], Need::Value("topic", "config")),
-    scope("bench data", &["megabytes"], Need::NoneOf(&["file"])),
 ];
 
 /// Options of `train` that have nothing to do with a list of configurations.
@@ -216,7 +215,7 @@ mod tests {
         }
     }
 
-    /// Of every verb, each option whose help says that it goes with another one only.
+    /// Checks every option whose help begins with `With --`.
     #[test]
     fn options_that_go_with_another_are_refused_without_it() {
         let mut root = Cli::command();

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand, ValueEnum};
+use setup::args::{Selection, WindowChoice};
 
 /// Analyse traces of PyTorch's profiler, or of rowmill's own runs.
 #[derive(Debug, Args)]
@@ -22,7 +23,6 @@ pub struct Trace {
     /// The table to print; without one, a summary.
     #[command(subcommand)]
     pub verb: Option<TraceVerb>,
-    /// What the summary is of.
     #[command(flatten)]
     pub selection: Selection,
 }
@@ -43,33 +43,6 @@ impl Trace {
     }
 }
 
-/// Which traces, which part of them, and where the result goes.
-#[derive(Clone, Debug, Args)]
-pub struct Selection {
-    /// Traces: files, archives, folders, or `-` for standard input
-    #[arg(required = true, value_name = "PATH")]
-    pub paths: Vec<PathBuf>,
-    /// The part of each trace to analyze [default: steps]
-    #[arg(long, value_enum)]
-    pub window: Option<WindowChoice>,
-    /// How device work is classified [default: category]
-    #[arg(long, value_enum)]
-    pub classify: Option<ClassifyChoice>,
-    /// Classify kernels by name: compute, communication, memory or other, such as
-    /// communication=my_all_to_all (a regular expression; repeatable, the first match wins)
-    #[arg(long = "class", value_name = "CLASS=PATTERN")]
-    pub classes: Vec<String>,
-    /// Only these ranks
-    #[arg(long = "rank", value_name = "N")]
-    pub ranks: Vec<u32>,
-    /// Most rows of a table [default: 20; machine-readable output has all]
-    #[arg(long, value_name = "N")]
-    pub top: Option<usize>,
-    /// Write to FILE instead of stdout
-    #[arg(short, long, value_name = "FILE")]
-    pub output: Option<PathBuf>,
-}
-
 /// What a report is of.
 #[derive(Clone, Debug, Args)]
 pub struct ReportContent {
@@ -83,7 +56,7 @@ pub struct ReportContent {
     /// communication=my_all_to_all (a regular expression; repeatable, the first match wins)
     #[arg(long = "class", value_name = "CLASS=PATTERN")]
     pub classes: Vec<String>,
-    /// Only these ranks
+    /// Analyze only these ranks
     #[arg(long = "rank", value_name = "N")]
     pub ranks: Vec<u32>,
     /// Steps of the timeline: the first N, or those numbered A..B [default: as many as make
@@ -108,27 +81,7 @@ fn timeline_steps(text: &str) -> Result<report::TimelineSteps, String> {
     })
 }
 
-/// The part of a trace to analyze.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum WindowChoice {
-    /// Everything recorded.
-    All,
-    /// Whole steps: a first or last one that the recording cut is dropped; `all` if fewer than two.
-    Steps,
-    /// What Holistic Trace Analysis keeps: the span of device work launched before the last step.
-    Hta,
-}
-
-/// How device work is classified.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum ClassifyChoice {
-    /// By category, then collective arguments, then known names.
-    Category,
-    /// By name alone, as Holistic Trace Analysis does.
-    Hta,
-}
-
-/// The tables.
+/// The tables and files that `rowmill trace` makes.
 #[derive(Debug, Subcommand)]
 pub enum TraceVerb {
     /// Busy, idle, compute, communication, exposed communication, memory: where the window goes
@@ -138,7 +91,6 @@ Examples:
   rowmill trace breakdown job/ --by device --format csv
   rowmill trace breakdown trace.json.gz --window hta --classify hta --format json")]
     Breakdown {
-        /// What is selected.
         #[command(flatten)]
         selection: Selection,
         /// One row per …
@@ -152,7 +104,6 @@ Examples:
   rowmill trace idle trace.json.gz --by stream     host_wait, kernel_wait, other
   rowmill trace idle trace.json.gz --by op         the operators the device waited for")]
     Idle {
-        /// What is selected.
         #[command(flatten)]
         selection: Selection,
         /// One row per …
@@ -168,7 +119,6 @@ Examples:
   rowmill trace kernels trace.json.gz --top 5
   rowmill trace kernels job/ --format parquet --output kernels.parquet")]
     Kernels {
-        /// What is selected.
         #[command(flatten)]
         selection: Selection,
         /// One row per …
@@ -182,7 +132,6 @@ Examples:
   rowmill trace ops trace.json.gz --by annotation
   rowmill trace ops trace.json.gz --by sequence    kernels that follow each other under one operator")]
     Ops {
-        /// What is selected.
         #[command(flatten)]
         selection: Selection,
         /// One row per …
@@ -198,7 +147,6 @@ Examples:
     /// Which classes of work ran at the same time
     #[command(after_help = "Example:\n  rowmill trace overlap trace.json.gz")]
     Overlap {
-        /// What is selected.
         #[command(flatten)]
         selection: Selection,
         /// One row per set of classes and …
@@ -211,7 +159,6 @@ Examples:
   rowmill trace launches trace.json.gz
   rowmill trace launches trace.json.gz --by launch --format csv")]
     Launches {
-        /// What is selected.
         #[command(flatten)]
         selection: Selection,
         /// One row per …
@@ -224,7 +171,6 @@ Examples:
   rowmill trace queue trace.json.gz
   rowmill trace queue trace.json.gz --by point --format csv")]
     Queue {
-        /// What is selected.
         #[command(flatten)]
         selection: Selection,
         /// One row per …
@@ -237,7 +183,6 @@ Examples:
   rowmill trace memory trace.json.gz
   rowmill trace memory trace.json.gz --by peak")]
     Memory {
-        /// What is selected.
         #[command(flatten)]
         selection: Selection,
         /// One row per …
@@ -250,7 +195,6 @@ Examples:
   rowmill trace steps trace.json.gz
   rowmill trace steps job/ --by rank               their distribution")]
     Steps {
-        /// What is selected.
         #[command(flatten)]
         selection: Selection,
         /// One row per …
@@ -263,7 +207,6 @@ Examples:
   rowmill trace collectives job/
   rowmill trace collectives job/ --by rank --format csv")]
     Collectives {
-        /// What is selected.
         #[command(flatten)]
         selection: Selection,
         /// One row per …
@@ -276,7 +219,6 @@ Examples:
   rowmill trace stragglers job/
   rowmill trace stragglers job/ --by collective")]
     Stragglers {
-        /// What is selected.
         #[command(flatten)]
         selection: Selection,
         /// One row per …
@@ -291,7 +233,6 @@ Examples:
   rowmill trace critical-path trace.json.gz --what-if 'kernel=~gemm x0.5' --what-if 'op=aten::copy_ x0'
   rowmill trace critical-path trace.json.gz --what-if 'name=cudaStreamSynchronize unblock'")]
     CriticalPath {
-        /// What is selected.
         #[command(flatten)]
         selection: Selection,
         /// One row per … [default: category; with --what-if: window]
@@ -329,7 +270,6 @@ rules.toml changes limits, suppresses known findings and adds rules on columns o
 `rowmill explain RULE` names a rule's limits. With --fail-on: exit code 3 if something as severe was
 found, 4 if parts of the recording are missing, whatever the rest shows.")]
     Findings {
-        /// What is selected.
         #[command(flatten)]
         selection: Selection,
         /// End with exit code 3 if a finding is as severe as this, 4 if the recording is broken
@@ -351,7 +291,6 @@ The first line is the verdict: by how much a step became slower or faster, and w
 over all steps and ranks, or of a window where a recording has no whole steps or with --window all. A change within twice the
 standard error of the steps is noise.")]
     Diff {
-        /// What is selected.
         #[command(flatten)]
         selection: Selection,
         /// One row per … [default: a page]
@@ -374,7 +313,7 @@ Examples:
         /// The file to write: .json, .json.gz, .json.zst, .pftrace or .pftrace.gz
         #[arg(short, long = "output", alias = "out", value_name = "FILE")]
         out: PathBuf,
-        /// Only these ranks
+        /// Analyze only these ranks
         #[arg(long = "rank", value_name = "N")]
         ranks: Vec<u32>,
         /// Do not align the clocks
@@ -393,7 +332,7 @@ Examples:
         /// The file to write, or with --to parquet the folder
         #[arg(short, long = "output", alias = "out", value_name = "PATH")]
         out: PathBuf,
-        /// Only these ranks
+        /// Analyze only these ranks
         #[arg(long = "rank", value_name = "N")]
         ranks: Vec<u32>,
         /// The format [default: by the name of --output]
@@ -407,7 +346,6 @@ Example:
 
 Exits with code 1 if something makes the figures wrong, 4 if parts of the recording are missing.")]
     Doctor {
-        /// What is selected.
         #[command(flatten)]
         selection: Selection,
     },
@@ -421,14 +359,13 @@ Examples:
 The file needs no network and no server. Its timeline holds the first steps of all ranks, as many as make
 200,000 events unless --steps says otherwise.")]
     Report {
-        /// What is reported.
         #[command(flatten)]
         content: ReportContent,
         /// The file to write
         #[arg(short, long, value_name = "FILE", default_value = "report.html")]
         output: PathBuf,
     },
-    /// The same report in your browser, with a button that opens the trace in ui.perfetto.dev
+    /// Open the report in your browser, with a button that opens the trace in ui.perfetto.dev
     #[command(after_help = "\
 Example:
   rowmill trace serve job/                         prints the address to open
@@ -436,7 +373,6 @@ Example:
 Only this machine can reach it, and only with the secret in its address. Your browser hands the trace to
 the window of ui.perfetto.dev, where it stays.")]
     Serve {
-        /// What is reported.
         #[command(flatten)]
         content: ReportContent,
         /// The port [default: a free one]
@@ -466,7 +402,7 @@ Examples:
 pub enum BreakdownBy {
     /// All devices of a rank together.
     Rank,
-    /// Each device.
+    /// One row per device
     Device,
 }
 
@@ -500,51 +436,51 @@ pub enum DiffBy {
     Call,
 }
 
-/// Rows of kernels.
+/// What a row of `trace kernels` is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum KernelsBy {
-    /// Name.
+    /// One row per name
     Name,
     /// Power of two of the duration or the bytes, per name.
     Histogram,
 }
 
-/// Rows of operators.
+/// What a row of `trace ops` is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OpsBy {
-    /// Name.
+    /// One row per name
     Name,
-    /// Annotation.
+    /// One row per annotation
     Annotation,
-    /// Sequence of kernels.
+    /// One row per sequence of kernels
     Sequence,
     /// Way in which device work was attributed to operators.
     Attribution,
 }
 
-/// Rows of launches.
+/// What a row of `trace launches` is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LaunchesBy {
     /// Rank: counts and sums.
     Rank,
     /// Runtime or driver call.
     Call,
-    /// Kernel name.
+    /// One row per kernel name
     Kernel,
-    /// Launch.
+    /// One row per launch
     Launch,
 }
 
-/// Rows of queues.
+/// What a row of `trace queue` is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum QueueBy {
-    /// Stream.
+    /// One row per stream
     Stream,
     /// Change of a queue's length.
     Point,
 }
 
-/// Rows of memory.
+/// What a row of `trace memory` is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum MemoryBy {
     /// Kind of copy or set.
@@ -553,34 +489,34 @@ pub enum MemoryBy {
     Size,
     /// Device: its peak, and the operator that reached it.
     Peak,
-    /// Operator that allocated.
+    /// One row per operator that allocated
     Op,
-    /// Allocation or free.
+    /// One row per allocation or free
     Point,
 }
 
-/// Rows of steps.
+/// What a row of `trace steps` is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum StepsBy {
-    /// Step.
+    /// One row per step
     Step,
     /// Rank: how steps are distributed.
     Rank,
 }
 
-/// Rows of collectives.
+/// What a row of `trace collectives` is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum CollectivesBy {
-    /// Collective.
+    /// One row per collective
     Collective,
-    /// Collective and rank.
+    /// One row per collective and rank
     Rank,
 }
 
-/// Rows of stragglers.
+/// What a row of `trace stragglers` is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum StragglersBy {
-    /// Rank.
+    /// One row per rank
     Rank,
     /// Collective, and why its last rank was late.
     Collective,
@@ -602,20 +538,20 @@ pub enum PathBy {
 pub enum FailOn {
     /// A saving of 15 % of a step.
     Critical,
-    /// 5 %.
+    /// Findings that save at least 5 %
     High,
-    /// 1 %.
+    /// Findings that save at least 1 %
     Medium,
-    /// Any finding.
+    /// Any finding at all
     Info,
 }
 
 /// Formats of a converted trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ConvertTo {
-    /// Kineto JSON.
+    /// The JSON of PyTorch's Kineto
     Kineto,
-    /// Perfetto TrackEvent protobuf.
+    /// Perfetto's TrackEvent format, protobuf
     Perfetto,
     /// Parquet tables in a folder.
     Parquet,

@@ -5,16 +5,14 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
-use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fleet::capture::{Skip, choose, round_start};
-use fleet::ipc::config::{Detail, Switch, Trigger};
+use fleet::ipc::config::Trigger;
 use fleet::ipc::request::RequestState;
 use fleet::ipc::socket::{Socket, SocketError, SocketPlace};
 use fleet::process::Process;
@@ -25,19 +23,17 @@ use fleet::untrusted::OwnFolder;
 use fleet::wire::RecordWhen;
 use schema::Bytes;
 
-use crate::args::{self, With};
-use crate::command::fleet::client::Client;
+use crate::agent_client::Client;
+use crate::args::{self};
+use crate::capture_outcome::{self as outcome, CaptureOutcome, ProcessRow};
+use crate::capture_request::{check_empty_folder, socket_place, trace_detail};
 use crate::command::fleet::trace::{self as fleet_trace, WantedTraces};
-use crate::error::{EXIT_INTERRUPTED, Error};
-use crate::interrupt;
-use crate::output;
-use crate::plain::plain;
-use crate::render::{self, Console};
-use crate::resolve::Session;
-
-pub mod outcome;
-
-use outcome::{CaptureOutcome, ProcessRow};
+use setup::Session;
+use setup::error::{EXIT_INTERRUPTED, Error};
+use setup::error_text::plain;
+use setup::interrupt;
+use setup::output;
+use setup::render::{self, Console};
 
 /// Once the first has asked, every process that runs has asked within this.
 const SETTLE: Duration = Duration::from_millis(6500);
@@ -55,13 +51,13 @@ struct CaptureDesk {
     uid: u32,
 }
 
-/// Runs the command.
+/// Runs `rowmill capture` and prints its result.
 pub fn run(args: &args::Capture, session: &Session) -> Result<ExitCode, Error> {
     check(args)?;
     // Made now, before anyone waits, and gone again if nothing comes.
     let made = output::folder(&args.output)?;
     let stop = interrupt::stop_flag("ending the capture");
-    let place = place(args.socket_dir.as_deref());
+    let place = socket_place(args.socket_dir.as_deref());
     let socket = match Socket::bind(&place) {
         Err(taken @ SocketError::Taken { .. }) => {
             let agent = Client::local(place, AGENT_PATIENCE);
@@ -93,30 +89,13 @@ pub fn run(args: &args::Capture, session: &Session) -> Result<ExitCode, Error> {
     told
 }
 
-/// Where processes are expected to ask.
-pub fn place(given: Option<&Path>) -> SocketPlace {
-    let own = || std::env::var_os(fleet::ipc::socket::VARIABLE).map(PathBuf::from);
-    let folder = given.map(Path::to_owned).or_else(own).filter(|path| !path.as_os_str().is_empty());
-    folder.map_or(SocketPlace::Abstract, |folder| SocketPlace::in_folder(&folder))
-}
-
 /// Refuses what could not succeed, before anyone waits for it.
 fn check(args: &args::Capture) -> Result<(), Error> {
-    check_empty(&args.output)?;
+    check_empty_folder(&args.output)?;
     match args.pid.iter().find(|&&pid| Process::read(pid).is_none()) {
         Some(&pid) => Err(Error::NoSuchProcess { pid }),
         None => Ok(()),
     }
-}
-
-/// Refuses a folder that holds something.
-pub fn check_empty(folder: &Path) -> Result<(), Error> {
-    let is_free = match fs::read_dir(folder) {
-        Ok(mut entries) => entries.next().is_none(),
-        // What cannot be listed cannot be known to be empty.
-        Err(error) => error.kind() == io::ErrorKind::NotFound,
-    };
-    if is_free { Ok(()) } else { Err(Error::Exists { path: folder.to_owned() }) }
 }
 
 /// Asks the agent that has the socket, which knows the processes already.
@@ -137,7 +116,7 @@ fn ask_agent(args: &args::Capture, agent: Client, session: &Session) -> Result<E
         timeout: args.timeout,
         output: &args.output,
     };
-    fleet_trace::locally(agent, &wanted, session)
+    fleet_trace::trace_local_host(agent, &wanted, session)
 }
 
 /// Waits until those who are wanted have asked.
@@ -187,7 +166,7 @@ impl CaptureDesk {
         Ok(Self { server, roster: Roster::default(), introduced: BTreeMap::new(), console, uid })
     }
 
-    /// Those who asked and are wanted; says of the others why not.
+    /// Selects the wanted ones of the processes that have asked, and prints why others are skipped.
     fn choose_now(&mut self, wanted: &[u32]) -> Vec<Process> {
         let asked = self.roster.processes();
         let choices = choose(&asked, wanted, self.uid);
@@ -229,7 +208,7 @@ fn ask(
     let order = TracingOrder {
         token,
         trigger: trigger(args),
-        detail: detail(&args.with),
+        detail: trace_detail(&args.with),
         size_max: Bytes(args.size_max),
         patience: args.timeout,
     };
@@ -241,7 +220,7 @@ fn ask(
     Ok(tracing)
 }
 
-/// When to record.
+/// Decides from the options when processes record: after iterations, or for a duration.
 pub fn trigger(args: &args::Capture) -> Trigger {
     let Some(length) = args.duration else {
         let count = args.iterations.unwrap_or(5);
@@ -261,18 +240,6 @@ fn words(args: &args::Capture) -> String {
             args.iterations.unwrap_or(5),
             args.align
         ),
-    }
-}
-
-/// What is recorded beside names and times.
-pub fn detail(with: &[With]) -> Detail {
-    let switch = |what| if with.contains(&what) { Switch::On } else { Switch::Off };
-    Detail {
-        shapes: switch(With::Shapes),
-        stacks: switch(With::Stacks),
-        flops: switch(With::Flops),
-        modules: switch(With::Modules),
-        memory: switch(With::Memory),
     }
 }
 

@@ -11,18 +11,18 @@ use train::checkpoint::Checkpoint as Opened;
 use train::state_dict::{self, Dialect, ImportRequest};
 
 use crate::args::{CheckpointCommand, StateDict};
-use crate::error::Error;
-use crate::plain::plain;
-use crate::resolve::{Session, checkpoint, config, rows};
-use crate::{output, render};
+use setup::error::Error;
+use setup::error_text::plain;
+use setup::{Session, checkpoint, config, rows};
+use setup::{output, render};
 
-/// Runs the command.
+/// Runs `rowmill checkpoint` and prints its result.
 pub fn run(command: CheckpointCommand, session: &Session) -> Result<(), Error> {
     match command {
         CheckpointCommand::Info { checkpoint } => info(&checkpoint, session),
         CheckpointCommand::Verify { checkpoint } => verify(&checkpoint, session),
         CheckpointCommand::Export { checkpoint, to, out, optimizer, rule_change, loader } => {
-            let states = optimizer.as_deref().map(|file| (file, rule_change.given()));
+            let states = optimizer.as_deref().map(|file| (file, rule_change.rule_change()));
             export(&checkpoint, to, (&out, states), session)?;
             loader.as_deref().map_or(Ok(()), |loader| write_loader(loader, &out, session))
         }
@@ -53,7 +53,7 @@ pub fn run(command: CheckpointCommand, session: &Session) -> Result<(), Error> {
     }
 }
 
-/// What `info` prints.
+/// The result of `rowmill checkpoint info`, as it is printed.
 #[derive(Serialize)]
 struct Info {
     #[serde(serialize_with = "render::path_text")]
@@ -165,7 +165,7 @@ fn check(folder: PathBuf) -> Verified {
     Verified { checkpoint: folder, bytes, damage }
 }
 
-/// What `export` prints.
+/// The result of `rowmill checkpoint export`, as it is printed.
 #[derive(Serialize)]
 struct Exported<'a> {
     #[serde(serialize_with = "render::path_text")]
@@ -228,7 +228,7 @@ struct Import {
     step: u64,
 }
 
-/// What `import` prints.
+/// The result of `rowmill checkpoint import`, as it is printed.
 #[derive(Serialize)]
 struct Imported {
     #[serde(serialize_with = "render::path_text")]

@@ -9,18 +9,18 @@ use schema::source::IdMode;
 use serde::Serialize;
 
 use crate::args::{Convert, Data, Synth, TextLayout};
-use crate::error::Error;
-use crate::progress::{Meter, ProgressUnit};
-use crate::resolve::synthetic::Laws;
-use crate::resolve::{Session, config, input};
-use crate::{output, render};
+use setup::error::Error;
+use setup::generated_rows;
+use setup::synthetic::Laws;
+use setup::{Session, config, input};
+use setup::{output, render};
 
 mod stats;
 
 /// Features of `--layout csv` without a configuration.
 const CSV_FEATURES: usize = 8;
 
-/// Runs the command.
+/// Runs `rowmill data` and prints its result.
 pub fn run(command: Data, session: &Session) -> Result<(), Error> {
     match command {
         Data::Synth(synth) => generate(&synth, session),
@@ -29,7 +29,7 @@ pub fn run(command: Data, session: &Session) -> Result<(), Error> {
     }
 }
 
-/// What `synth` prints.
+/// The result of `rowmill data synth`, as it is printed.
 #[derive(Serialize)]
 struct Synthesised<'a> {
     #[serde(serialize_with = "render::path_text")]
@@ -42,7 +42,7 @@ struct Synthesised<'a> {
 fn generate(synth: &Synth, session: &Session) -> Result<(), Error> {
     let config = synthetic_config(synth)?;
     output::clear_up_beside(vec![synth.out.clone()]);
-    let (report, seconds) = write(&config, &synth.out, session)?;
+    let (report, seconds) = generated_rows::write_with_progress(&config, &synth.out, session)?;
     let synthesised = Synthesised { file: &synth.out, report, seconds };
     session.console.report(&synthesised, |made| {
         render::facts(&[
@@ -55,21 +55,6 @@ fn generate(synth: &Synth, session: &Session) -> Result<(), Error> {
             ("time", render::duration(made.seconds)),
         ])
     })
-}
-
-/// Writes generated rows with progress; what they are and the seconds it took.
-pub fn write(
-    config: &SyntheticConfig,
-    out: &std::path::Path,
-    session: &Session,
-) -> Result<(SyntheticReport, f64), Error> {
-    let mut meter =
-        Meter::start(session.console, "generating", ProgressUnit::Rows, Some(config.rows));
-    let report = synthetic::write(config, out, session.threads, &mut |written| {
-        meter.advance(written.rows, &Bytes(written.bytes_text).to_string());
-    })
-    .map_err(|error| crate::resolve::synthetic::named(error, out))?;
-    Ok((report, meter.finish()))
 }
 
 fn synthetic_config(synth: &Synth) -> Result<SyntheticConfig, Error> {
@@ -85,7 +70,7 @@ fn synthetic_config(synth: &Synth) -> Result<SyntheticConfig, Error> {
 fn columns_of(synth: &Synth) -> Result<SyntheticConfig, Error> {
     if let Some(name) = &synth.config {
         let job = config::job(name, &[])?;
-        return crate::resolve::synthetic::config_for(&job.config, synth.rows, synth.seed);
+        return setup::synthetic::config_for(&job.config, synth.rows, synth.seed);
     }
     let mut config = SyntheticConfig::criteo(synth.rows, synth.seed);
     if synth.layout == TextLayout::Csv {
@@ -96,7 +81,7 @@ fn columns_of(synth: &Synth) -> Result<SyntheticConfig, Error> {
     Ok(config)
 }
 
-/// What `convert` prints.
+/// The result of `rowmill data convert`, as it is printed.
 #[derive(Serialize)]
 struct Converted<'a> {
     #[serde(serialize_with = "render::path_text")]

@@ -8,24 +8,25 @@ use fleet::process::{self, Process};
 use serde::Serialize;
 
 use crate::args::Doctor;
-use crate::command::capture as capturing;
-use crate::error::{EXIT_FAILED, Error};
-use crate::render;
-use crate::resolve::Session;
+use crate::capture_request::socket_place;
+use setup::Session;
+use setup::error::{EXIT_FAILED, Error};
+use setup::render;
 
 mod device;
+mod links;
 mod mpi;
 
-/// One process and what was looked at.
+/// A process and the results of its checks.
 #[derive(Serialize)]
-struct Patient {
+struct DiagnosedProcess {
     pid: u32,
     command: String,
     can_be_captured: bool,
     checks: Vec<CheckLine>,
 }
 
-/// One check.
+/// One check of a process, with the cure where it failed.
 #[derive(Serialize)]
 struct CheckLine {
     check: &'static str,
@@ -34,11 +35,12 @@ struct CheckLine {
     cure: Option<String>,
 }
 
-/// Runs the command.
+/// Runs `rowmill doctor` and prints its result.
 pub fn run(doctor: &Doctor, session: &Session) -> Result<ExitCode, Error> {
     match doctor {
         Doctor::Capture { pid, socket_dir } => capture(pid, socket_dir.as_deref(), session),
         Doctor::Device => device::run(session),
+        Doctor::Links(args) => links::run(args, session),
         Doctor::Mpi { mpi_library } => mpi::run(mpi_library.as_deref(), session),
     }
 }
@@ -58,21 +60,21 @@ fn capture(pids: &[u32], folder: Option<&Path>, session: &Session) -> Result<Exi
     Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::from(EXIT_FAILED) })
 }
 
-fn patients(pids: &[u32], socket_dir: Option<&Path>) -> Result<Vec<Patient>, Error> {
+fn patients(pids: &[u32], socket_dir: Option<&Path>) -> Result<Vec<DiagnosedProcess>, Error> {
     let found: Vec<Process> = if pids.is_empty() {
         let own = std::process::id();
         let all = process::all().into_iter().filter(|&pid| pid != own).filter_map(Process::read);
         all.filter(diagnosis::has_torch).collect()
     } else {
-        let of = |&pid: &u32| Process::read(pid).ok_or(Error::NoSuchProcess { pid });
-        pids.iter().map(of).collect::<Result<_, _>>()?
+        let read_process = |&pid: &u32| Process::read(pid).ok_or(Error::NoSuchProcess { pid });
+        pids.iter().map(read_process).collect::<Result<_, _>>()?
     };
-    let place = capturing::place(socket_dir);
+    let place = socket_place(socket_dir);
     Ok(found.iter().map(|process| patient(process, diagnosis::diagnose(process, &place))).collect())
 }
 
-fn patient(process: &Process, checks: Vec<Check>) -> Patient {
-    Patient {
+fn patient(process: &Process, checks: Vec<Check>) -> DiagnosedProcess {
+    DiagnosedProcess {
         pid: process.pid,
         command: process.command.join(" "),
         can_be_captured: checks.iter().all(|check| check.verdict != CheckVerdict::Wrong),
@@ -89,7 +91,7 @@ fn line(check: Check) -> CheckLine {
     CheckLine { check: check.name, verdict, found: check.found, cure: check.fix }
 }
 
-fn table(patient: &Patient) -> String {
+fn table(patient: &DiagnosedProcess) -> String {
     let verdict = if patient.can_be_captured { "can be captured" } else { "cannot be captured" };
     let mut text = format!("process {}: {verdict}   {}\n", patient.pid, patient.command);
     let row = |line: &CheckLine| vec![line.check.into(), line.verdict.into(), line.found.clone()];

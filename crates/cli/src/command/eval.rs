@@ -12,16 +12,17 @@ use serde::{Deserialize, Serialize};
 use train::run::OpenDevice;
 use train::{Evaluation, Scorer};
 
-use super::train::{evaluation_rows, warn};
 use crate::args::Eval;
-use crate::error::Error;
-use crate::progress::{Meter, ProgressUnit};
-use crate::resolve::device::{ComputeDevice, on_device};
-use crate::resolve::{Session, checkpoint, input};
-use crate::world::{JoinedWorld, World};
-use crate::{interrupt, render};
+use crate::evaluation_text::{evaluation_rows, warn_of_evaluation};
+use setup::device::ComputeDevice;
+use setup::error::Error;
+use setup::on_device;
+use setup::process_group::{Participation, World};
+use setup::progress::{Meter, ProgressUnit};
+use setup::{Session, checkpoint, input};
+use setup::{interrupt, render};
 
-/// What is printed.
+/// The result of `rowmill eval`, as it is printed.
 #[derive(Serialize)]
 struct Evaluated {
     #[serde(serialize_with = "render::path_text")]
@@ -39,10 +40,10 @@ struct EvaluationTask {
     rows: Range<u64>,
 }
 
-/// Runs the command.
+/// Runs `rowmill eval` and prints its result.
 pub fn run(args: &Eval, session: &Session) -> Result<ExitCode, Error> {
     let device = || ComputeDevice::open(args.device, session);
-    JoinedWorld::join(&args.processes, false)?.run(
+    Participation::join(&args.processes, false)?.run(
         session,
         |world| {
             let folder = checkpoint::find_for_rows(&args.checkpoint, session.console)?;
@@ -109,7 +110,7 @@ fn evaluate<B: Backend>(
         rows.push(("speed", render::rate(evaluated.samples_per_second)));
         render::facts(&rows)
     })?;
-    warn(session.console, Some(&evaluated.evaluation), &scorer.config().training);
+    warn_of_evaluation(session.console, Some(&evaluated.evaluation), &scorer.config().training);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -125,7 +126,7 @@ fn held_out<B: Backend>(
         if config.train.is_empty() {
             return Err(Error::NoEvaluation);
         }
-        let inputs = input::of_job(session, config, &cache, strictness)?;
+        let inputs = input::prepare_training_data(session, config, &cache, strictness)?;
         let evaluation = inputs.evaluation(session, config, &cache, strictness)?;
         let (dataset, rows) = evaluation.ok_or(Error::NoEvaluation)?;
         let (seen, now) = (scorer.data().held_out, dataset.manifest().fingerprint());

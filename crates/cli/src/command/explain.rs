@@ -7,9 +7,9 @@ use analyze::findings::{self, Rule};
 use serde::Serialize;
 
 use crate::args::Explain;
-use crate::error::Error;
-use crate::render;
-use crate::resolve::Session;
+use setup::Session;
+use setup::error::Error;
+use setup::render;
 
 /// A rule, for programs.
 #[derive(Serialize)]

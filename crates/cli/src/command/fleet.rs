@@ -1,33 +1,25 @@
 //! `rowmill fleet`: asks agents, one thread a host, and shows what they say.
 
 use std::collections::BTreeSet;
-use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::time::Duration;
 
-use fleet::ipc::control;
-use fleet::ipc::socket::SocketPlace;
 use fleet::wire::{Pause, PeriodicRow, SampleOrder, Status};
 use serde::Serialize;
 
+use crate::agent_client::{self, HostClock, each};
 use crate::args::{Fleet, FleetVerb, Reach};
-use crate::command::capture::place;
-use crate::error::{EXIT_FAILED, Error};
-use crate::plain::plain;
-use crate::render;
-use crate::resolve::Session;
+use setup::Session;
+use setup::error::{EXIT_FAILED, Error};
+use setup::error_text::plain;
+use setup::render;
 
-pub mod client;
+mod reach;
 mod sample;
 mod select;
 pub mod trace;
 
-use client::{Client, HostClock, each};
-
-/// The socket folder that the installation guide names.
-const USUAL_FOLDER: &str = "/run/kineto";
-/// How long a host may take for a short answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+use reach::{PATIENCE, counted, open_clients};
 
 /// What one host said.
 #[derive(Serialize)]
@@ -39,7 +31,7 @@ struct Answer {
     status: Option<Status>,
 }
 
-/// Runs the command.
+/// Runs `rowmill fleet` and prints its result.
 pub fn run(args: &Fleet, session: &Session) -> Result<ExitCode, Error> {
     match &args.verb {
         FleetVerb::Trace(args) => trace::run(args, session),
@@ -50,7 +42,7 @@ pub fn run(args: &Fleet, session: &Session) -> Result<ExitCode, Error> {
             let ms = |time: &Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
             let (pids, run) = (select.pids.clone(), None);
             let order = SampleOrder { pids, run, length_ms: ms(length), every_ms: ms(every) };
-            let clients = clients(reach, PATIENCE + *length)?;
+            let clients = open_clients(reach, PATIENCE + *length)?;
             sample::run(&clients, &order, select, session)
         }
         FleetVerb::Pause { reach, gpu, length } => {
@@ -60,53 +52,12 @@ pub fn run(args: &Fleet, session: &Session) -> Result<ExitCode, Error> {
     }
 }
 
-/// The agents that are meant.
-fn clients(reach: &Reach, patience: Duration) -> Result<Vec<Client>, Error> {
-    let hosts = match reach.slurm {
-        Some(job) => of_slurm(job)?,
-        None => reach.hosts.clone(),
-    };
-    if hosts.is_empty() {
-        return Ok(vec![Client::local(local_place(reach), patience)]);
-    }
-    let unique: BTreeSet<String> = hosts.into_iter().filter(|host| !host.is_empty()).collect();
-    client::remote(unique, reach, patience)
-}
-
-/// The socket of this host's agent: where the user says, else the name of the kernel, else the
-/// usual folder if an agent answers there.
-fn local_place(reach: &Reach) -> SocketPlace {
-    let named = place(reach.socket_dir.as_deref());
-    let usual = SocketPlace::in_folder(Path::new(USUAL_FOLDER));
-    let is_unnamed = named == SocketPlace::Abstract && control::connect(&named).is_err();
-    if is_unnamed && control::connect(&usual).is_ok() { usual } else { named }
-}
-
-/// The hosts of a Slurm job.
-fn of_slurm(job: i64) -> Result<Vec<String>, Error> {
-    let ask = |program: &'static str, words: &[&str]| {
-        let output = Command::new(program).args(words).output();
-        let output = output.map_err(|source| Error::Program { program, source })?;
-        let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-        if output.status.success() && !text.is_empty() {
-            Ok(text)
-        } else {
-            let said = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
-            let said = if said.is_empty() { "none".to_owned() } else { said };
-            Err(Error::Slurm { job, said })
-        }
-    };
-    let list = ask("squeue", &["--noheader", "--job", &job.to_string(), "--format", "%N"])?;
-    let names = ask("scontrol", &["show", "hostnames", &list])?;
-    Ok(names.lines().map(str::to_owned).collect())
-}
-
 fn show(
     reach: &Reach,
     session: &Session,
     table: fn(&[Answer]) -> String,
 ) -> Result<ExitCode, Error> {
-    let clients = clients(reach, PATIENCE)?;
+    let clients = open_clients(reach, PATIENCE)?;
     let answers = each(&clients, |client| {
         let host = client.name().to_owned();
         match client.status() {
@@ -120,7 +71,7 @@ fn show(
     session.console.report(&answers, |answers| table(answers))?;
     let problems = answers.iter().filter_map(|answer| Some((&answer.host, answer.error.as_ref()?)));
     let hints: BTreeSet<&str> =
-        problems.clone().filter_map(|(_, problem)| client::hint(problem)).collect();
+        problems.clone().filter_map(|(_, problem)| agent_client::hint(problem)).collect();
     problems.for_each(|(host, problem)| session.console.say(format_args!("{host}: {problem}")));
     hints.iter().for_each(|hint| session.console.say(format_args!("hint: {hint}")));
     let is_silent = answers.iter().any(|answer| answer.error.is_some());
@@ -130,7 +81,7 @@ fn show(
 fn hosts(answers: &[Answer]) -> String {
     let row = |answer: &Answer| match &answer.status {
         Some(status) => {
-            let clock = answer.clock.map_or(String::new(), client::HostClock::words);
+            let clock = answer.clock.map_or(String::new(), HostClock::words);
             let (processes, gpus) = (status.processes.len(), status.gpus.len());
             let lacks = match status.notes.len() {
                 0 => String::new(),
@@ -157,16 +108,6 @@ fn silent_row(answer: &Answer, columns: usize) -> Vec<String> {
     row[0].clone_from(&answer.host);
     row[columns - 1] = "no answer".to_owned();
     row
-}
-
-/// A number of things: `1 note`, `2 notes`, `1 process`, `2 processes`.
-fn counted(count: usize, thing: &str) -> String {
-    let ending = match (count, thing.ends_with('s')) {
-        (1, _) => "",
-        (_, true) => "es",
-        (_, false) => "s",
-    };
-    format!("{count} {thing}{ending}")
 }
 
 fn statuses(answers: &[Answer]) -> String {
@@ -282,7 +223,7 @@ fn notes(answers: &[Answer]) -> String {
 }
 
 fn pause(reach: &Reach, order: &Pause, session: &Session) -> Result<ExitCode, Error> {
-    let clients = clients(reach, PATIENCE)?;
+    let clients = open_clients(reach, PATIENCE)?;
     let mut code = ExitCode::SUCCESS;
     for (client, done) in clients.iter().zip(each(&clients, |client| client.pause(order))) {
         let host = client.name();
@@ -291,7 +232,7 @@ fn pause(reach: &Reach, order: &Pause, session: &Session) -> Result<ExitCode, Er
             Ok(()) => session.console.say(format_args!("{host}: paused for {} s", order.seconds)),
             Err(problem) => {
                 session.console.say(format_args!("{host}: {problem}"));
-                if let Some(hint) = client::hint(&problem) {
+                if let Some(hint) = agent_client::hint(&problem) {
                     session.console.say(format_args!("hint: {hint}"));
                 }
                 code = ExitCode::from(EXIT_FAILED);

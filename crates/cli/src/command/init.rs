@@ -8,14 +8,14 @@ use schema::proposal::{self, Proposal, ProposalError, Use, Wish};
 use schema::source::LabelColumn;
 use serde::Serialize;
 
-use super::train::quoted;
 use crate::args::Init;
-use crate::error::Error;
-use crate::progress::{Meter, ProgressUnit};
-use crate::resolve::{Session, input};
-use crate::{output, render};
+use setup::error::Error;
+use setup::progress::{Meter, ProgressUnit};
+use setup::shell::quoted;
+use setup::{Session, input};
+use setup::{output, render};
 
-/// What is printed.
+/// The proposed configuration as `rowmill init` prints it.
 #[derive(Serialize)]
 struct Proposed<'a> {
     configuration: Option<String>,
@@ -24,7 +24,7 @@ struct Proposed<'a> {
     remarks: &'a [String],
 }
 
-/// Runs the command.
+/// Runs `rowmill init` and prints its result.
 pub fn run(args: &Init, session: &Session) -> Result<(), Error> {
     let target = args.target();
     if let Some(path) = target.as_ref().filter(|path| path.exists() && !args.force) {
@@ -36,7 +36,10 @@ pub fn run(args: &Init, session: &Session) -> Result<(), Error> {
     let mut proposal = propose(args, &profile, session)?;
     // A proposal that would be refused is a fault of ours: found here, not by who trains.
     let job = JobConfig::parse(&proposal.text, &[]);
-    let job = job.map_err(|source| Error::Config { origin: "proposal".to_owned(), source })?;
+    let job = job.map_err(|source| Error::Config {
+        origin: "proposal".to_owned(),
+        source: Box::new(source),
+    })?;
     profile.name_columns(schema::proposal::column_names(&profile.facts));
     proposal.remarks.extend(leaks(&profile, &job));
     let Some(path) = target else {

@@ -10,76 +10,42 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
-use data::synthetic::{SyntheticConfig, SyntheticReport, ceiling_auc};
-use data::{Begin, Dataset};
+use data::Begin;
+use data::synthetic::{SyntheticConfig, ceiling_auc};
 use schema::{Bytes, JobConfig, ShardingPlan};
 use train::run::{RuleChange, RunEvent, RunOutcome, RunRequest, Start, TraceRequest};
 
-use super::train::{Observer, quoted};
-use crate::args::{OutputFormat, Quickstart};
-use crate::error::{EXIT_INTERRUPTED, Error};
-use crate::resolve::device::{ComputeDevice, on_device};
-use crate::resolve::{Session, config, input};
-use crate::{interrupt, machine, output, render};
+use super::train::Observer;
+use crate::args::Quickstart;
+use crate::trace_page::{open_folder, write_folder_page};
+use crate::trace_summary::short_summary;
+use setup::args::OutputFormat;
+use setup::device::ComputeDevice;
+use setup::error::{EXIT_INTERRUPTED, Error};
+use setup::generated_rows;
+use setup::on_device;
+use setup::shell::quoted;
+use setup::{Session, config, input};
+use setup::{interrupt, machine, output, render};
 
 mod change;
+mod folder;
 mod scale;
 mod summary;
 
+use folder::{GeneratedRows, QuickstartFolder};
 use scale::Scale;
 
 /// What a quickstart may come to need, on any machine.
 const DISK_NEEDED: Bytes = Bytes(3 << 30);
-/// Marks a folder as ours, to be replaced by the next quickstart.
-const MARKER: &str = "quickstart.toml";
-/// The model.
+/// The ready-made configuration that a quickstart trains, scaled to the machine.
 const MODEL: &str = "dlrm-criteo-kaggle";
 /// Seed of the generated rows.
 const SEED: u64 = 1;
 /// Steps recorded, after those that warm caches up.
 const TRACED_STEPS: Range<u64> = 20..24;
 
-/// The files of a quickstart.
-struct QuickstartFolder {
-    root: PathBuf,
-}
-
-impl QuickstartFolder {
-    fn text(&self) -> PathBuf {
-        self.root.join("train.txt")
-    }
-    fn prepared(&self) -> PathBuf {
-        self.root.join("prepared")
-    }
-    fn run(&self) -> PathBuf {
-        self.root.join("run")
-    }
-    fn trace(&self) -> PathBuf {
-        self.root.join("trace")
-    }
-    fn changes(&self) -> PathBuf {
-        self.root.join("changes")
-    }
-    /// Of the recorded steps.
-    fn report(&self) -> PathBuf {
-        self.trace().join("report.html")
-    }
-    fn config(&self) -> PathBuf {
-        self.root.join(MARKER)
-    }
-}
-
-/// The generated rows, ready for training.
-struct GeneratedRows {
-    report: SyntheticReport,
-    dataset: Arc<Dataset>,
-    train: Range<u64>,
-    held_out: Range<u64>,
-    /// AUC of the true probabilities on the held-out rows.
-    ceiling_auc: f64,
-}
-
-/// Runs the command.
+/// Runs `rowmill quickstart` and prints its result.
 pub fn run(args: &Quickstart, session: &Session) -> Result<ExitCode, Error> {
     let started = Instant::now();
     let folder = QuickstartFolder { root: args.folder.clone() };
@@ -129,8 +95,10 @@ pub fn run(args: &Quickstart, session: &Session) -> Result<ExitCode, Error> {
         ));
         return Ok(ExitCode::from(EXIT_INTERRUPTED));
     }
-    super::trace::report::of_run(&folder.trace(), &folder.report(), session)?;
-    let curves = super::report::of_run(&folder.run())?;
+    let recorded = open_folder(&folder.trace(), session)?;
+    let title = Some("rowmill quickstart".to_owned());
+    write_folder_page(&recorded, &folder.trace(), title, &folder.report(), session)?;
+    let curves = super::report::write_run_report(&folder.run())?;
     say(session, 5, "predicting a change, then making it: twice the batch");
     let short = |job: &JobConfig, run: PathBuf, trace: TraceRequest| {
         let request = RunRequest { trace: Some(trace), ..request(job, run) };
@@ -145,7 +113,7 @@ pub fn run(args: &Quickstart, session: &Session) -> Result<ExitCode, Error> {
     );
     session.console.report(&summary, summary::table)?;
     if session.console.format == OutputFormat::Table {
-        let page = super::trace::summary::of_run(&folder.trace(), session)?;
+        let page = short_summary(&recorded)?;
         session.console.print(&format!("\nthe recorded steps:\n\n{page}\n"))?;
     }
     session.console.say(summary::next_steps(&summary));
@@ -220,7 +188,7 @@ fn generate(
     say(session, 1, &format!("generating {rows} rows in Criteo's format"));
     let _interrupted = output::cleared_up_beside(folder.text());
     let said = interrupt::nothing_kept("generating");
-    let (report, seconds) = super::data::write(&made, &folder.text(), session)?;
+    let (report, seconds) = generated_rows::write_with_progress(&made, &folder.text(), session)?;
     drop(said);
     session.console.say(format_args!(
         "      {} in {} ({}/s); best possible AUC {:.4}, best linear model {:.4}",
@@ -276,5 +244,6 @@ fn run_on(
 }
 
 fn toml_of(job: &JobConfig) -> Result<String, Error> {
-    job.to_toml().map_err(|source| Error::Config { origin: MODEL.to_owned(), source })
+    job.to_toml()
+        .map_err(|source| Error::Config { origin: MODEL.to_owned(), source: Box::new(source) })
 }

@@ -10,11 +10,11 @@ use schema::JobConfig;
 use serde::Serialize;
 
 use crate::args::ReportArgs;
-use crate::error::Error;
-use crate::resolve::{Session, record};
-use crate::{output, render};
+use setup::error::Error;
+use setup::{Session, record};
+use setup::{output, render};
 
-/// What was written.
+/// The written page, as the command prints it.
 #[derive(Serialize)]
 struct WrittenReport {
     #[serde(serialize_with = "render::path_text")]
@@ -26,14 +26,14 @@ struct WrittenReport {
     verdict: String,
 }
 
-/// Runs the command.
+/// Runs `rowmill report` and prints its result.
 pub fn run(args: &ReportArgs, session: &Session) -> Result<(), Error> {
     let written = write(&args.run, &args.target())?;
     session.console.report(&written, table)
 }
 
 /// Writes the page of `run` where a user would look for it.
-pub fn of_run(run: &Path) -> Result<PathBuf, Error> {
+pub fn write_run_report(run: &Path) -> Result<PathBuf, Error> {
     let target = ReportArgs { run: run.to_owned(), output: None }.target();
     Ok(write(run, &target)?.path)
 }

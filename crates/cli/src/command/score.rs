@@ -13,19 +13,21 @@ use train::Scorer;
 use train::run::OpenDevice;
 use train::scorer::DistributedScorer;
 
-use crate::args::{self, Score};
-use crate::error::Error;
-use crate::output;
-use crate::progress::{Meter, ProgressUnit};
-use crate::render;
-use crate::resolve::device::{ComputeDevice, on_device};
-use crate::resolve::{Session, checkpoint, input};
-use crate::world::{JoinedWorld, World};
+use crate::args::Score;
+use setup::args::OutputFormat;
+use setup::device::ComputeDevice;
+use setup::error::Error;
+use setup::on_device;
+use setup::output;
+use setup::process_group::{Participation, World};
+use setup::progress::{Meter, ProgressUnit};
+use setup::render;
+use setup::{Session, checkpoint, input};
 
-/// Runs the command.
+/// Runs `rowmill score` and prints its result.
 pub fn run(args: &Score, session: &Session) -> Result<ExitCode, Error> {
     let device = || ComputeDevice::open(args.device, session);
-    JoinedWorld::join(&args.processes, false)?.run(
+    Participation::join(&args.processes, false)?.run(
         session,
         |world| {
             let folder = checkpoint::find_to_map(&args.checkpoint, session.console)?;
@@ -147,7 +149,7 @@ fn score<B: Backend, W: Write>(
     scores: &mut Scores<B>,
     target: &mut ScoreTarget<'_, W>,
 ) -> Result<Scored, Error> {
-    let json = args.output.is_none() && session.console.format == args::OutputFormat::Json;
+    let json = args.output.is_none() && session.console.format == OutputFormat::Json;
     let scorer = &scores.scorer;
     let mut placed = PlacedScores::starting_at(first_line(&scorer.config().data), json);
     let pace = if args.follow { BlockPace::AsItComes } else { BlockPace::FullBlocks };
@@ -264,7 +266,7 @@ impl PlacedScores {
     }
 }
 
-/// Where probabilities go.
+/// The destination of probabilities: a line each, with the counts for the closing message.
 struct ScoreTarget<'a, W> {
     out: W,
     /// The file; none for stdout.

@@ -1,40 +1,38 @@
 //! `rowmill trace …`: what a job's traces tell. One function per table; the analyses are in
 //! `analyze`, the way rows are printed in `sheet`.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
-use analyze::job::{JobFacts, RankFacts};
 use analyze::sequences::SequenceRequest;
-use serde::Serialize;
 
-use crate::args::{OutputFormat, Selection, Trace, TraceVerb};
-use crate::error::Error;
-use crate::resolve::Session;
-use crate::resolve::trace::{Chosen, choose};
-use crate::sheet::{self, SheetTarget};
-use file::WrittenTraceFile;
+use crate::args::{Trace, TraceVerb};
+use convert::WrittenTraceFile;
+use query::TraceQuery;
+use setup::Session;
+use setup::args::Selection;
+use setup::error::Error;
 
 mod collective;
+mod convert;
 mod device;
 mod diff;
 mod doctor;
 mod execution;
-pub mod file;
-pub(super) mod finding;
+mod finding;
 mod host;
 mod path;
-pub mod report;
+mod query;
+mod report;
 mod serve;
-pub mod summary;
+mod summary;
 
-/// Runs the command.
+/// Runs the chosen verb of `rowmill trace`, or prints the summary of a job.
 pub fn run(args: &Trace, session: &Session) -> Result<ExitCode, Error> {
     let done = |()| ExitCode::SUCCESS;
     let Some(verb) = &args.verb else {
         return summary::run(&args.selection, session).map(done);
     };
-    let look = |selection| TraceLook::new(selection, session);
+    let look = |selection| TraceQuery::new(selection, session);
     match verb {
         TraceVerb::Breakdown { selection, by } => device::breakdown(&look(selection)?, *by),
         TraceVerb::Idle { selection, by, kernel_wait_ns } => {
@@ -65,10 +63,10 @@ pub fn run(args: &Trace, session: &Session) -> Result<ExitCode, Error> {
             diff::run(selection, (*by, report.as_deref()), session)
         }
         TraceVerb::Merge { paths, out, ranks, keep_clocks } => {
-            file::merge(&WrittenTraceFile { paths, out, ranks, session }, *keep_clocks)
+            convert::merge(&WrittenTraceFile { paths, out, ranks, session }, *keep_clocks)
         }
         TraceVerb::Convert { paths, out, ranks, to } => {
-            file::convert(&WrittenTraceFile { paths, out, ranks, session }, *to)
+            convert::convert(&WrittenTraceFile { paths, out, ranks, session }, *to)
         }
         TraceVerb::Findings { selection, fail_on, rules } => {
             return finding::run(&look(selection)?, rules.as_deref(), *fail_on);
@@ -83,91 +81,7 @@ pub fn run(args: &Trace, session: &Session) -> Result<ExitCode, Error> {
     .map(done)
 }
 
-/// Traces that were chosen, and where the rows go.
-struct TraceLook<'a> {
-    chosen: Chosen,
-    session: &'a Session,
-    target: SheetTarget<'a>,
-}
-
-impl<'a> TraceLook<'a> {
-    fn new(selection: &'a Selection, session: &'a Session) -> Result<Self, Error> {
-        let target = SheetTarget { output: selection.output.as_deref(), top: selection.top };
-        Ok(Self { chosen: choose(selection, session)?, session, target })
-    }
-
-    fn put<T: Serialize>(&self, rows: &[T]) -> Result<(), Error> {
-        if let Some(output) = self.target.output {
-            file::refuse_input(&self.chosen.job, output)?;
-        }
-        let console = self.session.console;
-        let missing = self.chosen.missing.as_deref();
-        match (missing, console.format) {
-            // For people it is the first line.
-            (None, _) | (_, OutputFormat::Table) => sheet::put(console, rows, self.target),
-            // A table without rows has no columns, and would pass as one of a whole recording.
-            (Some(_), _) if rows.is_empty() => sheet::put(
-                console,
-                &[Marked::<()> { of: None, recording_cut: missing }],
-                self.target,
-            ),
-            (Some(_), _) => {
-                let marked = |row| Marked { of: Some(row), recording_cut: missing };
-                sheet::put(console, &rows.iter().map(marked).collect::<Vec<_>>(), self.target)
-            }
-        }
-    }
-
-    /// A page with what is missing of its recordings.
-    fn marked<'p, T>(&'p self, page: &'p T) -> Marked<'p, T> {
-        Marked { of: Some(page), recording_cut: self.chosen.missing.as_deref() }
-    }
-
-    /// Prints or writes a page: JSON, or what `table` makes of it.
-    fn report<T: Serialize>(
-        &self,
-        page: &T,
-        table: impl FnOnce(&T) -> String,
-    ) -> Result<(), Error> {
-        let console = self.session.console;
-        let page = &self.marked(page);
-        let table = |page: &Marked<'_, T>| page.of.map(table).unwrap_or_default();
-        let Some(output) = self.target.output else { return console.report(page, table) };
-        file::refuse_input(&self.chosen.job, output)?;
-        sheet::deliver(Some(output), |out| {
-            let text = match console.format {
-                OutputFormat::Json => serde_json::to_string(page).map_err(Error::Json)?,
-                _ => table(page),
-            };
-            writeln!(out, "{text}").map_err(Error::io(output, "write"))
-        })
-    }
-}
-
-/// A row or a page with what is missing of the recordings it is of.
-#[derive(Serialize)]
-struct Marked<'a, T> {
-    #[serde(flatten)]
-    of: Option<&'a T>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    recording_cut: Option<&'a str>,
-}
-
-/// The same without a choice of ranks: who was last is seen with all of them.
+/// The selection with all ranks: which rank was last shows only among all of them.
 fn all_ranks(selection: &Selection) -> Selection {
     Selection { ranks: Vec::new(), ..selection.clone() }
-}
-
-/// The rows of all ranks.
-fn each<'j, 'a, R: IntoIterator>(
-    job: &'j JobFacts<'a>,
-    rows: impl FnMut(&'j RankFacts<'a>) -> R,
-) -> Vec<R::Item> {
-    job.ranks.iter().flat_map(rows).collect()
-}
-
-/// The name of a path for messages.
-fn named(paths: &[PathBuf]) -> String {
-    let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
-    names.join(", ")
 }

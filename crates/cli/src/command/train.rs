@@ -13,19 +13,23 @@ use schema::source::OutOfRange;
 use schema::{Figure, Interaction, Precision, TrainingConfig};
 use serde::Serialize;
 use train::Evaluation;
+use train::memory::WeightSource;
 use train::run::{PreparedRun, RunEvent, RunOutcome, RunRequest, Start, TraceRequest};
 
 use crate::args::Train;
-use crate::error::{EXIT_INTERRUPTED, Error};
-use crate::progress::{Meter, ProgressUnit};
-use crate::render::{self, Console};
-use crate::resolve::config::{self, ResolvedJob};
-use crate::resolve::device::{ComputeDevice, on_device};
-use crate::resolve::memory::{self, MemoryLook, MemoryRoom};
-use crate::resolve::plan::Tiling;
-use crate::resolve::{Session, checkpoint, input, plan, record, rows, synthetic};
-use crate::world::{JoinedWorld, World};
-use crate::{interrupt, output};
+use crate::evaluation_text::{evaluation_rows, warn_of_evaluation};
+use setup::config::{self, ResolvedJob};
+use setup::device::ComputeDevice;
+use setup::error::{EXIT_INTERRUPTED, Error};
+use setup::memory::{MemoryLook, MemoryRoom, RunSize};
+use setup::on_device;
+use setup::plan::Tiling;
+use setup::process_group::{Participation, World};
+use setup::progress::{Meter, ProgressUnit};
+use setup::render::{self, Console};
+use setup::shell::quoted;
+use setup::{Session, checkpoint, generated_rows, input, record, rows, synthetic};
+use setup::{interrupt, output};
 
 mod metrics;
 mod observe;
@@ -33,6 +37,7 @@ mod processes;
 mod row_scope;
 mod steps;
 mod tensorboard;
+mod tiling;
 
 pub use observe::Observer;
 
@@ -102,17 +107,21 @@ struct TrainRequest {
 }
 
 impl TrainRequest {
-    /// By the configuration that was named, or by the run that is resumed.
+    /// Builds the request from the named configuration, or from the run that is resumed.
     fn new(args: &Train, started: Option<u32>) -> Result<Self, Error> {
         let set = config::overrides(args.delimiter.as_deref(), &args.set);
         let strictness = input::strictness(args.malformed);
         let Some(name) = args.config.as_deref() else {
             let run = args.run.as_deref().ok_or(Error::ResumeOfNothing)?;
-            let resumed = record::resumed(run, (args, &set))?;
+            let resumed = record::resumed(run, args.resume_from.as_deref(), &set)?;
             let mut job = resumed.job;
             choose_inputs(args, &mut job)?;
-            let tiling =
-                plan::tiling(args, &job.config.model.tables, (resumed.plan.as_ref(), started))?;
+            let tiling = tiling::choose_tiling(
+                args,
+                &job.config.model.tables,
+                resumed.plan.as_ref(),
+                started,
+            )?;
             // The run's own rule, unless another was asked for.
             let is_usual = strictness == Strictness::AtMost(Strictness::DEFAULT_MAX);
             let strictness = resumed.strictness.filter(|_| is_usual).unwrap_or(strictness);
@@ -122,11 +131,34 @@ impl TrainRequest {
         if args.synthetic.is_some() {
             job.config.size_tables(|_| rows::ROWS_OF_SYNTHETIC);
         }
-        let tiling = plan::tiling(args, &job.config.model.tables, (None, started))?;
+        let tiling = tiling::choose_tiling(args, &job.config.model.tables, None, started)?;
         if !args.print_config {
             choose_inputs(args, &mut job)?;
         }
         Ok(Self { job, tiling, strictness, device: ComputeDevice::Cpu(Isa::detect()) })
+    }
+
+    /// The size of the run, for an estimate of the memory it needs.
+    fn run_size(
+        &self,
+        args: &Train,
+        look: MemoryLook,
+        session: &Session,
+        world: Option<&World>,
+    ) -> RunSize<'_> {
+        let processes = world.map(World::ranks_of_host);
+        let threads_per_rank = world.map_or(session.threads, |world| world.threads(session));
+        let resumed = args.resume || args.resume_from.is_some();
+        let steps = &args.trace_steps;
+        RunSize {
+            job: &self.job,
+            look,
+            tiling: &self.tiling,
+            threads: threads_per_rank * processes.as_ref().map_or(1, Vec::len),
+            processes,
+            traced_steps: args.trace.as_ref().map_or(0, |_| steps.end.saturating_sub(steps.start)),
+            weights: if resumed { WeightSource::Checkpoint } else { WeightSource::Initial },
+        }
     }
 
     /// Chooses how bf16 is multiplied: as the run that is resumed has done so far, else as this CPU
@@ -167,7 +199,8 @@ impl TrainRequest {
             return Ok(None);
         }
         let cache = run.join("data");
-        let inputs = input::of_job(session, &self.job.config.data, &cache, self.strictness)?;
+        let inputs =
+            input::prepare_training_data(session, &self.job.config.data, &cache, self.strictness)?;
         rows::size_tables(session, &mut self.job.config, &inputs.train)?;
         // What preparation took must not add up with what training takes.
         device::buffer::return_freed_memory();
@@ -175,7 +208,7 @@ impl TrainRequest {
     }
 }
 
-/// Runs the command.
+/// Runs `rowmill train` and prints its result.
 pub fn run(args: &Train, session: &Session) -> Result<ExitCode, Error> {
     if args.list {
         return list(session).map(|()| ExitCode::SUCCESS);
@@ -184,10 +217,10 @@ pub fn run(args: &Train, session: &Session) -> Result<ExitCode, Error> {
     device::buffer::limit_arenas(::train::memory::arenas(session.threads));
     // Before anything is read or written.
     let alone = args.print_config || args.estimate;
-    let mut world = match JoinedWorld::join(&args.processes, alone)? {
-        JoinedWorld::Alone => return train(args, session, None),
-        JoinedWorld::Said(code) => return Ok(code),
-        JoinedWorld::World(world) => world,
+    let mut world = match Participation::join(&args.processes, alone)? {
+        Participation::Alone => return train(args, session, None),
+        Participation::Said(code) => return Ok(code),
+        Participation::World(world) => world,
     };
     if !world.is_leader() {
         return world
@@ -203,7 +236,7 @@ fn train(args: &Train, session: &Session, world: Option<&mut World>) -> Result<E
     if args.print_config {
         let origin = asked.job.origin.clone();
         let text = asked.job.config.to_toml();
-        let text = text.map_err(|source| Error::Config { origin, source })?;
+        let text = text.map_err(|source| Error::Config { origin, source: Box::new(source) })?;
         return session.console.print(text.trim_end()).map(|()| ExitCode::SUCCESS);
     }
     if args.estimate {
@@ -223,16 +256,11 @@ fn train(args: &Train, session: &Session, world: Option<&mut World>) -> Result<E
         false => None,
     };
     // Before anything else is written.
-    let mut look = MemoryLook::at(args, &asked.job.config, session)?;
+    let mut look = MemoryLook::at(&asked.job.config, args.synthetic, session)?;
     if let Some(inputs) = &early {
         look = look.prepared(&inputs.train)?;
     }
-    let wanted = memory::RunSize::new(
-        args,
-        (&asked.job, &asked.tiling),
-        look.clone(),
-        (session, world.as_deref()),
-    );
+    let wanted = asked.run_size(args, look.clone(), session, world.as_deref());
     let room = wanted.room();
     if args.estimate {
         return session.console.report(&room, MemoryRoom::table).map(|()| ExitCode::SUCCESS);
@@ -248,15 +276,16 @@ fn train(args: &Train, session: &Session, world: Option<&mut World>) -> Result<E
     let cache = run_folder.join("data");
     let inputs = match early {
         Some(inputs) => inputs,
-        None => input::of_job(session, &asked.job.config.data, &cache, asked.strictness)?,
+        None => {
+            input::prepare_training_data(session, &asked.job.config.data, &cache, asked.strictness)?
+        }
     };
     inputs.check_for_training(session, &asked.job.config)?;
     say_what_interacts(&asked.job, session.console);
     // What preparation took must not add up with what training takes.
     device::buffer::return_freed_memory();
     let look = look.prepared(&inputs.train)?;
-    let known =
-        memory::RunSize::new(args, (&asked.job, &asked.tiling), look, (session, world.as_deref()));
+    let known = asked.run_size(args, look, session, world.as_deref());
     known.check(&known.room())?;
     known.check_device(args.device.device, &asked.device)?;
     let train = &mut asked.job.config.data.train;
@@ -287,7 +316,7 @@ fn train_on(
         run_folder: run_folder.clone(),
         threads: world.as_ref().map_or(session.threads, |world| world.threads(session)),
         start,
-        rule_change: args.rule_change.given(),
+        rule_change: args.rule_change.rule_change(),
         bucket_bytes: args.bucket.unwrap_or(train::BUCKET_BYTES),
         trace: args
             .trace
@@ -353,7 +382,7 @@ fn report(
     (run, launched): (&Path, Option<&str>),
 ) -> Result<ExitCode, Error> {
     console.report(&Finished::new(outcome), |_| summary(outcome))?;
-    warn(console, outcome.evaluation.as_ref(), training);
+    warn_of_evaluation(console, outcome.evaluation.as_ref(), training);
     if outcome.interrupted {
         let command = resume_command(run, launched);
         console.say(format_args!("interrupted; resume with:\n  {command}"));
@@ -383,37 +412,6 @@ fn warn_of_trace(args: &Train, (outcome, recorded): (&RunOutcome, u64), console:
             render::counted(end - start, "step"),
             outcome.step
         ));
-    }
-}
-
-/// Says what numbers alone might hide: figures that mean nothing, or a model worth nothing that was
-/// trained as `training` says.
-pub fn warn(console: Console, evaluation: Option<&Evaluation>, training: &TrainingConfig) {
-    let Some(evaluation) = evaluation else { return };
-    // A model that gives no probabilities has ended the run before.
-    let entropy = evaluation.normalized_entropy;
-    if entropy.is_nan() {
-        console.warn(
-            "all held-out labels are the same, so that AUC and normalized entropy mean nothing; \
-             see data.label, data.hold_out",
-        );
-    } else if entropy > 1.0 {
-        let fewer = against_overfitting(training);
-        console.warn(format_args!(
-            "normalized entropy {entropy:.4} is above 1: the model predicts worse than the base \
-             rate, the mean label of these rows, would. Try lower learning rates{fewer} or more \
-             data; a calibration far from 1 means that the held-out rows have another share of \
-             clicks than the training rows"
-        ));
-    }
-}
-
-/// What `training` could still set against learning the training rows by heart, as part of a list.
-fn against_overfitting(training: &TrainingConfig) -> &'static str {
-    match (training.keep_best, training.patience) {
-        (Some(_), Some(_)) => "",
-        (Some(_), None) => ", training.patience",
-        (None, _) => ", fewer epochs (or training.keep_best and patience)",
     }
 }
 
@@ -468,25 +466,6 @@ fn ids_outside(columns: &[IdsOutside]) -> Option<String> {
         text += &format!("; and {} more columns", some.len() - SHOWN);
     }
     (!some.is_empty()).then_some(text)
-}
-
-/// The lines of an evaluation in a table of facts.
-pub fn evaluation_rows(evaluation: &Evaluation) -> Vec<(&'static str, String)> {
-    let mut rows = vec![
-        ("held-out samples", render::count(evaluation.samples)),
-        ("held-out loss", format!("{:.6}", evaluation.loss)),
-        ("AUC", format!("{:.6}", evaluation.auc)),
-        ("normalized entropy", format!("{:.6}", evaluation.normalized_entropy)),
-        ("calibration", format!("{:.4}", evaluation.calibration)),
-        ("accuracy", format!("{:.4}", evaluation.accuracy)),
-    ];
-    if let Some(by) = evaluation.by_group {
-        let groups = render::counted(by.groups, "group");
-        let samples = render::counted(by.samples, "sample");
-        let text = format!("{:.6} over {groups} with both labels, {samples}", by.auc);
-        rows.push(("AUC by group", text));
-    }
-    rows
 }
 
 /// One line of `train --list`.
@@ -592,7 +571,7 @@ fn generate(session: &Session, job: &mut ResolvedJob, rows: u64, run: &Path) -> 
     let said = interrupt::nothing_kept("generating");
     let mut meter = Meter::start(session.console, "generating", ProgressUnit::Rows, Some(rows));
     let report =
-        synthetic::write(&config, &job.config.data, &text, session.threads, &mut |done| {
+        generated_rows::write(&config, &job.config.data, &text, session.threads, &mut |done| {
             meter.advance(done.rows, "");
         })?;
     let seconds = meter.finish();
@@ -627,33 +606,14 @@ fn resume_command(run: &Path, launched: Option<&str>) -> String {
     format!("{launcher}rowmill train --resume --run {run}")
 }
 
-/// A word a POSIX shell reads back as it is.
-pub fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=,:+@%".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
-}
-
 #[cfg(test)]
 mod tests {
-    use super::quoted;
-
-    #[test]
-    fn words_survive_the_shell() {
-        assert_eq!(quoted("a/b-c.toml"), "a/b-c.toml");
-        assert_eq!(quoted("bottom=[8, 4]"), "'bottom=[8, 4]'");
-        assert_eq!(quoted("it's"), r"'it'\''s'");
-        assert_eq!(quoted(""), "''");
-    }
-
     #[test]
     fn advice_names_no_setting_that_is_there_already() {
         let advice = |set: &[(&str, &str)]| {
             let set: Vec<_> = set.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-            let job = crate::resolve::config::job("dlrm-ddp", &set).unwrap();
-            super::against_overfitting(&job.config.training)
+            let job = setup::config::job("dlrm-ddp", &set).unwrap();
+            crate::evaluation_text::against_overfitting(&job.config.training)
         };
         let (best, every) = (("training.keep_best", "auc"), ("training.evaluate_every", "10"));
         assert!(advice(&[]).contains("keep_best"));

@@ -11,12 +11,12 @@ use predict::program::from_trainer::{self, ops};
 use schema::{FeatureStats, JobConfig, Op, ShardingPlan};
 use serde::Serialize;
 
-use super::predict::resize::recorded;
-use super::predict::what_if::{Drift, Measured, measured};
 use crate::args::Tune;
-use crate::error::Error;
-use crate::resolve::{Session, config};
-use crate::sheet::{self, SheetTarget};
+use setup::error::Error;
+use setup::resized_step::recorded;
+use setup::step_times::{Drift, Measured, measured};
+use setup::table_output::{self, TableTarget};
+use setup::{Session, config};
 
 /// Steps before those that are recorded.
 const WARM_UP: u64 = 8;
@@ -45,13 +45,13 @@ struct SettingRow {
     measured_ns: Option<i64>,
     measured_samples_per_s: Option<f64>,
     error_pct: Option<f64>,
-    /// Of "as many samples per second as now".
+    /// Error of assuming the present samples per second, in percent.
     baseline_error_pct: Option<f64>,
     /// Coefficient of variation of the measured steps.
     noise_pct: Option<f64>,
 }
 
-/// Runs the command.
+/// Runs `rowmill tune` and prints its result.
 pub fn run(args: &Tune, session: &Session) -> Result<(), Error> {
     let job = config::job(&args.config, &args.set)?.config;
     let base = Setting { batch_size: job.training.batch_size, ranks: 1 };
@@ -92,7 +92,7 @@ pub fn run(args: &Tune, session: &Session) -> Result<(), Error> {
     }
     // Whatever disturbed the machine meanwhile is in both of the base's figures.
     let again = tuning.measure(base)?;
-    sheet::put(session.console, &rows, SheetTarget::default())?;
+    table_output::write_rows(session.console, &rows, TableTarget::default())?;
     if let Some(again) = again {
         let (verdict, disturbed) = judge(&rows, now, samples_per_s(base, again.mean_ns));
         disturbed.iter().for_each(|text| session.console.warn(text));
@@ -156,14 +156,14 @@ fn predicted(
     );
     let found = never_run::predict_program(&program, known, DRAWS)?;
     let slowest = found.rows.iter().max_by_key(|row| row.step_ns);
-    let of = |value: fn(&never_run::NeverRunRow) -> i64| slowest.map_or(0, value);
-    let predicted_ns = of(|row| row.step_ns);
+    let slowest_rank = |value: fn(&never_run::NeverRunRow) -> i64| slowest.map_or(0, value);
+    let predicted_ns = slowest_rank(|row| row.step_ns);
     Ok(SettingRow {
         batch_size: setting.batch_size,
         ranks: setting.ranks,
         predicted_ns,
-        low_ns: of(|row| row.low_ns),
-        high_ns: of(|row| row.high_ns),
+        low_ns: slowest_rank(|row| row.low_ns),
+        high_ns: slowest_rank(|row| row.high_ns),
         predicted_samples_per_s: samples_per_s(setting, predicted_ns as f64),
         measured_ns: None,
         measured_samples_per_s: None,

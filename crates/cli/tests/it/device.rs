@@ -178,7 +178,6 @@ fn a_device_that_is_not_there_is_refused_before_anything_is_read() {
     let place = Place::new();
     for words in [
         "train job.toml --train train.csv --run run --device cuda:99",
-        "bench train --config job.toml --device cuda:99",
         "quickstart --device cuda:99",
     ] {
         let ran = place.run(words);

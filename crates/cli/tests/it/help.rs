@@ -14,7 +14,6 @@ fn help_names_every_verb_and_where_to_start() {
         "checkpoint",
         "trace",
         "predict",
-        "bench",
         "completions",
     ] {
         assert!(ran.stdout.contains(verb), "{verb}: {}", ran.stdout);
@@ -82,13 +81,8 @@ fn the_help_of_a_verb_shows_examples() {
         "tune",
         "capture",
         "doctor capture",
+        "doctor links",
         "explain",
-        "bench train",
-        "bench embedding",
-        "bench gemm",
-        "bench interaction",
-        "bench data",
-        "bench trace",
         "completions",
     ] {
         let ran = place.done(&format!("{verb} --help"));

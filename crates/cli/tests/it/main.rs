@@ -1,7 +1,6 @@
 //! The real binary, run as a user runs it: arguments in, stdout, stderr, exit codes and files out.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "test code fails by panicking")]
 
-mod bench;
 mod capture;
 mod cases;
 mod checkpoint;
@@ -19,6 +18,7 @@ mod interrupt;
 mod kernels;
 mod kill;
 mod learn;
+mod links;
 mod malformed;
 mod memory;
 mod output;

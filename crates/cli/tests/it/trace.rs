@@ -1,4 +1,4 @@
-//! `rowmill trace` and `rowmill bench trace` as their users type them.
+//! `rowmill trace` as its users type it.
 
 use std::fs;
 use std::io::Write;
@@ -292,16 +292,6 @@ fn a_merged_and_a_converted_trace_open_again() {
     }
     let several = place.run("trace convert t.json u.json --out both.json");
     assert!(several.code == Some(2) && several.stderr.contains("merge"), "{}", several.stderr);
-}
-
-#[test]
-fn the_bench_reports_speed_and_memory() {
-    let ran = place().done("bench trace --megabytes 2 --repeats 1 --format json --threads 2");
-    let report = ran.last();
-    for field in ["mb_per_s_1_thread", "mb_per_s_2_threads", "peak_memory_ratio", "gz_share"] {
-        assert!(report[field].as_f64().is_some_and(|value| value > 0.0), "{field}: {report}");
-    }
-    assert!(report["text_bytes"].as_u64().unwrap() >= 2_000_000, "{report}");
 }
 
 /// The figures of `exact`, under our names.

@@ -12,12 +12,12 @@ use schema::source::NumberForm;
 
 use crate::args;
 use crate::command::init;
-use crate::error::Error;
-use crate::progress::{Meter, ProgressUnit};
-use crate::render;
-use crate::resolve::{Session, config, input};
+use setup::error::Error;
+use setup::progress::{Meter, ProgressUnit};
+use setup::render;
+use setup::{Session, config, input};
 
-/// Runs the command.
+/// Runs `rowmill data stats` and prints its result.
 pub fn run(request: &args::Stats, session: &Session) -> Result<(), Error> {
     let is_folder = matches!(&request.paths[..], [path] if is_prepared(path));
     if request.config.is_none() && !is_folder {

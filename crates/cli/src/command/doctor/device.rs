@@ -11,11 +11,12 @@ use ::device::cuda::{
 };
 use serde::Serialize;
 
-use crate::error::{EXIT_FAILED, Error};
-use crate::render;
-use crate::resolve::{Session, device};
+use setup::device_cure;
+use setup::error::{EXIT_FAILED, Error};
+use setup::render;
+use setup::{Session, device};
 
-/// What was found.
+/// The driver, the libraries and the devices that were found.
 #[derive(Serialize)]
 struct Diagnosis {
     devices: Vec<CheckedGpu>,
@@ -65,9 +66,9 @@ struct CheckedLibrary {
 }
 
 impl CheckedLibrary {
-    fn of_driver() -> Self {
+    fn probe_driver() -> Self {
         let version = driver_version();
-        let cure = version.as_ref().err().map(device::cure);
+        let cure = version.as_ref().err().map(device_cure::suggest_cure);
         let problem = version.as_ref().err().map(ToString::to_string);
         let version = version.ok().map(|version| format!("CUDA {version}"));
         let (library, path, passed_over) = ("driver", None, Vec::new());
@@ -78,7 +79,7 @@ impl CheckedLibrary {
 impl From<LibraryReport> for CheckedLibrary {
     fn from(report: LibraryReport) -> Self {
         let LibraryReport { library, used, rejected, problem } = report;
-        let cure = problem.is_some().then(|| device::library_cure(library));
+        let cure = problem.is_some().then(|| device_cure::suggest_library_cure(library));
         let (path, version) = used.unzip();
         let version = version.map(|version| version.to_string());
         let passed_over = rejected.iter().map(ToString::to_string).collect();
@@ -86,7 +87,7 @@ impl From<LibraryReport> for CheckedLibrary {
     }
 }
 
-/// Runs the command.
+/// Runs `rowmill doctor device` and prints its result.
 pub fn run(session: &Session) -> Result<ExitCode, Error> {
     let diagnosis = diagnose();
     session.console.report(&diagnosis, table)?;
@@ -105,7 +106,7 @@ fn diagnose() -> Diagnosis {
             Err(error) => break Some(error),
         }
     };
-    let mut libraries = vec![CheckedLibrary::of_driver()];
+    let mut libraries = vec![CheckedLibrary::probe_driver()];
     if let Ok(options) = &options {
         let found = inspect_libraries(&options.libraries, driver_version().ok());
         libraries.extend(found.map(CheckedLibrary::from));
@@ -114,7 +115,7 @@ fn diagnose() -> Diagnosis {
     let mut version = Command::new(&compiler);
     let version = version.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
     let has_compiler = version.status().is_ok_and(|status| status.success());
-    let cure = error.as_ref().map(device::cure);
+    let cure = error.as_ref().map(device_cure::suggest_cure);
     let problem = error.map(|error| error.to_string());
     let compiler = compiler.display().to_string();
     let kernels = options.ok().map(|options| options.cache);

@@ -6,11 +6,11 @@ use comm::Transport;
 use comm::mpi::{MpiLibrary, OpenError, PIECE_BYTES, candidates, launcher};
 use serde::Serialize;
 
-use crate::error::{EXIT_FAILED, Error};
-use crate::render;
-use crate::resolve::Session;
+use setup::Session;
+use setup::error::{EXIT_FAILED, Error};
+use setup::render;
 
-/// What was found.
+/// The MPI library and the launcher that were found, and whether they fit together.
 #[derive(Serialize)]
 struct Diagnosis {
     /// Who started this process, if that has anything to do with MPI.
@@ -34,7 +34,7 @@ struct LibraryCheck {
     problem: Option<String>,
 }
 
-/// Runs the command.
+/// Runs `rowmill doctor mpi` and prints its result.
 pub fn run(library: Option<&str>, session: &Session) -> Result<ExitCode, Error> {
     let diagnosis = diagnose(library);
     // Ranks that find the same say it once.

@@ -8,9 +8,9 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::args::Document;
-use crate::error::Error;
-use crate::render;
-use crate::resolve::Session;
+use setup::Session;
+use setup::error::Error;
+use setup::render;
 
 /// A key, for programs.
 #[derive(Serialize)]

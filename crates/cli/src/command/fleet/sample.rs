@@ -5,13 +5,13 @@ use std::process::ExitCode;
 use fleet::wire::{SampleOrder, Sampled, Samples};
 use serde::Serialize;
 
-use super::client::{Client, each};
 use super::select;
+use crate::agent_client::{Client, each};
 use crate::args::ProcessSelection;
-use crate::error::{EXIT_FAILED, Error};
-use crate::plain::plain;
-use crate::render;
-use crate::resolve::Session;
+use setup::Session;
+use setup::error::{EXIT_FAILED, Error};
+use setup::error_text::plain;
+use setup::render;
 
 /// Places of a process in the table; JSON has all that agents tell.
 const SHOWN: usize = 8;

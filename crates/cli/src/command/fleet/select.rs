@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use fleet::wire::{ProcessRow, Status};
 
 use crate::args::ProcessSelection;
-use crate::error::Error;
-use crate::plain::plain;
+use setup::error::Error;
+use setup::error_text::plain;
 
 /// Chosen processes, by host.
 pub type PidsByHost = BTreeMap<String, Vec<u32>>;
@@ -20,12 +20,12 @@ impl ProcessSelection {
 
     /// Whether a process is chosen. Launchers and data loaders are chosen by their number only.
     fn has(&self, row: &ProcessRow) -> bool {
-        let of_run = |run: &String| row.names.contains(run) || row.job.as_ref() == Some(run);
+        let is_run = |run: &String| row.names.contains(run) || row.job.as_ref() == Some(run);
         let of_user =
             |user: &String| row.user.as_ref() == Some(user) || *user == row.uid.to_string();
         (row.skip.is_none() || self.pids.contains(&row.pid))
             && (self.pids.is_empty() || self.pids.contains(&row.pid))
-            && self.run.as_ref().is_none_or(of_run)
+            && self.run.as_ref().is_none_or(is_run)
             && self.user.as_ref().is_none_or(of_user)
     }
 
@@ -190,12 +190,12 @@ mod tests {
 
     #[test]
     fn a_job_is_chosen_by_any_of_its_names_on_every_host() {
-        let of_run = |run: &str| ProcessSelection {
+        let select_run = |run: &str| ProcessSelection {
             run: Some(run.to_owned()),
             ..ProcessSelection::default()
         };
-        assert_eq!(check(&of_run("7")), (pids(&[("a", &[10]), ("b", &[10])]), None));
-        assert_eq!(check(&of_run("alias-11")), (pids(&[("a", &[11])]), None));
+        assert_eq!(check(&select_run("7")), (pids(&[("a", &[10]), ("b", &[10])]), None));
+        assert_eq!(check(&select_run("alias-11")), (pids(&[("a", &[11])]), None));
         let of_pid = ProcessSelection { pids: vec![12], ..ProcessSelection::default() };
         assert_eq!(check(&of_pid), (pids(&[("b", &[12])]), None));
         let launcher = ProcessSelection { pids: vec![9], ..ProcessSelection::default() };

@@ -12,19 +12,17 @@ use fleet::capture::round_start;
 use fleet::tracing::{self, unix_ms};
 use fleet::wire::{self, RecordWhen, Status, TraceOrder, TraceRow, TraceState};
 
-use super::client::{Client, HostClock, each, hint};
+use super::reach::{PATIENCE, counted, open_clients};
 use super::select::{self, PidsByHost};
-use super::{PATIENCE, clients, counted};
+use crate::agent_client::{Client, HostClock, each, hint};
 use crate::args::{Align, FleetTrace, ProcessSelection, With};
-use crate::command::capture::{
-    self,
-    outcome::{self, CaptureOutcome, ProcessRow},
-};
-use crate::error::Error;
-use crate::interrupt;
-use crate::output;
-use crate::plain::plain;
-use crate::resolve::Session;
+use crate::capture_outcome::{self as outcome, CaptureOutcome, ProcessRow};
+use crate::capture_request::check_empty_folder;
+use setup::Session;
+use setup::error::Error;
+use setup::error_text::plain;
+use setup::interrupt;
+use setup::output;
 
 /// Between two looks at an order.
 const LOOK: Duration = Duration::from_millis(500);
@@ -48,10 +46,10 @@ pub struct WantedTraces<'a> {
     pub output: &'a Path,
 }
 
-/// Runs the command.
+/// Runs `rowmill fleet trace` and prints its result.
 pub fn run(args: &FleetTrace, session: &Session) -> Result<ExitCode, Error> {
-    capture::check_empty(&args.output)?;
-    let clients = clients(&args.reach, PATIENCE)?;
+    check_empty_folder(&args.output)?;
+    let clients = open_clients(&args.reach, PATIENCE)?;
     let looked = each(&clients, Client::status);
     let statuses = || {
         let named = clients.iter().map(Client::name).zip(&looked);
@@ -108,8 +106,8 @@ pub fn run(args: &FleetTrace, session: &Session) -> Result<ExitCode, Error> {
     told
 }
 
-/// The same for the agent of this host alone, on behalf of `rowmill capture`.
-pub fn locally(
+/// Traces the processes of this host through its agent, on behalf of `rowmill capture`.
+pub fn trace_local_host(
     client: Client,
     wanted: &WantedTraces<'_>,
     session: &Session,

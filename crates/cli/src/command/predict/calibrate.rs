@@ -7,16 +7,18 @@ use std::path::{Path, PathBuf};
 use predict::calibration::{constants, recording_cost, runs};
 use serde::Serialize;
 
-use super::{
-    Steps, calibration, check_machine, job, machine, read_steps, recordings, samples, scopes,
-};
+use super::calibrated::{check_machine, read_calibration};
 use crate::args::PredictCalibrate;
-use crate::error::Error;
-use crate::output;
-use crate::render;
-use crate::resolve::Session;
+use setup::Session;
+use setup::error::Error;
+use setup::output;
+use setup::recorded_steps::{
+    Steps, collect_samples, open_recordings, prepare_job, read_steps, recorded_machine,
+    whole_scopes,
+};
+use setup::render;
 
-/// What was written.
+/// The written calibration, as the command prints it.
 #[derive(Serialize)]
 struct Report {
     #[serde(serialize_with = "render::path_text")]
@@ -24,7 +26,7 @@ struct Report {
     host: String,
     devices: Vec<String>,
     ranks: usize,
-    /// Of this one and of those that were merged.
+    /// Number of recordings, merged ones included.
     recordings: usize,
     /// Recordings of a configuration that was recorded more than once: they say how runs differ.
     repeated: usize,
@@ -36,18 +38,18 @@ struct Report {
     event_ns: f64,
 }
 
-/// Runs the command.
+/// Runs `rowmill predict calibrate` and prints its result.
 pub fn run(args: &PredictCalibrate, session: &Session) -> Result<(), Error> {
-    let traces = recordings(&args.paths, session)?;
-    let scopes = scopes(&traces);
-    let steps = Steps::of(&scopes)?;
-    let job = job(&scopes, session);
-    let machine = machine(&traces);
+    let traces = open_recordings(&args.paths, session)?;
+    let scopes = whole_scopes(&traces);
+    let steps = Steps::find(&scopes)?;
+    let job = prepare_job(&scopes, session);
+    let machine = recorded_machine(&traces);
     let read = read_steps(&job, &steps)?;
     let event_ns = match &args.unrecorded {
         None => 0.0,
         Some(given) => {
-            let calibrated = |event_ns| samples(&read, traces.len(), event_ns);
+            let calibrated = |event_ns| collect_samples(&read, traces.len(), event_ns);
             let found = recording_cost::event_ns(&read, unrecorded_ns(given)?, calibrated)?;
             if found == 0.0 {
                 session.console.warn(
@@ -58,10 +60,10 @@ pub fn run(args: &PredictCalibrate, session: &Session) -> Result<(), Error> {
             found
         }
     };
-    let mut found = samples(&read, traces.len(), event_ns);
+    let mut found = collect_samples(&read, traces.len(), event_ns);
     found.machine = machine.clone();
     for path in &args.merge {
-        let other = calibration(path)?;
+        let other = read_calibration(path)?;
         check_machine((path, &other.machine), &machine, (args.force, session))?;
         found.merge(other);
     }

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use super::{Steps, job, recordings, scopes};
 use crate::args::PredictCompare;
-use crate::error::Error;
-use crate::resolve::Session;
-use crate::sheet::{self, SheetTarget};
+use setup::Session;
+use setup::error::Error;
+use setup::recorded_steps::{Steps, open_recordings, prepare_job, whole_scopes};
+use setup::table_output::{self, TableTarget};
 
 /// What a row is of; as it is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -30,13 +30,13 @@ struct Row {
     predicted_ns: i64,
     /// Mean of the measured steps.
     measured_ns: i64,
-    /// Of the measured; none of what was not measured.
+    /// Relative to the measured time, in percent; `None` without a measurement.
     error_pct: Option<f64>,
     /// Coefficient of variation of the measured steps.
     noise_pct: f64,
 }
 
-/// Runs the command.
+/// Runs `rowmill predict compare` and prints its result.
 pub fn run(args: &PredictCompare, session: &Session) -> Result<(), Error> {
     let predicted = lengths(&args.predicted, session)?;
     let measured = lengths(&args.measured, session)?;
@@ -77,7 +77,7 @@ pub fn run(args: &PredictCompare, session: &Session) -> Result<(), Error> {
     if args.top > 0 {
         rows.truncate(steps + args.top);
     }
-    sheet::put(session.console, &rows, SheetTarget::default())
+    table_output::write_rows(session.console, &rows, TableTarget::default())
 }
 
 /// How long everything took in each step that has it.
@@ -87,13 +87,13 @@ struct Lengths {
 }
 
 fn lengths(paths: &[PathBuf], session: &Session) -> Result<Lengths, Error> {
-    let traces = recordings(paths, session)?;
-    let scopes = scopes(&traces);
-    let steps = Steps::of(&scopes)?;
-    let job = job(&scopes, session);
+    let traces = open_recordings(paths, session)?;
+    let scopes = whole_scopes(&traces);
+    let steps = Steps::find(&scopes)?;
+    let job = prepare_job(&scopes, session);
     let mut found = Lengths { steps: steps.count(), of: BTreeMap::new() };
     for number in 0..steps.count() {
-        let step = job.step(&steps.one(number))?;
+        let step = job.step(&steps.spans_of_step(number))?;
         let mut sums: BTreeMap<(Subject, String), f64> = BTreeMap::new();
         for (rank, recorded) in step.program.ranks.iter().zip(&step.recorded.ranks) {
             let key = (Subject::Step, format!("rank {}", rank.rank));

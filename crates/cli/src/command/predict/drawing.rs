@@ -5,7 +5,7 @@ use std::fmt::Write;
 use predict::overheads::OverheadRow;
 use predict::program::OVERHEADS;
 
-use crate::render;
+use setup::render;
 
 const WIDTH: f64 = 760.0;
 const PANEL: f64 = 132.0;
@@ -14,7 +14,7 @@ const BASE: f64 = 96.0;
 const HIGH: f64 = 70.0;
 
 /// The drawing of the rows that are of all operators together.
-pub fn of(rows: &[OverheadRow]) -> String {
+pub fn draw_overheads(rows: &[OverheadRow]) -> String {
     let panels = OVERHEADS.len() as f64;
     let height = panels * PANEL + 12.0;
     let mut svg = format!(

@@ -11,11 +11,12 @@ use schema::topology::hardware;
 use serde::Serialize;
 use trace::store::Trace;
 
-use super::{Steps, execution, job, machine, recordings, scopes};
+use super::execution;
 use crate::args::PredictEvaluate;
-use crate::error::Error;
-use crate::render;
-use crate::resolve::Session;
+use setup::Session;
+use setup::error::Error;
+use setup::recorded_steps::{Steps, open_recordings, prepare_job, recorded_machine, whole_scopes};
+use setup::render;
 
 /// All tests that the recording allows.
 #[derive(Serialize)]
@@ -34,13 +35,13 @@ struct Report {
     launched: Vec<ExecutionTraceTimeRow>,
 }
 
-/// Runs the command.
+/// Runs `rowmill predict evaluate` and prints its result.
 pub fn run(args: &PredictEvaluate, session: &Session) -> Result<(), Error> {
-    let traces = recordings(&args.paths, session)?;
-    let scopes = scopes(&traces);
-    let steps = Steps::of(&scopes)?;
-    let job = job(&scopes, session);
-    let step = job.step(&steps.one(0))?;
+    let traces = open_recordings(&args.paths, session)?;
+    let scopes = whole_scopes(&traces);
+    let steps = Steps::find(&scopes)?;
+    let job = prepare_job(&scopes, session);
+    let step = job.step(&steps.spans_of_step(0))?;
     let ranks = traces.len();
     let first = args.calibrate_ranks.map_or(ranks.div_ceil(2), |first| first as usize);
     let calibrated: Vec<usize> = (0..first.min(ranks)).collect();
@@ -94,7 +95,7 @@ fn launched_rows(
         return Ok(Vec::new());
     }
     let executions = execution::read(&args.execution, session)?;
-    let devices = machine(traces).devices;
+    let devices = recorded_machine(traces).devices;
     let recorded = devices.first().map_or("", String::as_str);
     let device = hardware(args.hardware.as_deref().unwrap_or(recorded));
     let device = device.map_err(kernel_model::Error::from)?;

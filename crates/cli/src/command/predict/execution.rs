@@ -11,18 +11,19 @@ use schema::unit::counted;
 use trace::execution_trace::{self, ExecutionTrace};
 use trace::store::Loss;
 
-use super::priced::Hardware;
+use super::calibrated::{read_calibration, report_machine};
+use super::model_step::Hardware;
+use super::simulated_traces::write_traces;
 use super::step::played;
-use super::{calibration, say_machine, write_traces};
 use crate::args::{PlayedBy, PredictStep};
-use crate::error::Error;
-use crate::resolve::Session;
-use crate::sheet::{self, SheetTarget};
+use setup::Session;
+use setup::error::Error;
+use setup::table_output::{self, TableTarget};
 
-/// Runs the command.
+/// Runs `rowmill predict step --execution-trace` and prints its result.
 pub fn run(args: &PredictStep, calibrated: &PathBuf, session: &Session) -> Result<(), Error> {
-    let known = calibration(calibrated)?;
-    say_machine(&known.machine, session);
+    let known = read_calibration(calibrated)?;
+    report_machine(&known.machine, session);
     let traces = read(&args.execution_trace, session)?;
     let found = Program::from_execution(&traces, args.recorded.step, &known);
     let found = found.map_err(|source| named(&traces, source))?;
@@ -35,13 +36,13 @@ pub fn run(args: &PredictStep, calibrated: &PathBuf, session: &Session) -> Resul
     if let Some(folder) = &args.write_trace {
         write_traces(folder, &found.program, &predicted.simulation)?;
     }
-    sheet::put(session.console, &predicted.rows, SheetTarget::default())
+    table_output::write_rows(session.console, &predicted.rows, TableTarget::default())
 }
 
 /// Prices what execution traces launch on a device by kernel models, without a calibration.
 pub fn by_models(args: &PredictStep, session: &Session) -> Result<(), Error> {
     let name = args.hardware.as_deref().unwrap_or_default();
-    let on = Hardware::of(name, args.host.models.as_deref())?;
+    let on = Hardware::from_name(name, args.host.models.as_deref())?;
     let Hardware::Devices(topology, models) = &on else {
         let expected = "a GPU, whose kernels execution traces launch".to_owned();
         return Err(predict::Error::Workload { expected, got: format!("the CPU {name:?}") }.into());
@@ -60,7 +61,7 @@ pub fn by_models(args: &PredictStep, session: &Session) -> Result<(), Error> {
             counted(opaque as u64, "operator")
         ));
     }
-    sheet::put(session.console, &rows, SheetTarget::default())
+    table_output::write_rows(session.console, &rows, TableTarget::default())
 }
 
 /// The execution traces of files, archives and folders, by rank.
@@ -94,7 +95,9 @@ pub fn named(traces: &[ExecutionTrace], source: predict::Error) -> Error {
         _ => None,
     };
     match traces.iter().find(|trace| Some(trace.rank) == rank) {
-        Some(trace) => Error::ExecutionTrace { origin: trace.origin.to_string(), source },
+        Some(trace) => {
+            Error::ExecutionTrace { origin: trace.origin.to_string(), source: Box::new(source) }
+        }
         None => source.into(),
     }
 }

@@ -1,18 +1,17 @@
 //! `rowmill predict findings`: what findings save, by a simulated step.
 
-use analyze::Scope;
-use analyze::findings::{Finding, RuleSettings, SavingSource, Severity};
+use analyze::findings::{SavingSource, Severity};
 use predict::finding_savings;
 use predict::prediction::{self, Draws};
-use predict::recording::Span;
 use serde::Serialize;
 
-use super::{Priced, priced, recordings, scopes};
+use super::calibrated::{Priced, price_recorded_step};
 use crate::args::PredictNext;
-use crate::command::trace::finding;
-use crate::error::Error;
-use crate::resolve::Session;
-use crate::sheet::{self, SheetTarget};
+use setup::Session;
+use setup::error::Error;
+use setup::findings::{is_inside, with_savings};
+use setup::recorded_steps::{open_recordings, whole_scopes};
+use setup::table_output::{self, TableTarget};
 
 /// A finding with what it saves.
 #[derive(Serialize)]
@@ -23,18 +22,18 @@ struct Row {
     source: SavingSource,
     saving_ns: i64,
     saving_pct: f64,
-    /// By the graph of the recording.
+    /// The saving by the dependency graph of the recording.
     recorded_saving_ns: i64,
     title: String,
     key: String,
 }
 
-/// Runs the command.
+/// Runs `rowmill predict findings` and prints its result.
 pub fn run(args: &PredictNext, session: &Session) -> Result<(), Error> {
-    let traces = recordings(&args.paths, session)?;
-    let all = scopes(&traces);
+    let traces = open_recordings(&args.paths, session)?;
+    let all = whole_scopes(&traces);
     let asked = (args.calibration.as_ref(), args.recorded);
-    let Priced { step, known, spans } = priced(asked, (&traces, &all), session)?;
+    let Priced { step, known, spans } = price_recorded_step(asked, (&traces, &all), session)?;
     let predicted = prediction::predict_step(&step, &known, Draws { count: 0, seed: 0 })?;
     let mut findings = with_savings(&all)?;
     let recorded: Vec<(String, i64)> = findings
@@ -71,24 +70,5 @@ pub fn run(args: &PredictNext, session: &Session) -> Result<(), Error> {
         .collect();
     let shown = if args.top == 0 { rows.len() } else { args.top.min(rows.len()) };
     let rows = &rows[..shown];
-    sheet::put(session.console, rows, SheetTarget::default())
-}
-
-/// The findings of a recording that say what they save.
-pub fn with_savings(scopes: &[Scope<'_>]) -> Result<Vec<Finding>, Error> {
-    let mut findings =
-        finding::find(&mut analyze::JobFacts::new(scopes), &RuleSettings::default())?.findings;
-    findings.retain(|finding| finding.saving.is_some());
-    Ok(findings)
-}
-
-/// Whether a row of a rank starts within its span.
-pub fn is_inside<'a>(scopes: &'a [Scope<'a>], spans: &'a [Span]) -> impl Fn(u32, u32) -> bool + 'a {
-    move |rank, row| {
-        let place = scopes.iter().position(|scope| scope.trace.rank == rank);
-        place.is_some_and(|at| {
-            let start = scopes[at].trace.slices.start(row);
-            spans[at].start <= start && start < spans[at].end
-        })
-    }
+    table_output::write_rows(session.console, rows, TableTarget::default())
 }

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use kernel_model::measured::Table;
 use kernel_model::{KernelModel, Kind, Measured, Source};
 
-use crate::error::Error;
+use setup::error::Error;
 
 /// The measurements of tables, and where they are from.
 fn read(paths: &[PathBuf]) -> Result<(Vec<Measured>, Vec<Vec<Source>>), Error> {

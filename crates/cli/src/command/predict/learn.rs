@@ -19,13 +19,14 @@ use predict::step::cpu;
 use serde::Serialize;
 use trace::packed::unpacked;
 
-use crate::args::{NeverRunStep, PredictLearn};
-use crate::error::Error;
-use crate::output;
-use crate::render;
-use crate::resolve::Session;
-use crate::resolve::workload::Workload;
+use crate::args::PredictLearn;
 use folder::{HARDWARE, write};
+use setup::Session;
+use setup::args::NeverRunStep;
+use setup::error::Error;
+use setup::output;
+use setup::render;
+use setup::workload::Workload;
 use suite::SUITE;
 
 /// What was measured, in the folder that is written.
@@ -43,7 +44,7 @@ struct Report {
     kinds: Vec<CpuKindErrors>,
 }
 
-/// Runs the command.
+/// Runs `rowmill predict learn` and prints its result.
 pub fn run(args: &PredictLearn, session: &Session) -> Result<(), Error> {
     if let Some(folder) = args.measured.iter().find(|path| path.join(SUITE).is_file()) {
         if let Some(other) = args.measured.iter().find(|path| *path != folder) {

@@ -4,14 +4,15 @@ use predict::prediction::never_run::{self, NeverRunRow};
 use predict::program::from_trainer::{self, ops};
 use serde::Serialize;
 
-use super::{calibration, say_machine, write_traces};
+use super::calibrated::{read_calibration, report_machine};
+use super::simulated_traces::write_traces;
 use crate::args::PredictModel;
-use crate::error::Error;
-use crate::resolve::Session;
-use crate::resolve::workload::Workload;
-use crate::sheet::{self, SheetTarget};
+use setup::Session;
+use setup::error::Error;
+use setup::table_output::{self, TableTarget};
+use setup::workload::Workload;
 
-/// A predicted step.
+/// The predicted step of one rank of a configuration that was never run.
 #[derive(Serialize)]
 struct Row {
     config: String,
@@ -22,11 +23,11 @@ struct Row {
     predicted: NeverRunRow,
 }
 
-/// Runs the command.
+/// Runs `rowmill predict model` and prints its result.
 pub fn run(args: &PredictModel, session: &Session) -> Result<(), Error> {
     let workload = Workload::resolve(&args.config, &args.step, 1)?;
-    let known = calibration(&args.calibration)?;
-    say_machine(&known.machine, session);
+    let known = read_calibration(&args.calibration)?;
+    report_machine(&known.machine, session);
     let ranks = workload.plan.world_size();
     // Each rank has its share of the threads, of which the calibration had all.
     let threads = (session.threads / ranks as usize).max(1);
@@ -44,5 +45,5 @@ pub fn run(args: &PredictModel, session: &Session) -> Result<(), Error> {
         predicted,
     };
     let rows: Vec<Row> = found.rows.into_iter().map(row).collect();
-    sheet::put(session.console, &rows, SheetTarget::default())
+    table_output::write_rows(session.console, &rows, TableTarget::default())
 }

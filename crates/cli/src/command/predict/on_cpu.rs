@@ -5,8 +5,8 @@ use kernel_model::cpu::Machine;
 use predict::step::largest_batch;
 use train::memory::{MemoryMoment, WeightSource};
 
-use crate::resolve::memory::{MemoryLook, RunSize};
-use crate::resolve::workload::Workload;
+use setup::memory::{MemoryLook, RunSize};
+use setup::workload::Workload;
 
 /// Batches that a run has in memory.
 const BATCHES: u64 = 4;
@@ -17,7 +17,7 @@ pub fn peak(workload: &Workload, pooling: u32, machine: &Machine) -> Option<Memo
     let rows = BATCHES * config.training.batch_size as u64;
     let run = RunSize {
         job: &workload.job,
-        look: MemoryLook::of_batches(config, rows, pooling as usize),
+        look: MemoryLook::for_batches(config, rows, pooling as usize),
         tiling: &workload.tiling,
         threads: machine.threads as usize,
         processes: None,

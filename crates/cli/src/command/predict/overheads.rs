@@ -5,28 +5,29 @@ use std::io::Write;
 use predict::calibration::{Calibration, collect};
 use predict::overheads::{self, OverheadRow};
 
-use super::{Steps, drawing, job, recordings, scopes};
+use super::drawing;
 use crate::args::PredictOverheads;
-use crate::error::Error;
-use crate::output;
-use crate::render;
-use crate::resolve::Session;
-use crate::sheet::{self, SheetTarget};
+use setup::Session;
+use setup::error::Error;
+use setup::output;
+use setup::recorded_steps::{Steps, open_recordings, prepare_job, whole_scopes};
+use setup::render;
+use setup::table_output::{self, TableTarget};
 
 /// Standard errors from which on means count as different.
 const LIMIT: f64 = 3.0;
 
-/// Runs the command.
+/// Runs `rowmill predict overheads` and prints its result.
 pub fn run(args: &PredictOverheads, session: &Session) -> Result<(), Error> {
     let mut rows: Vec<OverheadRow> = Vec::new();
     let mut together = Calibration::default();
     // A path is a workload of its own: two models have the same ranks.
     for path in &args.paths {
-        let traces = recordings(std::slice::from_ref(path), session)?;
-        let scopes = scopes(&traces);
-        let steps = Steps::of(&scopes)?;
-        let job = job(&scopes, session);
-        let read = (0..steps.count()).map(|number| job.step(&steps.one(number)));
+        let traces = open_recordings(std::slice::from_ref(path), session)?;
+        let scopes = whole_scopes(&traces);
+        let steps = Steps::find(&scopes)?;
+        let job = prepare_job(&scopes, session);
+        let read = (0..steps.count()).map(|number| job.step(&steps.spans_of_step(number)));
         let read: Vec<_> = read.collect::<Result<_, _>>()?;
         for (at, trace) in traces.iter().enumerate() {
             let mut found = Calibration::default();
@@ -54,13 +55,13 @@ pub fn run(args: &PredictOverheads, session: &Session) -> Result<(), Error> {
     }
     say_sizes(&together, session);
     if let Some(path) = &args.svg {
-        let text = drawing::of(&rows);
+        let text = drawing::draw_overheads(&rows);
         output::put(path, |file| {
             file.write_all(text.as_bytes()).map_err(Error::io(path, "write"))
         })?;
     }
-    let target = SheetTarget { output: args.output.as_deref(), top: None };
-    sheet::put(session.console, &rows, target)
+    let target = TableTarget { output: args.output.as_deref(), top: None };
+    table_output::write_rows(session.console, &rows, target)
 }
 
 /// Names the overheads inside operators that depend on sizes: those farthest apart.

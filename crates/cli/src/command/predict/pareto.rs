@@ -8,7 +8,7 @@ use predict::step::SweepRow;
 use serde::Serialize;
 
 use super::drawing::escaped;
-use crate::render;
+use setup::render;
 
 const WIDTH: f64 = 760.0;
 const PANEL: f64 = 330.0;
@@ -16,11 +16,11 @@ const LEFT: f64 = 84.0;
 const RIGHT: f64 = 24.0;
 const TOP: f64 = 34.0;
 const HIGH: f64 = 240.0;
-/// Of a line of the legend.
+/// Height of a line of the legend.
 const LINE: f64 = 18.0;
 /// Labels nearer than this to the one before would cover it.
 const LABEL: DrawnAt = DrawnAt { x: 46.0, y: 12.0 };
-/// Of devices, in the order in which they are listed; told apart by the colour-blind.
+/// Colors of devices in listing order; color-blind readers can distinguish them.
 const COLOURS: [&str; 8] =
     ["#4878a8", "#d1822c", "#3f8f5a", "#b0413e", "#7a5ea8", "#7b5b46", "#c26fa3", "#6b6b6b"];
 
@@ -41,7 +41,7 @@ struct DrawnAt {
 }
 
 /// The drawing of all rows.
-pub fn of(rows: &[PooledRow]) -> String {
+pub fn draw_frontier(rows: &[PooledRow]) -> String {
     let devices = distinct(rows.iter().map(|row| row.step.hardware.as_str()));
     let panels = distinct(rows.iter().map(|row| (row.step.model.as_str(), row.pooling)));
     let legend = LINE * devices.len().div_ceil(6) as f64 + 30.0;
@@ -107,14 +107,14 @@ impl Axis {
     fn ticks(&self, base: f64, multiples: &[f64]) -> Vec<f64> {
         let first = self.least.log(base).floor() as i32;
         let last = self.most.log(base).ceil() as i32;
-        let of = |multiples: &[f64]| -> Vec<f64> {
+        let ticks = |multiples: &[f64]| -> Vec<f64> {
             (first..=last)
                 .flat_map(|power| multiples.iter().map(move |by| by * base.powi(power)))
                 .filter(|value| (self.least..=self.most).contains(value))
                 .collect()
         };
-        let few = of(&[1.0]);
-        if few.len() < 3 { of(multiples) } else { few }
+        let few = ticks(&[1.0]);
+        if few.len() < 3 { ticks(multiples) } else { few }
     }
 }
 

@@ -1,22 +1,17 @@
 //! `rowmill predict resize`: a step at a size between or beyond two recorded ones.
 
-use std::path::PathBuf;
-
-use predict::calibration::Calibration;
-use predict::edit::resize::{Sized, between};
-use predict::prediction::Draws;
-use predict::prediction::what_if::{self, WhatIf, WhatIfRow};
-use predict::recording::Step;
+use predict::prediction::what_if::WhatIfRow;
 use serde::Serialize;
 
-use super::what_if::{Measured, measured};
-use super::{Steps, calibrated, check_machine, job, machine, recordings, scopes};
+use super::calibrated::check_machine;
 use crate::args::PredictResize;
-use crate::error::Error;
-use crate::resolve::Session;
-use crate::sheet::{self, SheetTarget};
+use setup::Session;
+use setup::error::Error;
+use setup::resized_step::{between_recordings, recorded};
+use setup::step_times::{Measured, measured};
+use setup::table_output::{self, TableTarget};
 
-/// A predicted step.
+/// The predicted step of one rank at one size, beside the measured step where it was recorded.
 #[derive(Serialize)]
 struct Row {
     size: u64,
@@ -32,21 +27,14 @@ struct Row {
     /// Mean of the steps recorded at this size.
     measured_ns: Option<i64>,
     error_pct: Option<f64>,
-    /// Of the line through the mean steps of both recordings.
+    /// Error of the baseline, a linear interpolation between the two recordings' mean steps, in
+    /// percent.
     baseline_error_pct: Option<f64>,
     /// Coefficient of variation of the measured steps.
     noise_pct: Option<f64>,
 }
 
-/// A recording at one size.
-pub struct Recorded {
-    step: Step,
-    pub calibration: Calibration,
-    /// Mean step of each rank.
-    pub means_ns: Vec<f64>,
-}
-
-/// Runs the command.
+/// Runs `rowmill predict resize` and prints its result.
 pub fn run(args: &PredictResize, session: &Session) -> Result<(), Error> {
     let (small, large) = (recorded(&args.small, session)?, recorded(&args.large, session)?);
     let (of_small, of_large) = (&small.calibration.machine, &large.calibration.machine);
@@ -62,44 +50,13 @@ pub fn run(args: &PredictResize, session: &Session) -> Result<(), Error> {
             let line =
                 small.means_ns[place] + (large.means_ns[place] - small.means_ns[place]) * share;
             let measured = after.iter().find(|one| one.rank == row.rank && is_measured);
-            rows.push(of(*to, row, (line, measured)));
+            rows.push(predicted_row(*to, row, (line, measured)));
         }
     }
-    sheet::put(session.console, &rows, SheetTarget::default())
+    table_output::write_rows(session.console, &rows, TableTarget::default())
 }
 
-/// The step at another size, by what both recordings cost.
-pub fn between_recordings(
-    (small, large): (&Recorded, &Recorded),
-    (from, until): (u64, u64),
-    (to, draws): (u64, Draws),
-) -> Result<WhatIf, Error> {
-    let mut known = small.calibration.clone();
-    known.merge(large.calibration.clone());
-    let first = Sized { program: &small.step.program, size: from };
-    let second = Sized { program: &large.step.program, size: until };
-    let program = between(first, second, to)?;
-    let setting = small.step.recorded.setting(&small.step.program);
-    Ok(what_if::compare_programs(&small.step.program, &setting, program, &known, "", draws)?)
-}
-
-/// Reads a recording at one size.
-pub fn recorded(path: &PathBuf, session: &Session) -> Result<Recorded, Error> {
-    let traces = recordings(std::slice::from_ref(path), session)?;
-    let scopes = scopes(&traces);
-    let steps = Steps::of(&scopes)?;
-    let job = job(&scopes, session);
-    let mut calibration = calibrated(&job, &steps, traces.len())?;
-    calibration.machine = machine(&traces);
-    let mean = |spans: &Vec<predict::recording::Span>| {
-        let sum: i64 = spans.iter().map(|span| span.end - span.start).sum();
-        sum as f64 / spans.len().max(1) as f64
-    };
-    let step = job.step(&steps.one(0))?;
-    Ok(Recorded { step, calibration, means_ns: steps.spans.iter().map(mean).collect() })
-}
-
-fn of(size: u64, row: WhatIfRow, (line_ns, measured): (f64, Option<&Measured>)) -> Row {
+fn predicted_row(size: u64, row: WhatIfRow, (line_ns, measured): (f64, Option<&Measured>)) -> Row {
     let error = |ns: f64| measured.map(|one| 100.0 * (ns - one.mean_ns) / one.mean_ns.max(1.0));
     Row {
         size,

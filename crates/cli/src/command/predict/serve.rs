@@ -10,13 +10,14 @@ use predict::recording::Step;
 use report::html::{self, PageOrigin};
 use report::predicted::{self, BarLanes, Predicted};
 
-use super::{priced, recordings, scopes};
+use super::calibrated::price_recorded_step;
 use crate::args::PredictServe;
-use crate::command::trace::report::title;
-use crate::error::Error;
-use crate::interrupt;
-use crate::resolve::Session;
 use crate::server::{ServedPage, Server};
+use setup::Session;
+use setup::error::Error;
+use setup::interrupt;
+use setup::open_job::job_title;
+use setup::recorded_steps::{open_recordings, whole_scopes};
 
 /// What the server calls the answers to edits.
 const EDIT: &str = "edit";
@@ -25,14 +26,14 @@ const DRAWS: Draws = Draws { count: 20, seed: 0 };
 
 /// Runs the command until Ctrl-C.
 pub fn run(args: &PredictServe, session: &Session) -> Result<(), Error> {
-    let traces = recordings(&args.paths, session)?;
-    let scopes = scopes(&traces);
+    let traces = open_recordings(&args.paths, session)?;
+    let scopes = whole_scopes(&traces);
     let asked = (args.calibration.as_ref(), args.recorded);
-    let priced = priced(asked, (&traces, &scopes), session)?;
+    let priced = price_recorded_step(asked, (&traces, &scopes), session)?;
     let port = args.port;
     let server = Server::bind(port).map_err(|source| Error::Serve { port, source })?;
     let origin = PageOrigin::Editor { edit: server.path(EDIT) };
-    let title = title(&args.paths);
+    let title = job_title(&args.paths);
     let setting = priced.step.recorded.setting(&priced.step.program);
     let base = Unedited::new(&priced.step.program, &setting, &priced.known)?;
     let shown = Shown { title: &title, step: &priced.step, base };

@@ -9,32 +9,34 @@ use predict::program::Program;
 use predict::recording::{Setting, Span};
 use serde::Serialize;
 
-use super::{Steps, calibration, check_machine, job, machine, recordings, scopes, write_traces};
+use super::calibrated::{check_machine, read_calibration};
+use super::simulated_traces::write_traces;
 use crate::args::{PlayedBy, PredictStep};
-use crate::error::Error;
-use crate::render;
-use crate::resolve::Session;
-use crate::sheet::{self, SheetTarget};
+use setup::Session;
+use setup::error::Error;
+use setup::recorded_steps::{Steps, open_recordings, prepare_job, recorded_machine, whole_scopes};
+use setup::render;
+use setup::table_output::{self, TableTarget};
 
-/// Runs the command.
+/// Runs `rowmill predict step` and prints its result.
 pub fn run(args: &PredictStep, session: &Session) -> Result<(), Error> {
     if args.model.is_some() {
-        return super::priced::step(args, launch_ns(args, session)?, session);
+        return super::model_step::step(args, launch_ns(args, session)?, session);
     }
     let Some(path) = &args.calibration else { return super::execution::by_models(args, session) };
     if !args.execution_trace.is_empty() {
         return super::execution::run(args, path, session);
     }
-    let calibration_of = calibration(path)?;
-    let traces = recordings(&args.paths, session)?;
-    let recorded = machine(&traces);
+    let calibration_of = read_calibration(path)?;
+    let traces = open_recordings(&args.paths, session)?;
+    let recorded = recorded_machine(&traces);
     let calibrated = (path, &calibration_of.machine);
     check_machine(calibrated, &recorded, (args.recorded.force, session))?;
-    let scopes = scopes(&traces);
-    let steps = Steps::of(&scopes)?;
+    let scopes = whole_scopes(&traces);
+    let steps = Steps::find(&scopes)?;
     say_steps(&steps, session);
-    let job = job(&scopes, session);
-    let step = job.step(&steps.one(steps.checked(args.recorded.step)?))?;
+    let job = prepare_job(&scopes, session);
+    let step = job.step(&steps.spans_of_step(steps.check_number(args.recorded.step)?))?;
     if args.mode != PlayedBy::Full {
         let setting = step.recorded.setting(&step.program);
         let measured: Vec<i64> = step.recorded.ranks.iter().map(|rank| rank.step_ns).collect();
@@ -49,13 +51,13 @@ pub fn run(args: &PredictStep, session: &Session) -> Result<(), Error> {
     if let Some(folder) = &args.write_trace {
         write_traces(folder, &step.program, &predicted.simulation)?;
     }
-    sheet::put(session.console, &rows, SheetTarget::default())
+    table_output::write_rows(session.console, &rows, TableTarget::default())
 }
 
 /// What the host needs for each launch: as typed, or as a calibration has it.
 fn launch_ns(args: &PredictStep, session: &Session) -> Result<f64, Error> {
     let Some(path) = &args.calibration else { return Ok(1e3 * args.host.launch_us) };
-    let known = calibration(path)?;
+    let known = read_calibration(path)?;
     let found = overheads::host_ns_per_launch(&known);
     let Some(ns) = found else {
         let source = predict::Error::Calibration {
@@ -93,7 +95,7 @@ pub fn played(
         PlayedRow { rank: program.ranks[at].rank, mode, step_ns, measured_ns, error_pct }
     };
     let rows: Vec<PlayedRow> = steps.into_iter().enumerate().map(row).collect();
-    sheet::put(session.console, &rows, SheetTarget::default())
+    table_output::write_rows(session.console, &rows, TableTarget::default())
 }
 
 fn say_steps(steps: &Steps, session: &Session) {

@@ -4,21 +4,22 @@ use std::io::Write;
 
 use predict::step::{SweepRow, mark_best};
 
+use super::model_step::Hardware;
 use super::pareto::{self, PooledRow};
-use super::priced::Hardware;
-use crate::args::{NeverRunStep, PredictSweep, each};
-use crate::error::Error;
-use crate::output;
-use crate::resolve::Session;
-use crate::resolve::workload::Workload;
-use crate::sheet::{self, SheetTarget};
+use crate::args::{PredictSweep, each};
+use setup::Session;
+use setup::args::NeverRunStep;
+use setup::error::Error;
+use setup::output;
+use setup::table_output::{self, TableTarget};
+use setup::workload::Workload;
 
-/// Runs the command.
+/// Runs `rowmill predict sweep` and prints its result.
 pub fn run(args: &PredictSweep, session: &Session) -> Result<(), Error> {
     let (models, launch_ns) = (args.host.models.as_deref(), 1e3 * args.host.launch_us);
     let names = each(&args.hardware);
     let hardware: Vec<Hardware> =
-        names.iter().map(|text| Hardware::of(text, models)).collect::<Result<_, _>>()?;
+        names.iter().map(|text| Hardware::from_name(text, models)).collect::<Result<_, _>>()?;
     let mut all = Vec::new();
     for pooling in each(&args.pooling) {
         let mut rows = Vec::new();
@@ -43,12 +44,12 @@ pub fn run(args: &PredictSweep, session: &Session) -> Result<(), Error> {
         all.extend(rows.into_iter().map(|step| PooledRow { pooling, step }));
     }
     if let Some(path) = &args.svg {
-        let text = pareto::of(&all);
+        let text = pareto::draw_frontier(&all);
         output::put(path, |file| {
             file.write_all(text.as_bytes()).map_err(Error::io(path, "write"))
         })?;
     }
     all.retain(|row| row.step.is_best || !args.best);
-    let target = SheetTarget { output: args.output.as_deref(), top: Some(all.len()) };
-    sheet::put(session.console, &all, target)
+    let target = TableTarget { output: args.output.as_deref(), top: Some(all.len()) };
+    table_output::write_rows(session.console, &all, target)
 }

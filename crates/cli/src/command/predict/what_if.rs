@@ -2,23 +2,24 @@
 
 use std::fs;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use predict::edit::{Edit, Edits};
 use predict::prediction::what_if::{Unedited, WhatIfRow};
 use report::html::{self, PageOrigin};
 use report::predicted::Predicted;
 use serde::Serialize;
-use trace::store::Trace;
 
+use super::calibrated::price_recorded_step;
 use super::serve::Shown;
-use super::{Steps, priced, recordings, scopes};
 use crate::args::PredictWhatIf;
-use crate::command::trace::report::title;
-use crate::error::Error;
-use crate::output;
-use crate::resolve::Session;
-use crate::sheet::{self, SheetTarget};
+use setup::Session;
+use setup::error::Error;
+use setup::open_job::job_title;
+use setup::output;
+use setup::recorded_steps::{open_recordings, whole_scopes};
+use setup::step_times::{Measured, measured};
+use setup::table_output::{self, TableTarget};
 
 /// A predicted step beside a measured one.
 #[derive(Serialize)]
@@ -28,27 +29,19 @@ struct Row {
     /// Mean of the steps recorded after the edits were made.
     measured_ns: Option<i64>,
     error_pct: Option<f64>,
-    /// Of "as long as without the edits".
+    /// Error of assuming that the edits change nothing, in percent.
     baseline_error_pct: Option<f64>,
     /// Coefficient of variation of the measured steps.
     noise_pct: Option<f64>,
 }
 
-/// The steps of a rank after the edits were made.
-pub struct Measured {
-    pub rank: u32,
-    pub mean_ns: f64,
-    /// Their coefficient of variation.
-    pub noise_pct: f64,
-}
-
-/// Runs the command.
+/// Runs `rowmill predict what-if` and prints its result.
 pub fn run(args: &PredictWhatIf, session: &Session) -> Result<(), Error> {
     let edits: Vec<Edits> = args.edits.iter().map(|path| edits(path)).collect::<Result<_, _>>()?;
-    let traces = recordings(&args.paths, session)?;
-    let scopes = scopes(&traces);
+    let traces = open_recordings(&args.paths, session)?;
+    let scopes = whole_scopes(&traces);
     let asked = (args.calibration.as_ref(), args.recorded);
-    let priced = priced(asked, (&traces, &scopes), session)?;
+    let priced = price_recorded_step(asked, (&traces, &scopes), session)?;
     let (step, known) = (&priced.step, &priced.known);
     for edits in &edits {
         warn_of_network(edits, step.program.ranks.len(), session);
@@ -61,16 +54,17 @@ pub fn run(args: &PredictWhatIf, session: &Session) -> Result<(), Error> {
     for (path, edits) in args.edits.iter().zip(&edits) {
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
         let found = base.with(&name, &edits.edit, draws);
-        let found = found.map_err(|source| Error::Edits { path: path.clone(), source })?;
+        let found = found
+            .map_err(|source| Error::Edits { path: path.clone(), source: Box::new(source) })?;
         for predicted in found.rows {
             rows.push(row(predicted, &measured)?);
         }
     }
     if let (Some(page), Some(edits)) = (&args.page, edits.last()) {
-        let shown = Shown { title: &title(&args.paths), step, base };
+        let shown = Shown { title: &job_title(&args.paths), step, base };
         write_page(page, &shown.with(&edits.edit, draws)?)?;
     }
-    sheet::put(session.console, &rows, SheetTarget::default())
+    table_output::write_rows(session.console, &rows, TableTarget::default())
 }
 
 /// Warns of edits that add ranks: nothing was recorded of the network between them.
@@ -98,48 +92,6 @@ fn edits(path: &Path) -> Result<Edits, Error> {
 fn write_page(page: &Path, view: &Predicted) -> Result<(), Error> {
     let text = html::predicted_page(view, &PageOrigin::File)?;
     output::put(page, |file| file.write_all(text.as_bytes()).map_err(Error::io(page, "write")))
-}
-
-/// How far two measurements of one setting are apart, before and after others were measured.
-#[derive(Clone, Copy, Debug)]
-pub struct Drift {
-    /// `after − before`, in percent of the mean of both.
-    pub pct: f64,
-}
-
-impl Drift {
-    /// Drift from which on the machine counts as disturbed, in percent.
-    const MOST: f64 = 10.0;
-
-    /// Between two measurements of one quantity.
-    pub fn new(before: f64, after: f64) -> Self {
-        let mean = f64::midpoint(before, after);
-        Self { pct: 100.0 * (after - before) / mean.max(1e-9) }
-    }
-
-    /// Whether something else disturbed the machine between the two.
-    pub fn is_disturbed(self) -> bool {
-        self.pct.abs() > Self::MOST
-    }
-}
-
-/// The recorded steps of every rank; none of no paths.
-pub fn measured(paths: &[PathBuf], session: &Session) -> Result<Vec<Measured>, Error> {
-    if paths.is_empty() {
-        return Ok(Vec::new());
-    }
-    let traces = recordings(paths, session)?;
-    let scopes = scopes(&traces);
-    let steps = Steps::of(&scopes)?;
-    let one = |(trace, spans): (&Trace, &Vec<predict::recording::Span>)| {
-        let lengths: Vec<f64> = spans.iter().map(|span| (span.end - span.start) as f64).collect();
-        let count = lengths.len() as f64;
-        let mean_ns = lengths.iter().sum::<f64>() / count;
-        let square = lengths.iter().map(|ns| (ns - mean_ns).powi(2)).sum::<f64>();
-        let noise_pct = 100.0 * (square / count).sqrt() / mean_ns.max(1.0);
-        Measured { rank: trace.rank, mean_ns, noise_pct }
-    };
-    Ok(traces.iter().zip(&steps.spans).map(one).collect())
 }
 
 fn row(predicted: WhatIfRow, measured: &[Measured]) -> Result<Row, Error> {

@@ -10,11 +10,11 @@ use schema::JobConfig;
 use serde::Serialize;
 use train::run::{RunOutcome, TraceRequest};
 
-use crate::command::predict::resize::{between_recordings, recorded};
-use crate::command::predict::what_if::{Drift, measured};
-use crate::error::Error;
-use crate::render;
-use crate::resolve::Session;
+use setup::Session;
+use setup::error::Error;
+use setup::render;
+use setup::resized_step::{between_recordings, recorded};
+use setup::step_times::{Drift, measured};
 
 /// Steps that are recorded of each batch size, after those that warm caches up.
 const STEPS: Range<u64> = 12..20;
@@ -30,7 +30,7 @@ pub struct TriedChange {
     high_ns: i64,
     measured_ns: i64,
     error_pct: f64,
-    /// Of "twice the batch, twice the time".
+    /// Error of assuming that twice the batch takes twice the time, in percent.
     linear_error_pct: f64,
     /// Coefficient of variation of the measured steps.
     noise_pct: f64,

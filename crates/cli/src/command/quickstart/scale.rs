@@ -2,8 +2,8 @@
 
 use schema::JobConfig;
 
-use crate::args::DeviceName;
-use crate::render;
+use setup::args::DeviceName;
+use setup::render;
 
 /// Share of the rows held out for the evaluation.
 pub const HOLD_OUT: f64 = 0.08;
@@ -35,12 +35,12 @@ pub enum Scale {
 }
 
 impl Scale {
-    /// That of a device.
+    /// The scale for a device: emulated GPUs get a much smaller model.
     pub fn for_device(device: DeviceName) -> Self {
         if device == DeviceName::Emulated { Self::Emulated } else { Self::Usual }
     }
 
-    /// Rows to generate.
+    /// Number of rows to generate for `seconds` of training.
     pub fn rows(self, seconds: u64) -> u64 {
         match self {
             Self::Usual => (ROWS * seconds / USUAL_SECONDS).clamp(100_000, ROWS),
@@ -131,7 +131,7 @@ pub fn describe(job: &JobConfig, samples_per_second: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::{Scale, fit_steps, training_seconds};
-    use crate::resolve::config;
+    use setup::config;
 
     #[test]
     fn a_slow_start_shortens_the_training() {

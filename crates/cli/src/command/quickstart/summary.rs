@@ -6,11 +6,11 @@ use serde::Serialize;
 use train::run::RunOutcome;
 
 use super::change::TriedChange;
-use super::{GeneratedRows, QuickstartFolder};
-use crate::command::train::quoted;
-use crate::render;
+use super::folder::{GeneratedRows, QuickstartFolder};
+use setup::render;
+use setup::shell::quoted;
 
-/// The result.
+/// The result of a quickstart, as it is printed.
 #[derive(Debug, Serialize)]
 pub struct Summary {
     steps: u64,

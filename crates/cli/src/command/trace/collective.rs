@@ -2,12 +2,12 @@
 
 use analyze::{JobFacts, Scope, collectives};
 
-use super::TraceLook;
+use super::query::TraceQuery;
 use crate::args::{CollectivesBy, StragglersBy};
-use crate::error::Error;
+use setup::error::Error;
 
-/// `rowmill trace collectives`.
-pub fn collectives(look: &TraceLook<'_>, by: CollectivesBy, ranks: &[u32]) -> Result<(), Error> {
+/// Prints the rows of `rowmill trace collectives`.
+pub fn collectives(look: &TraceQuery<'_>, by: CollectivesBy, ranks: &[u32]) -> Result<(), Error> {
     let scopes = look.chosen.scopes();
     let job = JobFacts::new(&scopes);
     let found = job.collectives();
@@ -18,8 +18,8 @@ pub fn collectives(look: &TraceLook<'_>, by: CollectivesBy, ranks: &[u32]) -> Re
     }
 }
 
-/// `rowmill trace stragglers`.
-pub fn stragglers(look: &TraceLook<'_>, by: StragglersBy, ranks: &[u32]) -> Result<(), Error> {
+/// Prints the rows of `rowmill trace stragglers`.
+pub fn stragglers(look: &TraceQuery<'_>, by: StragglersBy, ranks: &[u32]) -> Result<(), Error> {
     let scopes = look.chosen.scopes();
     let job = JobFacts::new(&scopes);
     say_unmatched(look, &scopes, job.collectives());
@@ -44,7 +44,7 @@ fn kept<T>(mut rows: Vec<T>, ranks: &[u32], rank: impl Fn(&T) -> u32) -> Vec<T> 
     rows
 }
 
-fn say_unmatched(look: &TraceLook<'_>, scopes: &[Scope<'_>], found: &collectives::Collectives) {
+fn say_unmatched(look: &TraceQuery<'_>, scopes: &[Scope<'_>], found: &collectives::Collectives) {
     let console = look.session.console;
     if scopes.len() == 1 {
         console.say("one rank: arrival, wait and transfer need the traces of the others beside it");

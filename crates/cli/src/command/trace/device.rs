@@ -7,91 +7,99 @@ use analyze::job::{JobFacts, RankFacts};
 use analyze::launches::GroupedBy;
 use analyze::{breakdown, idle, kernels, launches, overlap, queue};
 
-use super::{TraceLook, each};
+use super::query::{TraceQuery, rows_of_ranks};
 use crate::args::{BreakdownBy, IdleBy, KernelsBy, LaunchesBy, QueueBy};
-use crate::error::Error;
-use crate::resolve::trace::Chosen;
+use setup::error::Error;
+use setup::open_job::SelectedJob;
 
-/// `rowmill trace breakdown`.
-pub fn breakdown(look: &TraceLook<'_>, by: BreakdownBy) -> Result<(), Error> {
-    let scopes = Chosen::usable(look.chosen.scopes());
+/// Prints the rows of `rowmill trace breakdown`.
+pub fn breakdown(look: &TraceQuery<'_>, by: BreakdownBy) -> Result<(), Error> {
+    let scopes = SelectedJob::usable(look.chosen.scopes());
     let job = JobFacts::new(&scopes);
     match by {
-        BreakdownBy::Rank => {
-            look.put(&each(&job, |rank| [breakdown::compute_recorded_breakdown(rank.scope)]))
+        BreakdownBy::Rank => look
+            .put(&rows_of_ranks(&job, |rank| [breakdown::compute_recorded_breakdown(rank.scope)])),
+        BreakdownBy::Device => {
+            look.put(&rows_of_ranks(&job, |rank| breakdown::by_device(rank.scope)))
         }
-        BreakdownBy::Device => look.put(&each(&job, |rank| breakdown::by_device(rank.scope))),
     }
 }
 
-/// `rowmill trace idle`.
-pub fn idle(look: &TraceLook<'_>, by: IdleBy, kernel_wait_ns: i64) -> Result<(), Error> {
+/// Prints the rows of `rowmill trace idle`.
+pub fn idle(look: &TraceQuery<'_>, by: IdleBy, kernel_wait_ns: i64) -> Result<(), Error> {
     let settings = IdleSettings { kernel_wait_ns, ..IdleSettings::USUAL };
     let scopes = look.chosen.scopes();
     let job = JobFacts::new(&scopes);
-    let of = |rank: &RankFacts<'_>| idle::compute_idle_time(rank.scope, rank.tree(), &settings);
+    let idle_rows =
+        |rank: &RankFacts<'_>| idle::compute_idle_time(rank.scope, rank.tree(), &settings);
     match by {
-        IdleBy::Device => look.put(&each(&job, |rank| of(rank).devices)),
-        IdleBy::Stream => look.put(&each(&job, |rank| of(rank).streams)),
-        IdleBy::Gap => look.put(&each(&job, |rank| of(rank).gaps)),
-        IdleBy::Op => look.put(&each(&job, |rank| of(rank).owners)),
+        IdleBy::Device => look.put(&rows_of_ranks(&job, |rank| idle_rows(rank).devices)),
+        IdleBy::Stream => look.put(&rows_of_ranks(&job, |rank| idle_rows(rank).streams)),
+        IdleBy::Gap => look.put(&rows_of_ranks(&job, |rank| idle_rows(rank).gaps)),
+        IdleBy::Op => look.put(&rows_of_ranks(&job, |rank| idle_rows(rank).owners)),
     }
 }
 
-/// `rowmill trace overlap`.
-pub fn overlap(look: &TraceLook<'_>, by: BreakdownBy) -> Result<(), Error> {
-    let scopes = Chosen::usable(look.chosen.scopes());
+/// Prints the rows of `rowmill trace overlap`.
+pub fn overlap(look: &TraceQuery<'_>, by: BreakdownBy) -> Result<(), Error> {
+    let scopes = SelectedJob::usable(look.chosen.scopes());
     let job = JobFacts::new(&scopes);
     match by {
-        BreakdownBy::Rank => look.put(&each(&job, |rank| overlap::compute_overlap(rank.scope))),
-        BreakdownBy::Device => look.put(&each(&job, |rank| overlap::by_device(rank.scope))),
+        BreakdownBy::Rank => {
+            look.put(&rows_of_ranks(&job, |rank| overlap::compute_overlap(rank.scope)))
+        }
+        BreakdownBy::Device => {
+            look.put(&rows_of_ranks(&job, |rank| overlap::by_device(rank.scope)))
+        }
     }
 }
 
-/// `rowmill trace kernels`.
-pub fn kernels(look: &TraceLook<'_>, by: KernelsBy) -> Result<(), Error> {
+/// Prints the rows of `rowmill trace kernels`.
+pub fn kernels(look: &TraceQuery<'_>, by: KernelsBy) -> Result<(), Error> {
     let scopes = look.chosen.scopes();
     let job = JobFacts::new(&scopes);
     match by {
         KernelsBy::Name => {
-            let mut rows = each(&job, |rank| kernels::list_kernels(rank.scope));
+            let mut rows = rows_of_ranks(&job, |rank| kernels::list_kernels(rank.scope));
             kernels::distinguish(&mut rows);
             // The longest of any rank first; of one rank they are in that order already.
             rows.sort_by_key(|row| Reverse(row.total_ns));
             look.put(&rows)
         }
-        KernelsBy::Histogram => look.put(&each(&job, |rank| kernels::histograms(rank.scope))),
+        KernelsBy::Histogram => {
+            look.put(&rows_of_ranks(&job, |rank| kernels::histograms(rank.scope)))
+        }
     }
 }
 
-/// `rowmill trace launches`.
-pub fn launches(look: &TraceLook<'_>, by: LaunchesBy) -> Result<(), Error> {
-    let scopes = Chosen::usable(look.chosen.scopes());
+/// Prints the rows of `rowmill trace launches`.
+pub fn launches(look: &TraceQuery<'_>, by: LaunchesBy) -> Result<(), Error> {
+    let scopes = SelectedJob::usable(look.chosen.scopes());
     let job = JobFacts::new(&scopes);
     let distributions = |grouped_by| {
-        let of_rank = |rank: &RankFacts<'_>| {
+        let launch_rows = |rank: &RankFacts<'_>| {
             let mut found = launches::distributions(rank.launches());
             found.retain(|one| one.grouped_by == grouped_by);
             found
         };
-        look.put(&each(&job, of_rank))
+        look.put(&rows_of_ranks(&job, launch_rows))
     };
     match by {
         LaunchesBy::Rank => {
-            look.put(&each(&job, |rank| [launches::summary(rank.scope, rank.launches())]))
+            look.put(&rows_of_ranks(&job, |rank| [launches::summary(rank.scope, rank.launches())]))
         }
         LaunchesBy::Call => distributions(GroupedBy::Call),
         LaunchesBy::Kernel => distributions(GroupedBy::Work),
-        LaunchesBy::Launch => look.put(&each(&job, RankFacts::launches)),
+        LaunchesBy::Launch => look.put(&rows_of_ranks(&job, RankFacts::launches)),
     }
 }
 
-/// `rowmill trace queue`.
-pub fn queue(look: &TraceLook<'_>, by: QueueBy) -> Result<(), Error> {
+/// Prints the rows of `rowmill trace queue`.
+pub fn queue(look: &TraceQuery<'_>, by: QueueBy) -> Result<(), Error> {
     let scopes = look.chosen.scopes();
     let job = JobFacts::new(&scopes);
     match by {
-        QueueBy::Stream => look.put(&each(&job, |rank| queue::measure_queues(rank.scope))),
-        QueueBy::Point => look.put(&each(&job, |rank| queue::series(rank.scope))),
+        QueueBy::Stream => look.put(&rows_of_ranks(&job, |rank| queue::measure_queues(rank.scope))),
+        QueueBy::Point => look.put(&rows_of_ranks(&job, |rank| queue::series(rank.scope))),
     }
 }

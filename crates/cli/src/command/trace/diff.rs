@@ -11,20 +11,22 @@ use analyze::job::JobFacts;
 use serde::Serialize;
 use trace::store::{self, Trace};
 
-use super::report::title;
-use super::summary::shortened;
-use super::{TraceLook, file};
-use crate::args::{DiffBy, Selection};
-use crate::error::Error;
-use crate::output;
-use crate::render;
-use crate::resolve::Session;
-use crate::resolve::trace::choose;
+use super::query::TraceQuery;
+use crate::args::DiffBy;
+use crate::trace_files::refuse_input;
+use crate::trace_summary::shortened;
+use setup::Session;
+use setup::args::Selection;
+use setup::error::Error;
+use setup::open_job::job_title;
+use setup::open_job::open_selection;
+use setup::output;
+use setup::render;
 
 /// Changes of a subject on the page.
 const TOP: usize = 5;
 
-/// Runs the command.
+/// Runs `rowmill trace diff` and prints its result.
 pub fn run(
     selection: &Selection,
     (by, report): (Option<DiffBy>, Option<&Path>),
@@ -35,13 +37,14 @@ pub fn run(
     };
     let side = |path: &Path| Selection { paths: vec![path.to_owned()], ..selection.clone() };
     let [before, after] = [side(before), side(after)];
-    let (mut before, after) = (TraceLook::new(&before, session)?, choose(&after, session)?);
+    let (mut before, after) =
+        (TraceQuery::new(&before, session)?, open_selection(&after, session)?);
     let missing = [before.chosen.missing.take(), after.missing.clone()];
     let missing: Vec<String> = missing.into_iter().flatten().collect();
     before.chosen.missing = (!missing.is_empty()).then(|| missing.join("; "));
     for output in selection.output.as_deref().into_iter().chain(report) {
-        file::refuse_input(&before.chosen.job, output)?;
-        file::refuse_input(&after.job, output)?;
+        refuse_input(&before.chosen.job, output)?;
+        refuse_input(&after.job, output)?;
     }
     let scopes = [before.chosen.scopes(), after.scopes()];
     let jobs = [JobFacts::new(&scopes[0]), JobFacts::new(&scopes[1])];
@@ -57,7 +60,7 @@ pub fn run(
         return before.put::<()>(&[]);
     }
     if let Some(out) = report {
-        let names = [0, 1].map(|at| title(&selection.paths[at..=at]));
+        let names = [0, 1].map(|at| job_title(&selection.paths[at..=at]));
         let side = |at: usize| page::RecordingSide { name: &names[at], job: &jobs[at] };
         return write([side(0), side(1)], &diff, out, session);
     }

@@ -7,13 +7,13 @@ use analyze::job::{JobFacts, RankFacts};
 use analyze::quality::{self, Issue, QualityVerdict, Severity};
 use analyze::skew::Skew;
 
-use super::TraceLook;
-use crate::args::OutputFormat;
-use crate::error::{EXIT_BROKEN, EXIT_FAILED, Error, unless_closed};
+use super::query::TraceQuery;
+use setup::args::OutputFormat;
+use setup::error::{EXIT_BROKEN, EXIT_FAILED, Error, unless_closed};
 
 /// Runs the command; exit code 1 if something makes the figures wrong, 4 if parts of the recording
 /// are missing.
-pub fn run(look: &TraceLook<'_>) -> Result<ExitCode, Error> {
+pub fn run(look: &TraceQuery<'_>) -> Result<ExitCode, Error> {
     let scopes = look.chosen.scopes();
     let job = JobFacts::new(&scopes);
     // The verdict is of what every other command looks at; what is wrong at the edges of a

@@ -8,21 +8,21 @@ use trace::execution_trace::{self, ExecutionTrace};
 use trace::link::{self, LinkMethod};
 use trace::store::{Loss, Losses, TraceOrigin};
 
-use super::Marked;
-use crate::args::OutputFormat;
-use crate::error::Error;
-use crate::resolve::Session;
-use crate::resolve::trace::{read, say_missing};
-use crate::sheet::{self, SheetTarget};
+use super::query::Marked;
+use setup::Session;
+use setup::args::OutputFormat;
+use setup::error::Error;
+use setup::open_job::{Extent, open_job, report_missing};
+use setup::table_output::{self, TableTarget};
 
-/// One execution trace.
+/// An execution trace of one rank, with how much of it links to the timeline.
 #[derive(Serialize)]
 struct GraphRow {
     rank: u32,
     file: String,
     schema: String,
     nodes: usize,
-    /// By the definition of facebookresearch/param.
+    /// Operators as facebookresearch/param defines them.
     operators: Option<usize>,
     /// Operators without an operator around them.
     top_operators: Option<usize>,
@@ -36,7 +36,7 @@ struct GraphRow {
     repetitions: Option<usize>,
 }
 
-/// Runs the command.
+/// Runs `rowmill trace execution-trace` and prints its result.
 pub fn run(
     paths: &[PathBuf],
     kineto: &[PathBuf],
@@ -55,7 +55,7 @@ pub fn run(
                     let of =
                         |graph: &Graph| missing(&graph.origin, &graph.losses, graph.nodes.len());
                     cut.extend(found.iter().filter_map(of));
-                    rows.extend(found.iter().map(of_chakra));
+                    rows.extend(found.iter().map(chakra_row));
                 }
                 Err(_) => return Err(error.into()),
             },
@@ -65,20 +65,24 @@ pub fn run(
     cut.extend(
         graphs.iter().filter_map(|graph| missing(&graph.origin, &graph.losses, graph.nodes.len())),
     );
-    let job = if kineto.is_empty() { None } else { Some(read(kineto, session)?.job) };
+    let job = if kineto.is_empty() {
+        None
+    } else {
+        Some(open_job(kineto, Extent::Covered, session)?.job)
+    };
     rows.extend(graphs.iter().map(|graph| {
         let trace = job.iter().flat_map(|job| &job.traces).find(|t| t.rank == graph.rank);
         row(graph, trace.map(|trace| link::join(graph, trace)).as_ref())
     }));
-    let target = SheetTarget { output, top: None };
+    let target = TableTarget { output, top: None };
     if cut.is_empty() {
-        return sheet::put(session.console, &rows, target);
+        return table_output::write_rows(session.console, &rows, target);
     }
     let missing = cut.join("; ");
-    say_missing(session, &missing)?;
+    report_missing(session, &missing)?;
     let missing = Some(missing.as_str()).filter(|_| session.console.format != OutputFormat::Table);
     let marked = |row| Marked { of: Some(row), recording_cut: missing };
-    sheet::put(session.console, &rows.iter().map(marked).collect::<Vec<_>>(), target)
+    table_output::write_rows(session.console, &rows.iter().map(marked).collect::<Vec<_>>(), target)
 }
 
 /// What is missing of a file, in a line.
@@ -115,7 +119,7 @@ fn row(graph: &ExecutionTrace, link: Option<&link::TraceLink>) -> GraphRow {
 }
 
 /// Chakra's graphs have no threads, tensors or operators, only nodes that depend on each other.
-fn of_chakra(graph: &Graph) -> GraphRow {
+fn chakra_row(graph: &Graph) -> GraphRow {
     GraphRow {
         rank: graph.rank,
         file: graph.origin.to_string(),

@@ -6,38 +6,34 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use analyze::findings::{
-    self, Confidence, Evidence, Finding, FindingCategory, FindingReport, HeldBack, RuleSettings,
-    Severity,
+    self, Confidence, Evidence, Finding, FindingReport, HeldBack, RuleSettings, Severity,
 };
-use analyze::job::{JobFacts, OperatorTensors, Tensors};
+use analyze::job::JobFacts;
 use analyze::kernels::short_name;
 use serde::Serialize;
-use serde_json::{Map, Value};
-use trace::open::{self, TraceRows};
-use trace::store::Trace;
 
-use super::TraceLook;
-use crate::args::{FailOn, OutputFormat};
-use crate::error::{EXIT_BROKEN, EXIT_FOUND, Error, unless_closed};
-use crate::render;
-use crate::sheet;
+use super::query::TraceQuery;
+use crate::args::FailOn;
+use crate::finding_text::{heading, severity_word, wrapped};
+use setup::args::OutputFormat;
+use setup::error::{EXIT_BROKEN, EXIT_FOUND, Error, unless_closed};
+use setup::findings::find_findings;
+use setup::render;
+use setup::table_output;
 
 mod sarif;
-
-/// Letters of a line of text.
-const WIDTH: usize = 96;
 
 /// Runs the command; with `fail_on`, exit code 3 if something as severe was found, and 4 if parts
 /// of the recording are missing.
 pub(super) fn run(
-    look: &TraceLook<'_>,
+    look: &TraceQuery<'_>,
     rules: Option<&Path>,
     fail_on: Option<FailOn>,
 ) -> Result<ExitCode, Error> {
     let settings = settings(rules)?;
     let started = Instant::now();
     let scopes = look.chosen.scopes();
-    let report = find(&mut JobFacts::new(&scopes), &settings)?;
+    let report = find_findings(&mut JobFacts::new(&scopes), &settings)?;
     look.session.console.detail(format_args!(
         "{} rules after reading: {}",
         findings::rules().count() + settings.custom.len(),
@@ -61,12 +57,6 @@ pub(super) fn run(
     })
 }
 
-/// The findings of a job; what its files know of tensors is read for them.
-pub fn find(job: &mut JobFacts<'_>, settings: &RuleSettings) -> Result<FindingReport, Error> {
-    job.know_shapes(shapes(job));
-    Ok(findings::collect_findings(job, settings)?)
-}
-
 fn settings(path: Option<&Path>) -> Result<RuleSettings, Error> {
     let Some(path) = path else { return Ok(RuleSettings::default()) };
     let text = fs::read_to_string(path).map_err(Error::io(path, "read"))?;
@@ -76,61 +66,11 @@ fn settings(path: Option<&Path>) -> Result<RuleSettings, Error> {
     })
 }
 
-/// Sizes and types of the tensors of operators whose kernels take longest, as far as the files
-/// have them.
-fn shapes(job: &JobFacts<'_>) -> OperatorTensors {
-    let traces = job.ranks.iter().map(|rank| rank.scope.trace);
-    let mut shapes = OperatorTensors::new();
-    each_with_shapes(traces, &findings::rows_with_shapes(job), |place, arguments| {
-        let tensors = tensors(arguments.get("Input Dims"), arguments.get("Input type"));
-        shapes.extend(tensors.map(|tensors| (place, tensors)));
-    });
-    shapes
-}
-
-/// Calls `each` with rank, row and those arguments that tell sizes, of the `rows` of each trace
-/// that recorded sizes of tensors. What cannot be read again, such as standard input, is left out.
-pub fn each_with_shapes<'a>(
-    traces: impl Iterator<Item = &'a Trace>,
-    rows: &'a [Vec<u32>],
-    mut each: impl FnMut((u32, u32), &Map<String, Value>),
-) {
-    let has_shapes = |events: &TraceRows<'_>| {
-        let header = &events.trace.header.rest;
-        header.get("record_shapes").and_then(Value::as_i64) != Some(0) && !events.rows.is_empty()
-    };
-    let is_read = |name: &str| matches!(name, "Input Dims" | "Input type" | "flops" | "bytes");
-    let asked: Vec<TraceRows<'_>> = traces
-        .zip(rows)
-        .map(|(trace, rows)| TraceRows { trace, rows })
-        .filter(has_shapes)
-        .collect();
-    for (TraceRows { trace, rows }, found) in
-        asked.iter().zip(open::selected_arguments(&asked, &is_read))
-    {
-        for (row, arguments) in rows.iter().zip(&found.unwrap_or_default()) {
-            each((trace.rank, *row), arguments);
-        }
-    }
-}
-
-/// The inputs of an operator by its arguments.
-pub fn tensors(dims: Option<&Value>, types: Option<&Value>) -> Option<Tensors> {
-    let sizes = |of: &Value| {
-        let sizes = of.as_array().map_or(&[][..], Vec::as_slice);
-        sizes.iter().filter_map(Value::as_u64).collect()
-    };
-    let dims: Vec<Vec<u64>> = dims?.as_array()?.iter().map(sizes).collect();
-    let named = types.and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-    let types = named.iter().map(|of| of.as_str().unwrap_or_default().to_owned()).collect();
-    Some(Tensors { dims, types })
-}
-
-fn put(look: &TraceLook<'_>, report: &FindingReport) -> Result<(), Error> {
+fn put(look: &TraceQuery<'_>, report: &FindingReport) -> Result<(), Error> {
     let console = look.session.console;
     let output = look.target.output;
     if let Some(output) = output {
-        super::file::refuse_input(&look.chosen.job, output)?;
+        crate::trace_files::refuse_input(&look.chosen.job, output)?;
     }
     let text = match console.format {
         OutputFormat::Csv | OutputFormat::Parquet => return look.put(&rows(report)),
@@ -139,7 +79,7 @@ fn put(look: &TraceLook<'_>, report: &FindingReport) -> Result<(), Error> {
         OutputFormat::Md => markdown(report),
         OutputFormat::Table => for_people(report, look.target.top.unwrap_or(usize::MAX)),
     };
-    sheet::deliver(output, |out| writeln!(out, "{text}").map_err(Error::Output))
+    table_output::deliver(output, |out| writeln!(out, "{text}").map_err(Error::Output))
 }
 
 /// A finding as a row.
@@ -218,48 +158,6 @@ fn place(evidence: &Evidence) -> Option<String> {
     Some(format!("at +{start} on rank {}: {path}{source}", evidence.rank))
 }
 
-fn heading(finding: &Finding) -> String {
-    let severity = severity(finding.severity);
-    let saving = finding.saving.map_or_else(String::new, |saving| {
-        let nanos = |ns: i64| render::nanos(ns as f64);
-        if saving.mid_ns == 0 {
-            return format!(" · off the critical path now ({} at most)", nanos(saving.high_ns));
-        }
-        if saving.is_within_noise() {
-            return format!(
-                " · no certain gain: steps differ by more than the {} at stake ({:.1} %)",
-                nanos(saving.mid_ns),
-                saving.mid_pct
-            );
-        }
-        format!(
-            " · saves {} {} ({:.1} %; {} to {})",
-            nanos(saving.mid_ns),
-            if finding.steps.is_empty() { "in the window" } else { "per step" },
-            saving.mid_pct,
-            nanos(saving.low_ns),
-            nanos(saving.high_ns)
-        )
-    });
-    let held = finding.held_back;
-    let held = held.map_or_else(String::new, |why| format!(" · held back: {}", why.words()));
-    let confidence = match finding.confidence {
-        Confidence::High => "",
-        Confidence::Medium => " · likely",
-        Confidence::Low => " · perhaps",
-    };
-    format!("{severity} {} {}{saving}{confidence}{held}", finding.rule, finding.title)
-}
-
-fn severity(severity: Severity) -> &'static str {
-    match severity {
-        Severity::Critical => "critical",
-        Severity::High => "high    ",
-        Severity::Medium => "medium  ",
-        Severity::Info => "info    ",
-    }
-}
-
 fn footer(report: &FindingReport) -> String {
     let step = render::nanos(report.step_ns as f64);
     let found = &report.findings;
@@ -280,44 +178,6 @@ fn footer(report: &FindingReport) -> String {
     }
     lines.push("rowmill explain RULE says how a rule works and what to change".to_owned());
     lines.join("\n")
-}
-
-/// The most severe findings in few lines, quality aside: what other commands end with.
-pub fn top(report: &FindingReport, count: usize) -> String {
-    let is_gain = |finding: &&Finding| {
-        finding.category != FindingCategory::Quality && finding.severity != Severity::Info
-    };
-    let found: Vec<&Finding> = report.findings.iter().filter(is_gain).take(count).collect();
-    if found.is_empty() {
-        return "findings: nothing that would shorten a step by 1 %".to_owned();
-    }
-    let mut lines = vec![match count {
-        1 => "top finding".to_owned(),
-        _ => {
-            "top findings (savings are of the longest step; all: rowmill trace findings)".to_owned()
-        }
-    }];
-    for finding in found {
-        lines.push(format!("  {}", heading(finding)));
-        lines.extend(wrapped(&finding.what));
-    }
-    lines.join("\n")
-}
-
-/// A text in lines, set in.
-fn wrapped(text: &str) -> Vec<String> {
-    let mut lines = vec![String::from("   ")];
-    for word in text.split_whitespace() {
-        let last = lines.len() - 1;
-        let is_full = lines[last].chars().count() + 1 + word.chars().count() > WIDTH;
-        if is_full && lines[last].trim() != "" {
-            lines.push(format!("    {word}"));
-        } else {
-            lines[last] += " ";
-            lines[last] += word;
-        }
-    }
-    lines
 }
 
 fn markdown(report: &FindingReport) -> String {
@@ -341,7 +201,7 @@ fn markdown(report: &FindingReport) -> String {
         let held = held.map_or_else(String::new, |why| format!(" (held back: {})", why.words()));
         lines.push(format!(
             "| {} | {} | **{}{held}.** {} {} | {nanos} | {share} |",
-            severity(finding.severity).trim(),
+            severity_word(finding.severity).trim(),
             finding.rule,
             plain(&finding.title),
             plain(&finding.what),

@@ -3,54 +3,58 @@
 use analyze::job::{JobFacts, RankFacts};
 use analyze::{annotations, bandwidth, memory, ops, sequences, steps};
 
-use super::{TraceLook, each};
+use super::query::{TraceQuery, rows_of_ranks};
 use crate::args::{MemoryBy, OpsBy, StepsBy};
-use crate::error::Error;
-use crate::resolve::trace::Chosen;
+use setup::error::Error;
+use setup::open_job::SelectedJob;
 
-/// `rowmill trace ops`.
+/// Prints the rows of `rowmill trace ops`.
 pub fn ops(
-    look: &TraceLook<'_>,
+    look: &TraceQuery<'_>,
     by: OpsBy,
     pattern: sequences::SequenceRequest<'_>,
 ) -> Result<(), Error> {
     let scopes = look.chosen.scopes();
     let job = JobFacts::new(&scopes);
     match by {
-        OpsBy::Name => look.put(&each(&job, |rank| {
+        OpsBy::Name => look.put(&rows_of_ranks(&job, |rank| {
             ops::list_operators(rank.scope, rank.tree(), rank.attribution())
         })),
-        OpsBy::Annotation => look.put(&each(&job, |rank| {
+        OpsBy::Annotation => look.put(&rows_of_ranks(&job, |rank| {
             annotations::list_annotations(rank.scope, rank.tree(), rank.attribution())
         })),
-        OpsBy::Sequence => look.put(&each(&job, |rank| {
+        OpsBy::Sequence => look.put(&rows_of_ranks(&job, |rank| {
             sequences::find_sequences(rank.scope, rank.tree(), rank.attribution(), pattern)
         })),
-        OpsBy::Attribution => look.put(&each(&job, |rank| rank.attribution().coverage(rank.scope))),
+        OpsBy::Attribution => {
+            look.put(&rows_of_ranks(&job, |rank| rank.attribution().coverage(rank.scope)))
+        }
     }
 }
 
-/// `rowmill trace steps`.
-pub fn steps(look: &TraceLook<'_>, by: StepsBy) -> Result<(), Error> {
-    let scopes = Chosen::usable(look.chosen.scopes());
+/// Prints the rows of `rowmill trace steps`.
+pub fn steps(look: &TraceQuery<'_>, by: StepsBy) -> Result<(), Error> {
+    let scopes = SelectedJob::usable(look.chosen.scopes());
     let job = JobFacts::new(&scopes);
     let summary = |rank: &RankFacts<'_>| [steps::summary(rank.rank(), rank.steps())];
     match by {
-        StepsBy::Step => look.put(&each(&job, |rank| rank.steps().to_vec())),
-        StepsBy::Rank => look.put(&each(&job, summary)),
+        StepsBy::Step => look.put(&rows_of_ranks(&job, |rank| rank.steps().to_vec())),
+        StepsBy::Rank => look.put(&rows_of_ranks(&job, summary)),
     }
 }
 
-/// `rowmill trace memory`.
-pub fn memory(look: &TraceLook<'_>, by: MemoryBy) -> Result<(), Error> {
+/// Prints the rows of `rowmill trace memory`.
+pub fn memory(look: &TraceQuery<'_>, by: MemoryBy) -> Result<(), Error> {
     let scopes = look.chosen.scopes();
     let job = JobFacts::new(&scopes);
-    let of = |rank: &RankFacts<'_>| memory::measure_memory(rank.scope.trace, rank.tree());
+    let memory_rows = |rank: &RankFacts<'_>| memory::measure_memory(rank.scope.trace, rank.tree());
     match by {
-        MemoryBy::Copy => look.put(&each(&job, |rank| bandwidth::measure_bandwidth(rank.scope))),
-        MemoryBy::Size => look.put(&each(&job, |rank| bandwidth::by_size(rank.scope))),
-        MemoryBy::Peak => look.put(&each(&job, |rank| of(rank).peaks)),
-        MemoryBy::Op => look.put(&each(&job, |rank| of(rank).operators)),
-        MemoryBy::Point => look.put(&each(&job, |rank| of(rank).timeline)),
+        MemoryBy::Copy => {
+            look.put(&rows_of_ranks(&job, |rank| bandwidth::measure_bandwidth(rank.scope)))
+        }
+        MemoryBy::Size => look.put(&rows_of_ranks(&job, |rank| bandwidth::by_size(rank.scope))),
+        MemoryBy::Peak => look.put(&rows_of_ranks(&job, |rank| memory_rows(rank).peaks)),
+        MemoryBy::Op => look.put(&rows_of_ranks(&job, |rank| memory_rows(rank).operators)),
+        MemoryBy::Point => look.put(&rows_of_ranks(&job, |rank| memory_rows(rank).timeline)),
     }
 }

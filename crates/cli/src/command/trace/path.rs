@@ -6,14 +6,14 @@ use analyze::what_if::{self, Question, WhatIf};
 use analyze::{JobFacts, Scope};
 use trace::store::Trace;
 
-use super::TraceLook;
 use super::collective::is_usable;
+use super::query::TraceQuery;
 use crate::args::PathBy;
-use crate::error::Error;
-use crate::render;
+use setup::error::Error;
+use setup::render;
 
-/// Runs the command.
-pub fn run(look: &TraceLook<'_>, by: Option<PathBy>, edits: &[String]) -> Result<(), Error> {
+/// Runs `rowmill trace critical-path` and prints its result.
+pub fn run(look: &TraceQuery<'_>, by: Option<PathBy>, edits: &[String]) -> Result<(), Error> {
     let questions: Vec<Question> =
         edits.iter().map(|edit| what_if::parse(edit)).collect::<Result<_, _>>()?;
     let scopes = look.chosen.scopes();
@@ -41,11 +41,11 @@ pub fn run(look: &TraceLook<'_>, by: Option<PathBy>, edits: &[String]) -> Result
 }
 
 /// The stretches of one path: the job's, where there are several ranks.
-fn segments(look: &TraceLook<'_>, scopes: &[Scope<'_>], path: Option<&Path>) -> Result<(), Error> {
+fn segments(look: &TraceQuery<'_>, scopes: &[Scope<'_>], path: Option<&Path>) -> Result<(), Error> {
     look.put(&path.map_or_else(Vec::new, |path| path.rows(scopes)))
 }
 
-fn changed(look: &TraceLook<'_>, by: Option<PathBy>, found: &WhatIf) -> Result<(), Error> {
+fn changed(look: &TraceQuery<'_>, by: Option<PathBy>, found: &WhatIf) -> Result<(), Error> {
     let nanos = |ns: i64| render::nanos(ns as f64);
     for edit in &found.edits {
         look.session.console.say(format_args!(
@@ -76,7 +76,7 @@ fn changed(look: &TraceLook<'_>, by: Option<PathBy>, found: &WhatIf) -> Result<(
 }
 
 /// What the dependencies rest on, with `-v`.
-fn say_evidence(look: &TraceLook<'_>, graph: &MeasuredGraph) {
+fn say_evidence(look: &TraceQuery<'_>, graph: &MeasuredGraph) {
     let found = graph.evidence;
     look.session.console.detail(format_args!(
         "{} launches ({} pieces of work without one, {} that began before it), waits of the host: {} \

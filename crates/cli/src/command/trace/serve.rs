@@ -11,24 +11,24 @@ use trace::export;
 use trace::merge::{self, Offsets};
 use trace::store::Job;
 
-use super::file::{clocks, options};
-use super::report::{read, report};
 use crate::args::ReportContent;
-use crate::error::Error;
-use crate::interrupt;
-use crate::render::Console;
-use crate::resolve::Session;
 use crate::server::{ServedPage, Server};
+use crate::trace_files::{clocks, export_options};
+use crate::trace_page::{build_report, open_content};
+use setup::Session;
+use setup::error::Error;
+use setup::interrupt;
+use setup::render::Console;
 
 /// What the server calls the trace.
 const TRACE: &str = "trace.pftrace";
 
 /// Runs the command until Ctrl-C.
 pub fn run(content: &ReportContent, port: u16, session: &Session) -> Result<(), Error> {
-    let chosen = read(content, session)?;
+    let chosen = open_content(content, session)?;
     let server = Server::bind(port).map_err(|source| Error::Serve { port, source })?;
     let origin = PageOrigin::Server { trace: server.path(TRACE), file_name: TRACE.to_owned() };
-    let shown = report(&chosen, content, session)?;
+    let shown = build_report(&chosen, content, session)?;
     let page = ServedPage {
         content_type: "text/html; charset=utf-8",
         policy: Some(html::policy(&origin)),
@@ -65,7 +65,7 @@ impl Merged<'_> {
             let ahead = clocks(self.job).into_iter();
             offsets.ahead_ns = ahead.map(|clock| (clock.rank, clock.correction_ns)).collect();
             let merged = merge::merge(self.job, &offsets);
-            if let Err(error) = export::write(&self.file, &merged, &options()) {
+            if let Err(error) = export::write(&self.file, &merged, &export_options()) {
                 console.warn(format_args!("ui.perfetto.dev gets no trace: {error}"));
                 return Err(io::Error::other(error));
             }

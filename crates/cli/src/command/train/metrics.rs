@@ -22,12 +22,12 @@ pub struct Metrics {
 
 impl Metrics {
     /// The file of the run in `folder`; nothing is opened yet.
-    pub fn of_run(folder: &Path) -> Self {
-        let (path, events) = (folder.join("metrics.jsonl"), TensorBoardWriter::of_run(folder));
+    pub fn for_run(folder: &Path) -> Self {
+        let (path, events) = (folder.join("metrics.jsonl"), TensorBoardWriter::for_run(folder));
         Self { path, file: None, events, failed: None }
     }
 
-    /// Where it is.
+    /// The path of RUN/metrics.jsonl.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -69,7 +69,7 @@ impl Metrics {
         OpenOptions::new().append(true).open(&self.path)
     }
 
-    /// Adds a line.
+    /// Appends one JSON line; a failed write stops further writing.
     pub fn write(&mut self, line: &impl Serialize) {
         let Some(file) = &mut self.file else { return };
         let text = serde_json::to_vec(line).map(|mut text| {

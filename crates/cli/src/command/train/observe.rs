@@ -11,13 +11,13 @@ use train::{Evaluation, TableUse};
 use super::metrics::Metrics;
 use super::row_scope;
 use super::steps::ToldSteps;
-use crate::args::OutputFormat;
-use crate::error::Error;
-use crate::progress::{Meter, ProgressUnit};
-use crate::render::{self, Console};
 use schema::Bytes;
+use setup::args::OutputFormat;
+use setup::error::Error;
+use setup::progress::{Meter, ProgressUnit};
+use setup::render::{self, Console};
 
-/// Follows one run.
+/// Prints the progress of a run and writes its metrics, event by event.
 pub struct Observer {
     console: Console,
     meter: Option<Meter>,
@@ -43,17 +43,17 @@ impl Observer {
             intervals_seen: false,
             recorded: 0,
             metrics: None,
-            steps: ToldSteps::of_this_process(),
+            steps: ToldSteps::for_this_process(),
         }
     }
 
     /// Also writes the figures into the run's folder.
     #[must_use]
     pub fn with_metrics_of(self, run: &Path) -> Self {
-        Self { metrics: Some(Metrics::of_run(run)), ..self }
+        Self { metrics: Some(Metrics::for_run(run)), ..self }
     }
 
-    /// Shows one event.
+    /// Prints one event of the run and writes its metrics.
     pub fn see(&mut self, event: RunEvent<'_>) {
         self.steps.see(&event);
         match event {

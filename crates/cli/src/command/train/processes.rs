@@ -14,17 +14,18 @@ use train::run::{
 };
 
 use crate::args::Train;
-use crate::error::Error;
-use crate::interrupt;
-use crate::resolve::device::{ComputeDevice, on_device};
-use crate::resolve::{Session, plan};
-use crate::world::World;
+use setup::device::ComputeDevice;
+use setup::error::Error;
+use setup::interrupt;
+use setup::on_device;
+use setup::process_group::World;
+use setup::{Session, plan};
 
 /// What a rank trains, whatever its own command line says.
 #[derive(Serialize, Deserialize)]
 pub struct ProcessRun {
     config: String,
-    /// As the JSON of a plan's file.
+    /// The sharding plan, as the JSON of a plan file.
     plan: String,
     train: PathBuf,
     train_rows: Range<u64>,
@@ -72,7 +73,8 @@ impl ProcessRun {
         let origin = || "the run of rank 0".to_owned();
         let config = request.config.to_toml();
         Ok(Self {
-            config: config.map_err(|source| Error::Config { origin: origin(), source })?,
+            config: config
+                .map_err(|source| Error::Config { origin: origin(), source: Box::new(source) })?,
             plan: serde_json::to_string(&request.plan).map_err(Error::Json)?,
             train: absolute(request.train.dir()),
             train_rows: request.train_rows.clone(),
@@ -105,8 +107,10 @@ impl ProcessRun {
     /// The run on this rank.
     fn complete(self, args: &Train, threads: usize) -> Result<RunRequest, Error> {
         let origin = "the run of rank 0";
-        let config = JobConfig::parse(&self.config, &[])
-            .map_err(|source| Error::Config { origin: origin.to_owned(), source })?;
+        let config = JobConfig::parse(&self.config, &[]).map_err(|source| Error::Config {
+            origin: origin.to_owned(),
+            source: Box::new(source),
+        })?;
         let plan = plan::parse(Path::new(origin), &self.plan, &config.model.tables)?;
         let train = Arc::new(Dataset::open(&self.train)?);
         let evaluation = match self.evaluation {
@@ -123,7 +127,7 @@ impl ProcessRun {
             run_folder: self.run_folder,
             threads,
             start: self.checkpoint.map_or(Start::Fresh, Start::Checkpoint),
-            rule_change: args.rule_change.given(),
+            rule_change: args.rule_change.rule_change(),
             bucket_bytes: self.bucket_bytes,
             trace: self.trace.map(|(folder, steps)| TraceRequest { folder, steps }),
             stop: interrupt::stop_flag_of_ranks(None),

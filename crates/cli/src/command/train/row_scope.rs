@@ -12,7 +12,7 @@ pub fn warnings(optimizer: Optimizer, scope: &RowScope, before: Option<&RowScope
         warnings.push(format!(
             "{optimizer} on {tables} table{plural} with split columns is another rule than on whole \
              rows: {} ({scope}); --sharding table or row keeps rows whole",
-            of_tiles(optimizer)
+            tile_rule(optimizer)
         ));
     }
     if let Some(difference) = before.and_then(|before| before.first_difference(scope)) {
@@ -22,14 +22,14 @@ pub fn warnings(optimizer: Optimizer, scope: &RowScope, before: Option<&RowScope
             difference.table,
             difference.before,
             difference.after,
-            of_states(optimizer)
+            state_rule(optimizer)
         ));
     }
     warnings
 }
 
 /// What a rule does with the column tiles of a row.
-fn of_tiles(optimizer: Optimizer) -> &'static str {
+fn tile_rule(optimizer: Optimizer) -> &'static str {
     match optimizer {
         Optimizer::Lamb => "each column tile is scaled to the norm of its own columns",
         _ => {
@@ -40,7 +40,7 @@ fn of_tiles(optimizer: Optimizer) -> &'static str {
 }
 
 /// What becomes of the states when columns are merged or split.
-fn of_states(optimizer: Optimizer) -> &'static str {
+fn state_rule(optimizer: Optimizer) -> &'static str {
     match optimizer {
         Optimizer::Lamb => "its states stay as they are",
         _ => {

@@ -4,7 +4,7 @@ use fleet::ipc::socket::SocketPlace;
 use fleet::steps::{Phase, Reporter};
 use train::run::RunEvent;
 
-use crate::command::capture;
+use crate::capture_request::socket_place;
 
 /// What was last told.
 pub struct ToldSteps {
@@ -16,8 +16,8 @@ pub struct ToldSteps {
 
 impl ToldSteps {
     /// To the agent at `KINETO_IPC_SOCKET_DIR`, or at its name in the kernel: as PyTorch jobs do.
-    pub fn of_this_process() -> Self {
-        Self::to(&capture::place(None))
+    pub fn for_this_process() -> Self {
+        Self::to(&socket_place(None))
     }
 
     fn to(place: &SocketPlace) -> Self {

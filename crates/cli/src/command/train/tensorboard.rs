@@ -23,7 +23,7 @@ pub struct TensorBoardWriter {
 
 impl TensorBoardWriter {
     /// The file of the run in `folder`; nothing is opened yet.
-    pub fn of_run(folder: &Path) -> Self {
+    pub fn for_run(folder: &Path) -> Self {
         Self { path: folder.join("events.out.tfevents.rowmill"), file: None }
     }
 
@@ -120,7 +120,7 @@ fn record(message: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// As the format wants it, so that a checksum of data with checksums in it means something.
+/// Masks a checksum as the format requires: data that holds checksums gets one that differs.
 fn masked(sum: u32) -> u32 {
     sum.rotate_right(15).wrapping_add(0xa282_ead8)
 }

@@ -8,9 +8,9 @@ use serde::Serialize;
 
 use super::{model, published, read, suite};
 use crate::args::PredictEvaluate;
-use crate::error::Error;
-use crate::render;
-use crate::resolve::Session;
+use setup::Session;
+use setup::error::Error;
+use setup::render;
 
 /// What is known of the models.
 #[derive(Serialize)]
@@ -21,14 +21,14 @@ struct Report {
     left_out: Vec<LeftOutRow>,
 }
 
-/// Runs the command.
+/// Runs `rowmill predict evaluate --kernels` and prints its result.
 pub fn run(args: &PredictEvaluate, session: &Session) -> Result<(), Error> {
     if let Some(folder) = suite::named(args) {
         return suite::run(folder, args, session);
     }
     let (rows, _) = read(&args.paths)?;
-    let of = |kind: &Kind| rows.iter().any(|row| row.work.kind() == *kind);
-    let kinds: Vec<Kind> = Kind::ALL.into_iter().filter(of).collect();
+    let has_kind = |kind: &Kind| rows.iter().any(|row| row.work.kind() == *kind);
+    let kinds: Vec<Kind> = Kind::ALL.into_iter().filter(has_kind).collect();
     let mut report = Report { kernels: Vec::new(), left_out: Vec::new() };
     for &kind in &kinds {
         if args.kernels.leave_out {
@@ -81,8 +81,8 @@ fn known(report: &Report) -> String {
             format!("{:.1}/{:.1}", row.measured_peak_gmae_pct, row.measured_peak_mape_pct),
         ];
         if has_mlps {
-            let of = |mlp: &MlpRow| both(mlp.gmae_pct, mlp.mape_pct);
-            cells.push(row.mlp.as_ref().map(of).unwrap_or_default());
+            let errors = |mlp: &MlpRow| both(mlp.gmae_pct, mlp.mape_pct);
+            cells.push(row.mlp.as_ref().map(errors).unwrap_or_default());
         }
         cells.extend([
             both(row.gmae_pct, row.mape_pct),
@@ -125,13 +125,13 @@ fn left_out(report: &Report) -> String {
     };
     let mut rows: Vec<Vec<String>> = report.left_out.iter().map(row).collect();
     for kind in Kind::ALL {
-        let of = |take: fn(&LeftOutRow) -> f64| {
+        let median_pct = |take: fn(&LeftOutRow) -> f64| {
             let rows = report.left_out.iter().filter(|row| row.kind == kind.name());
             distribution::median(&mut rows.map(take).collect::<Vec<_>>())
         };
-        let Some(roofline) = of(|row| row.roofline_mape_pct) else { continue };
-        let zero = of(|row| row.mape_pct).unwrap_or_default();
-        let shots = of(|row| row.shots_mape_pct).unwrap_or_default();
+        let Some(roofline) = median_pct(|row| row.roofline_mape_pct) else { continue };
+        let zero = median_pct(|row| row.mape_pct).unwrap_or_default();
+        let shots = median_pct(|row| row.shots_mape_pct).unwrap_or_default();
         let all = [roofline, zero, shots].map(percent);
         let name = [kind.name(), "median", ""].map(str::to_owned);
         rows.push(name.into_iter().chain(all).chain([String::new()]).collect());

@@ -10,12 +10,12 @@ use schema::topology::{Flops, HARDWARE, hardware};
 use serde::Serialize;
 
 use crate::args::PredictHardware;
-use crate::error::Error;
-use crate::machine;
-use crate::resolve::Session;
-use crate::sheet::{self, SheetTarget};
+use setup::Session;
+use setup::error::Error;
+use setup::machine;
+use setup::table_output::{self, TableTarget};
 
-/// One device.
+/// A known device with its peaks and sustained rates.
 #[derive(Serialize)]
 struct Row {
     key: String,
@@ -36,7 +36,7 @@ struct Row {
     source: String,
 }
 
-/// Runs the command.
+/// Runs `rowmill predict hardware` and prints its result.
 pub fn run(args: &PredictHardware, session: &Session) -> Result<(), Error> {
     let named = args.devices.iter().map(|name| hardware(name));
     let mut specs: Vec<&HardwareSpec> =
@@ -46,7 +46,11 @@ pub fn run(args: &PredictHardware, session: &Session) -> Result<(), Error> {
     }
     let own = args.this_machine.then(|| this_machine(session));
     let rows: Vec<Row> = specs.into_iter().chain(&own).map(row).collect();
-    sheet::put(session.console, &rows, SheetTarget { output: args.output.as_deref(), top: None })
+    table_output::write_rows(
+        session.console,
+        &rows,
+        TableTarget { output: args.output.as_deref(), top: None },
+    )
 }
 
 fn row(spec: &HardwareSpec) -> Row {

@@ -11,11 +11,11 @@ use serde::Serialize;
 
 use super::model;
 use crate::args::PredictKernels;
-use crate::error::Error;
-use crate::resolve::Session;
-use crate::sheet::{self, SheetTarget};
+use setup::Session;
+use setup::error::Error;
+use setup::table_output::{self, TableTarget};
 
-/// One price.
+/// The predicted time of one kernel on one device.
 #[derive(Serialize)]
 struct Row {
     work: String,
@@ -27,16 +27,16 @@ struct Row {
     domain: String,
 }
 
-/// What is priced.
+/// The work to price, and what prices it.
 enum Asked {
-    /// By a learnt model.
+    /// Priced by a trained model.
     Work(Work),
     Single(SingleWork),
     /// Between the ranks of a topology, with so many bytes of each.
     Exchange(RankExchange, u64),
 }
 
-/// Runs the command.
+/// Runs `rowmill predict kernels` and prints its result.
 pub fn run(args: &PredictKernels, session: &Session) -> Result<(), Error> {
     let topologies = args.hardware.iter().map(|name| Topology::parse(name));
     let topologies: Vec<Topology> =
@@ -61,7 +61,11 @@ pub fn run(args: &PredictKernels, session: &Session) -> Result<(), Error> {
             });
         }
     }
-    sheet::put(session.console, &rows, SheetTarget { output: args.output.as_deref(), top: None })
+    table_output::write_rows(
+        session.console,
+        &rows,
+        TableTarget { output: args.output.as_deref(), top: None },
+    )
 }
 
 /// Such as `linear 512 1024 1024`.

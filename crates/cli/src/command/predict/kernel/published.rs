@@ -9,13 +9,13 @@ use schema::OptimizerConfig;
 use train::regression::{Regression, RegressionConfig, RegressionExamples};
 
 use crate::args::PublishedGrid;
-use crate::error::Error;
-use crate::render;
-use crate::resolve::Session;
+use setup::Session;
+use setup::error::Error;
+use setup::render;
 
 /// Rows of a step, the most that the published code uses.
 const BATCH_SIZE: usize = 64;
-/// Of initial weights and of the order of rows.
+/// Seed of the initial weights and of the order of rows.
 const SEED: u64 = 1;
 
 /// Trains an MLP for each kind and device, and adds their errors to `table`.

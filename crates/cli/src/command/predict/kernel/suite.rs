@@ -9,11 +9,11 @@ use serde::Serialize;
 use super::model;
 use crate::args::PredictEvaluate;
 use crate::command::predict::learn::suite as recorded;
-use crate::error::Error;
-use crate::render;
-use crate::resolve::Session;
+use setup::Session;
+use setup::error::Error;
+use setup::render;
 
-/// Errors by kernel.
+/// Prediction errors of one kernel of the published suite.
 #[derive(Serialize)]
 struct Report {
     device: String,

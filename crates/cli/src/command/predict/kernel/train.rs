@@ -7,19 +7,19 @@ use kernel_model::{KernelModel, Kind, MODEL_BYTES_MOST, few_shot};
 
 use super::{file, model, read, table};
 use crate::args::PredictTrainKernels;
-use crate::error::Error;
-use crate::output;
-use crate::render;
-use crate::resolve::Session;
+use setup::Session;
+use setup::error::Error;
+use setup::output;
+use setup::render;
 
-/// Runs the command.
+/// Runs `rowmill predict train-kernels` and prints its result.
 pub fn run(args: &PredictTrainKernels, session: &Session) -> Result<(), Error> {
     let mut models = learnt(&args.tables, session)?;
     if let Some(path) = &args.shots {
         let rows = table(path)?;
-        let of = |kind: Kind| rows.iter().any(|row| row.work.kind() == kind);
+        let has_kind = |kind: Kind| rows.iter().any(|row| row.work.kind() == kind);
         let wrong = |source| Error::Kernels { path: path.clone(), source };
-        for kind in Kind::ALL.into_iter().filter(|kind| of(*kind)) {
+        for kind in Kind::ALL.into_iter().filter(|kind| has_kind(*kind)) {
             let at = models.iter().position(|model| model.kind() == kind);
             let base = at.map_or_else(|| model(None, kind), |at| Ok(models.swap_remove(at)))?;
             models.push(few_shot::calibrate(base, &rows).map_err(wrong)?);

@@ -1,4 +1,4 @@
-//! Measures lookups and row updates without a model around them, as `rowmill bench embedding` does:
+//! Measures lookups and row updates without a model around them, as `rowmill-bench embedding` does:
 //! tables built anew, caches filled by the batches before, each batch with ids of its own.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,13 +8,12 @@ use device::Cpu;
 use device::limits::RowSet;
 use kernel_model::cpu::{EqualTables, TablesRound};
 
-use crate::args::{BenchEmbedding, Sampling};
-use crate::command::bench::batch::{self, Made};
-use crate::command::bench::embedding::tables::BenchTables;
-use crate::command::bench::sample::{BenchSample, Conditions, Judge, Watch, median};
-use crate::error::Error;
+use ::bench::batches::{self, Made};
+use ::bench::sample::{BenchSample, Conditions, Judge, Sampling, Watch, median};
+use ::bench::tables::BenchTables;
+use setup::error::Error;
 
-/// Steps and calls count under the conditions of `rowmill bench`.
+/// Steps and calls count under the conditions of `rowmill-bench`.
 pub const SAMPLING: Sampling =
     Sampling { repeats: 1, clock_share_min: 0.9, clock_ghz_min: None, foreign_cpu_max: 0.1 };
 
@@ -37,7 +36,7 @@ pub struct Bench {
     /// What the rate of reading memory is measured on.
     pub rows: RowSet,
     pub threads: usize,
-    /// Of all steps so far: clocks are judged by the best.
+    /// Conditions of all steps so far; clocks are compared with the best.
     pub conditions: Vec<Conditions>,
 }
 
@@ -55,7 +54,7 @@ struct Calls {
 }
 
 impl Calls {
-    fn of(tables: &EqualTables) -> Self {
+    fn for_tables(tables: &EqualTables) -> Self {
         let ids = (tables.count * tables.batch_size * tables.pooling) as f64;
         let bytes = ids * (tables.dim * tables.data_type.bytes() + size_of::<u64>()) as f64;
         let counted = (MEASURED_NS / (4.0 * bytes / GB_PER_S)) as usize;
@@ -73,7 +72,7 @@ pub fn round(
     tables: &EqualTables,
     stop: &AtomicBool,
 ) -> Result<Option<TablesRound>, Error> {
-    let calls = Calls::of(tables);
+    let calls = Calls::for_tables(tables);
     let made = Made {
         rows: vec![tables.rows; tables.count],
         lengths: vec![tables.pooling; tables.count],
@@ -81,8 +80,8 @@ pub fn round(
         batch_size: tables.batch_size,
         distributions: vec![tables.ids; tables.count],
     };
-    let batches = batch::some(&bench.cpu.pool, &made, calls.warm_up + calls.counted);
-    let mut built = BenchTables::new(&bench.cpu, &arguments(tables), tables.rows);
+    let batches = batches::make_some(&bench.cpu.pool, &made, calls.warm_up + calls.counted);
+    let mut built = BenchTables::new(&bench.cpu, tables);
     let mut taken = Vec::new();
     let mut rates = vec![bench.stream()];
     let mut attempt = 0;
@@ -143,20 +142,4 @@ fn timed(
     call(cpu)?;
     let ns = begun.elapsed().as_nanos() as f64;
     Ok(watch.sample(&cpu.pool, |_| ns))
-}
-
-fn arguments(tables: &EqualTables) -> BenchEmbedding {
-    BenchEmbedding {
-        tables: tables.count,
-        rows: tables.rows,
-        dim: tables.dim,
-        pooling: tables.pooling,
-        batch_size: tables.batch_size,
-        data_type: tables.data_type,
-        optimizer: tables.optimizer,
-        // Batches are made of the distribution itself.
-        distribution: schema::IdLaw::Uniform,
-        calls: 1,
-        sampling: SAMPLING,
-    }
 }

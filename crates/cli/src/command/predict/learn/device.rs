@@ -11,7 +11,6 @@ pub const DEVICE_VERSION: u32 = 1;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LearntDevice {
-    /// [`DEVICE_VERSION`].
     pub rowmill_device: u32,
     pub spec: HardwareSpec,
 }

@@ -13,10 +13,10 @@ const TABLE_BYTES_MOST: f64 = 2.5e9;
 const LOOKED_UP_BYTES_MOST: f64 = 4e8;
 /// Ids of a batch.
 const IDS_MOST: usize = 2_000_000;
-/// As [`TABLE_BYTES_MOST`], [`LOOKED_UP_BYTES_MOST`] and [`IDS_MOST`], of tables without a model:
+/// Bounds of tables without a model:
 /// they are built anew for every round.
 const ALONE: Bounds = Bounds { tables: 1e9, looked_up: 2e8, ids: 1_000_000 };
-/// The same of configurations.
+/// Bounds of the tables in drawn configurations.
 const IN_STEPS: Bounds =
     Bounds { tables: TABLE_BYTES_MOST, looked_up: LOOKED_UP_BYTES_MOST, ids: IDS_MOST };
 /// FLOPs of a step.
@@ -25,7 +25,6 @@ const FLOPS_MOST: f64 = 3e10;
 /// A configuration by what it changes of [`BASE`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Drawn {
-    /// Keys and values.
     pub set: Vec<(String, String)>,
     /// Ids of every bag.
     pub pooling: u32,
@@ -49,7 +48,7 @@ impl Dice {
         exponent.exp().round() as usize
     }
 
-    fn of<T: Copy>(&mut self, choices: &[T]) -> T {
+    fn choose<T: Copy>(&mut self, choices: &[T]) -> T {
         let at = (self.unit() * choices.len() as f64) as usize;
         choices[at.min(choices.len() - 1)]
     }
@@ -145,12 +144,12 @@ fn any_tables(dice: &mut Dice) -> EqualTables {
     EqualTables {
         count: dice.between(1.0, 26.0),
         rows: dice.between(1e3, 3e6) as u64,
-        dim: dice.of(&DIMS),
+        dim: dice.choose(&DIMS),
         pooling: dice.between(0.6, 40.0).max(1),
         batch_size: if dice.unit() < 0.5 { batch.next_power_of_two() } else { batch },
-        data_type: dice.of(&TYPES),
-        optimizer: dice.of(&RULES),
-        ids: dice.of(&LAWS),
+        data_type: dice.choose(&TYPES),
+        optimizer: dice.choose(&RULES),
+        ids: dice.choose(&LAWS),
     }
 }
 
@@ -175,18 +174,19 @@ fn layers(dice: &mut Dice, tables: &EqualTables, add: &mut dyn FnMut(&str, Strin
     const WIDTHS: [usize; 11] = [32, 64, 96, 128, 192, 256, 320, 512, 512, 768, 1024];
     const INPUTS: [usize; 5] = [4, 13, 64, 128, 256];
     loop {
-        let input = dice.of(&INPUTS);
+        let input = dice.choose(&INPUTS);
         let hidden = (dice.unit() * 4.0) as usize;
-        let mut bottom: Vec<usize> = (0..hidden).map(|_| dice.of(&WIDTHS)).collect();
+        let mut bottom: Vec<usize> = (0..hidden).map(|_| dice.choose(&WIDTHS)).collect();
         bottom.push(tables.dim);
         let hidden = 1 + (dice.unit() * 4.0) as usize;
-        let mut top: Vec<usize> = (0..hidden).map(|_| dice.of(&WIDTHS)).collect();
+        let mut top: Vec<usize> = (0..hidden).map(|_| dice.choose(&WIDTHS)).collect();
         top.push(1);
         let vectors = tables.count + 1;
         let (joined, crossed, interaction) = match (dice.unit() * 10.0) as usize {
             0 => (vectors * tables.dim, 0, r#"{ kind = "cat" }"#.to_owned()),
             1 => {
-                let (layers, rank) = (1 + (dice.unit() * 3.0) as usize, dice.of(&[32, 64, 128]));
+                let (layers, rank) =
+                    (1 + (dice.unit() * 3.0) as usize, dice.choose(&[32, 64, 128]));
                 let text = format!(r#"{{ kind = "dcn_v2", layers = {layers}, rank = {rank} }}"#);
                 (vectors * tables.dim, 2 * layers * rank * vectors * tables.dim, text)
             }
@@ -203,7 +203,7 @@ fn layers(dice: &mut Dice, tables: &EqualTables, add: &mut dyn FnMut(&str, Strin
         if 6.0 * tables.batch_size as f64 * each as f64 > FLOPS_MOST {
             continue;
         }
-        let rule = dice.of(&["sgd", "sgd", "sgd", "sgd", "adagrad", "adagrad", "adam"]);
+        let rule = dice.choose(&["sgd", "sgd", "sgd", "sgd", "adagrad", "adagrad", "adam"]);
         let precision = if dice.unit() < 0.85 { "f32" } else { "bf16" };
         add("data.dense", format!(r#"[{{ column = "d{{0..{}}}" }}]"#, input - 1));
         add("model.dense_features", input.to_string());
@@ -219,7 +219,7 @@ fn layers(dice: &mut Dice, tables: &EqualTables, add: &mut dyn FnMut(&str, Strin
 #[cfg(test)]
 mod tests {
     use super::{BASE, alone, one};
-    use crate::resolve::config;
+    use setup::config;
 
     #[test]
     fn drawn_configurations_are_valid_and_the_same_each_time() {

@@ -3,8 +3,8 @@
 use std::io::Write;
 use std::path::Path;
 
-use crate::error::Error;
-use crate::output;
+use setup::error::Error;
+use setup::output;
 
 /// What was learnt of a CPU or a GPU: what --hardware takes.
 pub const HARDWARE: &str = "hardware.json";

@@ -11,14 +11,13 @@ use trace::OpSpan;
 use super::alone::{self, Bench, SAMPLING};
 use super::draw::{self, BASE, Drawn};
 use crate::args::PredictLearn;
-use crate::command::bench::operation::BenchStep;
-use crate::command::bench::sample::{BenchSample, Judge, median};
-use crate::command::bench::train::recorded_steps;
 use crate::command::predict::kernel::hardware::this_machine;
-use crate::error::Error;
-use crate::interrupt;
-use crate::progress::{Meter, ProgressUnit};
-use crate::resolve::{Session, config};
+use ::bench::sample::{BenchSample, Judge, median};
+use ::bench::steps::{BenchStep, record_steps};
+use setup::error::Error;
+use setup::interrupt;
+use setup::progress::{Meter, ProgressUnit};
+use setup::{Session, config};
 
 /// Steps of a configuration that are asked for at once.
 const STEPS: usize = 6;
@@ -98,7 +97,7 @@ impl Bench {
         let mut rates = vec![stream(), stream()];
         for _ in 0..TRIES {
             let (pooling, own) = (drawn.pooling as usize, Cpu::new(*threads));
-            let steps = recorded_steps(&job.config, pooling, STEPS, own, stop)?;
+            let steps = record_steps(&job.config, pooling, STEPS, own, stop)?;
             rates.extend([stream(), stream()]);
             conditions.extend(steps.iter().map(|step| step.conditions));
             taken.extend(steps);

@@ -16,18 +16,20 @@ use super::device::{DEVICE_VERSION, LearntDevice};
 use super::folder::{HARDWARE, write};
 use super::suite::{self, SuiteFile};
 use crate::command::predict::kernel::{file, model};
-use crate::command::predict::{Steps, calibrated, job, machine, recordings, scopes};
-use crate::error::Error;
-use crate::output;
-use crate::render;
-use crate::resolve::Session;
+use setup::Session;
+use setup::error::Error;
+use setup::output;
+use setup::recorded_steps::{
+    Steps, calibrate_steps, open_recordings, prepare_job, recorded_machine, whole_scopes,
+};
+use setup::render;
 
 /// What the host adds, in the folder that is written.
 const CALIBRATION: &str = "calibration.json";
 /// Fewest measurements that a model is adapted by.
 const ROWS_LEAST: usize = 5;
 
-/// What was learnt.
+/// The models and rates learned from a suite, as the command prints them.
 #[derive(Serialize)]
 struct Report {
     device: Option<String>,
@@ -88,10 +90,11 @@ fn overheads(
     let mut all: Option<Calibration> = None;
     let mut count = 0;
     for recorded in suite.files.iter().filter(|file| file.kind == "kineto") {
-        let traces = recordings(&[folder.join(&recorded.path)], session)?;
-        let scopes = scopes(&traces);
-        let mut found = calibrated(&job(&scopes, session), &Steps::of(&scopes)?, traces.len())?;
-        found.machine = machine(&traces);
+        let traces = open_recordings(&[folder.join(&recorded.path)], session)?;
+        let scopes = whole_scopes(&traces);
+        let mut found =
+            calibrate_steps(&prepare_job(&scopes, session), &Steps::find(&scopes)?, traces.len())?;
+        found.machine = recorded_machine(&traces);
         count += 1;
         match &mut all {
             Some(all) => all.merge(found),
@@ -101,7 +104,7 @@ fn overheads(
     Ok((all, count))
 }
 
-/// Those that a learnt model prices.
+/// The measurements of kernels that a trained model prices.
 fn learnt(rows: &[SuiteMeasured], device: &'static HardwareSpec) -> Vec<Measured> {
     let row = |row: &SuiteMeasured| match row.work {
         SuiteWork::Learnt(work) => Some((work, row.ns)),

@@ -11,7 +11,7 @@ use schema::HardwareSpec;
 use schema::topology::hardware;
 use serde::Deserialize;
 
-use crate::error::Error;
+use setup::error::Error;
 
 /// The list of a suite's files.
 pub const SUITE: &str = "suite.json";
@@ -35,7 +35,7 @@ struct Gpu {
     name: String,
 }
 
-/// A recorded file.
+/// An entry of the suite's list: a recorded file and its kind.
 #[derive(Deserialize)]
 pub struct SuiteEntry {
     pub path: PathBuf,

@@ -4,7 +4,7 @@ use analyze::findings::{self, Finding, FindingReport, Severity};
 use serde_json::{Value, json};
 use trace::store::Job;
 
-use crate::error::Error;
+use setup::error::Error;
 
 /// The document as text.
 pub fn text(report: &FindingReport, job: &Job) -> Result<String, Error> {

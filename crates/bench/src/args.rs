@@ -1,0 +1,368 @@
+//! The command line of `rowmill-bench`, as typed.
+
+use std::path::PathBuf;
+
+use bench::sample::Sampling;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use schema::{DataType, IdLaw, Optimizer, Precision};
+use setup::args::{Global, OnDevice, key_value};
+
+const TRAIN_AFTER: &str = "\
+Examples:
+  rowmill-bench train --config dlrm-default --threads 2
+  rowmill-bench train --config my.toml --batch-size 512 --pooling 32 --distribution zipf:1.05
+  rowmill-bench train --config dlrm-default --precision bf16
+  rowmill-bench train --config dlrm-mlperf --optimizer rowwise_adagrad --format json
+  rowmill-bench train --config dlrm-default --device cuda --tf32 --wait-every 10
+
+Trains on generated batches in memory, rotating through distinct batches worth 65,536 samples.
+Steps are timed unrecorded, one by one or --wait-every at a time; other steps are recorded for the breakdown. The limits are
+measured in the same run, interleaved with the steps, on as many threads.
+
+  samples_per_s, step_ms            median of the timed steps; …_min and …_max beside them
+  gemm_pct_of_peak                  time that all matrix products would need at the peak of their precision,
+                                    fma_peak_gflop_per_s or bf16_peak_gflop_per_s, ÷ their time
+  rest_pct_of_step                  everything but the matrix products, gaps included
+  ops                               per operation: ms, share, GFLOP/s, useful GB/s, % of the roofline
+  gemms                             per product and shape (M×K by K×N): ms, GFLOP/s, % of peak
+  fma_peak_gflop_per_s              f32 multiply-adds in registers, the better of 256 and 512 bits
+  bf16_peak_gflop_per_s             pairs of bf16 in registers, where there is an instruction for them
+  gather_limit_gb_per_s             random rows as long as the tables', from an array as large
+  read_modify_write_limit_gb_per_s  the same, written back; bytes read and written
+  stream_limit_gb_per_s             one pass over that array
+  apparent_clock_ghz, foreign_cpu   clock inferred from a chain of known latency; share of the time in
+                                    which our threads waited for a core
+  rejected_samples, trusted         samples with too low a clock or too much foreign CPU are dropped;
+                                    if too few are left, trusted is false and the figures are of all
+                                    samples";
+
+const EMBEDDING_AFTER: &str = "\
+Examples:
+  rowmill-bench embedding --threads 2
+  rowmill-bench embedding --tables 8 --rows 1000000 --dim 64 --pooling 32 --distribution zipf:1.05
+  rowmill-bench embedding --tables 1000 --rows 1000 --pooling 1 --format json
+
+  forward_gb_per_s, backward_gb_per_s  useful bytes: ids (8 each), the rows looked up, pooled vectors;
+                                       backward: ids, gradients, each distinct row and its state read
+                                       and written
+  forward_pct_of_gather_limit, backward_pct_of_read_modify_write_limit
+                                       share of random access to rows as long in an array as large, on as
+                                       many threads, measured in turns
+  forward_rows_per_s, backward_rows_per_s
+                                       ids per second
+  per_table_overhead_ns                one bag of one id in every table against as many bags in one
+                                       table, per table; …_backward_ns for the backward
+  apparent_clock_ghz, foreign_cpu, rejected_samples, trusted
+                                       as in rowmill-bench train";
+
+const GEMM_AFTER: &str = "\
+Examples:
+  rowmill-bench gemm --threads 2
+  rowmill-bench gemm --shape 2048x512x512 2048x13x512 --precision bf16 --format json
+
+A shape is M×K×N of the forward product Y[M, N] = X[M, K] Wᵀ; the gradients have the same FLOPs.
+  forward_…, backward_input_…, backward_weight_…
+                                       gflop_per_s, and pct_of_peak: share of multiply-adds of the
+                                       precision in registers on as many threads, measured in turns
+  apparent_clock_ghz, foreign_cpu, rejected_samples, trusted
+                                       as in rowmill-bench train";
+
+const INTERACTION_AFTER: &str = "\
+Examples:
+  rowmill-bench interaction --threads 2
+  rowmill-bench interaction --features 26 --dim 32 --format json
+
+  …_pct_of_roofline    least time for the FLOPs or bytes ÷ time taken; above 100 where caches serve
+                       what the limit reads from memory
+  apparent_clock_ghz, foreign_cpu, rejected_samples, trusted
+                       as in rowmill-bench train";
+
+const DATA_AFTER: &str = "\
+Examples:
+  rowmill-bench data --threads 2
+  rowmill-bench data --file train.txt --repeats 3 --format json
+
+Generates Criteo text once, in TMPDIR, and removes it. Each measurement is a process of its own.
+  scan_mb_per_s     text to columns of integers in memory
+  convert_mb_per_s  text to a prepared folder, as rowmill data convert does
+  parquet_mb_per_s  Parquet to a prepared folder; bytes are those of the same rows as text
+  …_rows_per_s, …_peak_bytes
+                    rows per second; peak memory of the process, files excluded
+  apparent_clock_ghz, foreign_cpu, rejected_samples, trusted
+                    as in rowmill-bench train";
+
+/// Measures rowmill on this machine, beside the limits of the machine.
+#[derive(Debug, Parser)]
+#[command(name = "rowmill-bench", version, propagate_version = true, max_term_width = 100)]
+pub struct BenchCli {
+    #[command(flatten)]
+    pub global: Global,
+    #[command(subcommand)]
+    pub command: BenchCommand,
+}
+
+/// The measurements of `rowmill-bench`.
+#[derive(Debug, Subcommand)]
+pub enum BenchCommand {
+    /// Training steps: samples per second, time by operation, share of this machine's limits
+    #[command(after_help = TRAIN_AFTER)]
+    Train(BenchTrain),
+    /// Lookups and row updates against plain random access; overhead per table
+    #[command(after_help = EMBEDDING_AFTER)]
+    Embedding(BenchEmbedding),
+    /// The three matrix products of linear layers against multiply-adds in registers
+    #[command(after_help = GEMM_AFTER)]
+    Gemm(BenchGemm),
+    /// The dot interaction and its gradient
+    #[command(after_help = INTERACTION_AFTER)]
+    Interaction(BenchInteraction),
+    /// Criteo text to columns and to a prepared folder; Parquet to another
+    #[command(after_help = DATA_AFTER)]
+    Data(BenchData),
+    /// Reading and breaking down a trace: bytes per second, memory, critical path
+    #[command(after_help = "\
+Examples:
+  rowmill-bench trace
+  rowmill-bench trace trace.json.gz --megabytes 3000 --format json
+
+The events of PATH are repeated, shifted in time, until the text reaches --megabytes.")]
+    Trace(BenchTrace),
+    /// Calibration, simulation, edits and draws of a recorded job, against reading its traces
+    Predict(BenchPredict),
+}
+
+/// Options of `rowmill-bench train`.
+#[derive(Debug, Args)]
+pub struct BenchTrain {
+    /// A TOML file, or the name of a ready-made configuration (rowmill train --list)
+    #[arg(long, value_name = "CONFIG", default_value = "dlrm-default")]
+    pub config: String,
+    /// Change a key of the configuration, such as optimizer.dense.kind=adagrad
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
+    pub set: Vec<(String, String)>,
+    #[command(flatten)]
+    pub device: OnDevice,
+    /// Samples per step [default: the configuration's]
+    #[arg(long, value_name = "B")]
+    pub batch_size: Option<usize>,
+    /// Matrix products in f32 or bf16 [default: the configuration's]
+    #[arg(long, value_name = "TYPE", value_parser = precision)]
+    pub precision: Option<Precision>,
+    /// Ids per bag of pooled features; sequences are full
+    #[arg(long, value_name = "L", default_value_t = 1, value_parser = at_least_one)]
+    pub pooling: usize,
+    /// Optimizer of the tables, such as sgd or rowwise_adagrad [default: the configuration's]
+    #[arg(long, value_name = "RULE")]
+    pub optimizer: Option<String>,
+    /// How often each row is looked up: uniform, zipf:EXPONENT, or reuse:FILE[#SECTION] with
+    /// locality statistics of dlrm_datasets [default: the configuration's [synthetic], else
+    /// uniform]
+    #[arg(long, value_name = "LAW", value_parser = str::parse::<IdLaw>)]
+    pub distribution: Option<IdLaw>,
+    /// Cap every table at this many rows
+    #[arg(long, value_name = "ROWS")]
+    pub rows_cap: Option<u64>,
+    /// Samples per round
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub steps: u64,
+    /// Steps of a sample: the device is waited for only after the last of them, so the host may
+    /// run ahead of a GPU; on the CPU this makes no difference
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = at_least_one)]
+    pub wait_every: usize,
+    /// Record as many steps as are timed, and write the accepted ones to this folder, for `rowmill
+    /// trace` and `rowmill predict calibrate`
+    #[arg(long, value_name = "FOLDER")]
+    pub trace: Option<PathBuf>,
+    #[command(flatten)]
+    pub sampling: Sampling,
+}
+
+/// Options of `rowmill-bench embedding`.
+#[derive(Clone, Debug, Args)]
+pub struct BenchEmbedding {
+    /// Tables, each with its own feature
+    #[arg(long, value_name = "T", default_value_t = 8, value_parser = at_least_one)]
+    pub tables: usize,
+    /// Rows of each table
+    #[arg(long, value_name = "R", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
+    pub rows: u64,
+    /// Elements of a row
+    #[arg(long, value_name = "D", default_value_t = 64, value_parser = at_least_one)]
+    pub dim: usize,
+    /// Ids per bag
+    #[arg(long, value_name = "L", default_value_t = 32, value_parser = at_least_one)]
+    pub pooling: usize,
+    /// Samples
+    #[arg(long, value_name = "B", default_value_t = 2048, value_parser = at_least_one)]
+    pub batch_size: usize,
+    /// Format of the rows: f32, f16 or bf16
+    #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = data_type)]
+    pub data_type: DataType,
+    /// Optimizer
+    #[arg(long, value_name = "RULE", default_value = "sgd", value_parser = optimizer)]
+    pub optimizer: Optimizer,
+    /// How often each row is looked up: uniform, zipf:EXPONENT, or reuse:FILE[#SECTION] with
+    /// locality statistics of dlrm_datasets
+    #[arg(long, value_name = "LAW", default_value = "uniform", value_parser = str::parse::<IdLaw>)]
+    pub distribution: IdLaw,
+    /// Calls of each pass per round
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub calls: u64,
+    #[command(flatten)]
+    pub sampling: Sampling,
+}
+
+/// Options of `rowmill-bench gemm`.
+#[derive(Clone, Debug, Args)]
+pub struct BenchGemm {
+    /// Shapes of the forward product
+    #[arg(long, value_name = "MxKxN", num_args = 1.., value_delimiter = ',', value_parser = gemm_shape,
+          default_value = "2048x512x512,2048x1024x1024,2048x479x1024,2048x13x512")]
+    pub shape: Vec<GemmShape>,
+    /// Products in f32 or bf16
+    #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = precision)]
+    pub precision: Precision,
+    /// Calls of each product per round
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub calls: u64,
+    #[command(flatten)]
+    pub sampling: Sampling,
+}
+
+/// `Y[M, N] = X[M, K] Wᵀ`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GemmShape {
+    pub m: usize,
+    pub k: usize,
+    pub n: usize,
+}
+
+/// Options of `rowmill-bench interaction`.
+#[derive(Clone, Debug, Args)]
+pub struct BenchInteraction {
+    /// Pooled vectors per sample, besides the dense one
+    #[arg(long, value_name = "F", default_value_t = 8, value_parser = at_least_one)]
+    pub features: usize,
+    /// Elements of a vector
+    #[arg(long, value_name = "D", default_value_t = 64, value_parser = at_least_one)]
+    pub dim: usize,
+    /// Samples
+    #[arg(long, value_name = "B", default_value_t = 2048, value_parser = at_least_one)]
+    pub batch_size: usize,
+    /// Calls of each pass per round
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub calls: u64,
+    #[command(flatten)]
+    pub sampling: Sampling,
+}
+
+/// Options of `rowmill-bench data`.
+#[derive(Clone, Debug, Args)]
+pub struct BenchData {
+    /// Plain text in Criteo's layout [default: generated]
+    #[arg(long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// Size of the generated text, about, in millions of bytes
+    #[arg(long, value_name = "N", default_value_t = 250, conflicts_with = "file", value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub megabytes: u64,
+    #[command(flatten)]
+    pub sampling: Sampling,
+    /// Run one stage on --file once, print what it cost, and stop: for a process of its own
+    #[arg(long, hide = true, value_enum, requires_all = ["file", "out"])]
+    pub once: Option<BenchStage>,
+    /// Folder of what --once makes
+    #[arg(long, hide = true, value_name = "FOLDER", requires = "once")]
+    pub out: Option<PathBuf>,
+}
+
+/// One stage of the data's way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BenchStage {
+    /// Text to columns of integers
+    Scan,
+    /// Text to a prepared folder.
+    Convert,
+    /// The Parquet files of that folder to another.
+    Parquet,
+}
+
+impl BenchStage {
+    /// The name of the stage on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Scan => "scan",
+            Self::Convert => "convert",
+            Self::Parquet => "parquet",
+        }
+    }
+}
+
+fn data_type(text: &str) -> Result<DataType, String> {
+    serde_json::from_value(text.into()).map_err(|error| error.to_string())
+}
+
+fn precision(text: &str) -> Result<Precision, String> {
+    serde_json::from_value(text.into()).map_err(|error| error.to_string())
+}
+
+fn optimizer(text: &str) -> Result<Optimizer, String> {
+    serde_json::from_value(text.into()).map_err(|error| error.to_string())
+}
+
+fn gemm_shape(text: &str) -> Result<GemmShape, String> {
+    let sizes: Vec<usize> = text.split('x').filter_map(|size| at_least_one(size).ok()).collect();
+    match sizes[..] {
+        [m, k, n] if text.split('x').count() == 3 => Ok(GemmShape { m, k, n }),
+        _ => Err("expected MxKxN, such as 2048x512x512".to_owned()),
+    }
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    let count = text.parse().ok().filter(|count| *count > 0);
+    count.ok_or_else(|| "expected a number of at least 1".to_owned())
+}
+
+/// Options of `rowmill-bench trace`.
+#[derive(Debug, Args)]
+pub struct BenchTrace {
+    /// The trace whose events are repeated [default: one made of typical events]
+    pub path: Option<PathBuf>,
+    /// Size of the text, in millions of bytes
+    #[arg(long, value_name = "N", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub megabytes: u64,
+    /// Measurements of each kind; the median is reported
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=100))]
+    pub repeats: u64,
+    /// Read this file once, print what it cost, and stop: one measurement in a process of its own
+    #[arg(long, hide = true, value_name = "FILE")]
+    pub once: Option<PathBuf>,
+}
+
+/// Options of `rowmill-bench predict`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rowmill-bench predict traces/
+  rowmill-bench predict traces/ --repeats 21 --format json
+  rowmill-bench predict
+
+Everything runs on one thread; figures are medians. Each has a bar, met or MISSED; three are shares
+of the time to read the same traces:
+  calibrate    from read traces to samples: sizes of tensors, who waits for whom, programs, samples
+  build        from read traces to a priced program and its relaxed graph; relax is the last part
+  edit         one kernel of the step takes half as long; only what follows is recomputed
+  draws        1,000 steps with other samples
+  findings     every finding with a saving, priced by the simulated step
+Without traces, what a search over sharding plans computes:
+  whole        a step of 1,000 tables on 128 ranks (16xh100x8), priced from its configuration
+  move         the same step after a table has moved to another rank
+  price        one kernel of each kind on a measured GPU, all of different sizes")]
+pub struct BenchPredict {
+    /// Traces of a job: files, archives, folders [default: none; table moves are measured]
+    #[arg(value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
+    /// Measurements of each kind
+    #[arg(long, value_name = "N", default_value_t = 11)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub repeats: u32,
+}

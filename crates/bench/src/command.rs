@@ -1,0 +1,32 @@
+//! The commands of `rowmill-bench`, one file each.
+
+mod alone;
+mod data;
+mod embedding;
+mod gemm;
+mod interaction;
+mod limit;
+mod operation;
+mod predict;
+mod trace;
+mod train;
+mod turns;
+
+use std::process::ExitCode;
+
+use crate::args::BenchCommand;
+use setup::Session;
+use setup::error::Error;
+
+/// Runs the chosen measurement of `rowmill-bench`.
+pub fn run(bench: &BenchCommand, session: &Session) -> Result<ExitCode, Error> {
+    match bench {
+        BenchCommand::Train(args) => train::run(args, session),
+        BenchCommand::Embedding(args) => embedding::run(args, session),
+        BenchCommand::Gemm(args) => gemm::run(args, session),
+        BenchCommand::Interaction(args) => interaction::run(args, session),
+        BenchCommand::Data(args) => data::run(args, session),
+        BenchCommand::Trace(args) => trace::run(args, session).map(|()| ExitCode::SUCCESS),
+        BenchCommand::Predict(args) => predict::run(args, session).map(|()| ExitCode::SUCCESS),
+    }
+}

@@ -1,0 +1,134 @@
+//! The limits of this machine, measured in turns with what they bound.
+
+use std::collections::BTreeMap;
+
+use device::limits::{Arithmetic, RowSet, gflop_per_s};
+use device::{Cpu, Pool};
+use schema::Precision;
+use serde::Serialize;
+
+use bench::sample::{BenchSample, Conditions, Judge, Watch};
+
+/// The rows of the limits take no more than this, however large the tables are: far beyond every
+/// cache, and beyond what the translation caches hold.
+const BYTES_MAX: u64 = 2 << 30;
+
+/// What the limits are measured with, and what was measured so far.
+pub struct LimitBench {
+    rows: RowSet,
+    samples: BTreeMap<LimitKind, Vec<BenchSample<f64>>>,
+}
+
+/// A limit of the machine that is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum LimitKind {
+    Portable,
+    Fma256,
+    Fma512,
+    Bf16,
+    Stream,
+    Gather,
+    ReadModifyWrite,
+}
+
+/// Measured limits: billions of floating-point operations or of bytes per second.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct MeasuredLimits {
+    /// The better of the forms of f32 multiply-adds.
+    pub fma_peak_gflop_per_s: f64,
+    pub fma_256_gflop_per_s: Option<f64>,
+    pub fma_512_gflop_per_s: Option<f64>,
+    pub bf16_peak_gflop_per_s: Option<f64>,
+    pub stream_limit_gb_per_s: f64,
+    pub gather_limit_gb_per_s: f64,
+    pub read_modify_write_limit_gb_per_s: f64,
+}
+
+impl LimitBench {
+    /// For tables of `bytes` in all, with rows of `row_bytes`.
+    pub fn new(pool: &Pool, bytes: u64, row_bytes: usize) -> Self {
+        let rows = RowSet::new(pool, bytes.min(BYTES_MAX) as usize, row_bytes);
+        Self { rows, samples: BTreeMap::new() }
+    }
+
+    /// Measures each once more, each a sample of its own: short ones are disturbed less often.
+    pub fn measure(&mut self, cpu: &Cpu) {
+        let forms = Arithmetic::f32_forms().into_iter().chain(Arithmetic::bf16_form());
+        for form in forms {
+            let kind = match form {
+                Arithmetic::Portable => LimitKind::Portable,
+                Arithmetic::Fma256(_) => LimitKind::Fma256,
+                Arithmetic::Fma512(_) => LimitKind::Fma512,
+                Arithmetic::Bf16Pairs512(_) => LimitKind::Bf16,
+            };
+            self.sample(cpu, kind, |_| gflop_per_s(&cpu.pool, form));
+        }
+        self.sample(cpu, LimitKind::Stream, |rows| rows.stream_gb_per_s(cpu));
+        self.sample(cpu, LimitKind::Gather, |rows| rows.gather_gb_per_s(cpu));
+        self.sample(cpu, LimitKind::ReadModifyWrite, |rows| rows.read_modify_write_gb_per_s(cpu));
+    }
+
+    fn sample(&mut self, cpu: &Cpu, kind: LimitKind, measure: impl FnOnce(&mut RowSet) -> f64) {
+        let watch = Watch::start(&cpu.pool);
+        let value = measure(&mut self.rows);
+        let sample = watch.sample(&cpu.pool, |_| value);
+        self.samples.entry(kind).or_default().push(sample);
+    }
+
+    /// The conditions of all samples.
+    pub fn conditions(&self) -> impl Iterator<Item = &Conditions> {
+        self.samples.values().flatten().map(|sample| &sample.conditions)
+    }
+
+    /// Whether enough samples of every kind count.
+    pub fn are_trusted(&self, judge: &Judge) -> bool {
+        self.samples.values().all(|samples| judge.kept(samples).is_trusted)
+    }
+
+    /// The median of each.
+    pub fn medians(&self, judge: &Judge) -> MeasuredLimits {
+        let some = |kind| Some(judge.kept(self.samples.get(&kind)?).median(|rate| *rate));
+        let forms = [LimitKind::Portable, LimitKind::Fma256, LimitKind::Fma512];
+        MeasuredLimits {
+            fma_peak_gflop_per_s: forms.into_iter().filter_map(some).fold(0.0, f64::max),
+            fma_256_gflop_per_s: some(LimitKind::Fma256),
+            fma_512_gflop_per_s: some(LimitKind::Fma512),
+            bf16_peak_gflop_per_s: some(LimitKind::Bf16),
+            stream_limit_gb_per_s: some(LimitKind::Stream).unwrap_or_default(),
+            gather_limit_gb_per_s: some(LimitKind::Gather).unwrap_or_default(),
+            read_modify_write_limit_gb_per_s: some(LimitKind::ReadModifyWrite).unwrap_or_default(),
+        }
+    }
+}
+
+impl MeasuredLimits {
+    /// What bounds products in `precision`: where no instruction multiplies pairs of bf16 they are
+    /// multiplied as f32.
+    pub fn peak_gflop_per_s(&self, precision: Precision) -> f64 {
+        match precision {
+            Precision::F32 => self.fma_peak_gflop_per_s,
+            Precision::Bf16 => self.bf16_peak_gflop_per_s.unwrap_or(self.fma_peak_gflop_per_s),
+        }
+    }
+
+    /// The name of that peak in tables.
+    pub fn peak_name(&self, precision: Precision) -> &'static str {
+        match precision {
+            Precision::Bf16 if self.bf16_peak_gflop_per_s.is_some() => "bf16",
+            _ => "FMA",
+        }
+    }
+
+    /// The measured limits in one line.
+    pub fn text(&self) -> String {
+        let bf16 = self.bf16_peak_gflop_per_s.map(|rate| format!(", bf16 {rate:.0}"));
+        format!(
+            "FMA {:.0} GFLOP/s{}; stream {:.1}, gather {:.1}, read-modify-write {:.1} GB/s",
+            self.fma_peak_gflop_per_s,
+            bf16.unwrap_or_default(),
+            self.stream_limit_gb_per_s,
+            self.gather_limit_gb_per_s,
+            self.read_modify_write_limit_gb_per_s
+        )
+    }
+}

@@ -1,0 +1,148 @@
+//! The pricing of a sharding-plan search: a whole step, and again after a table has moved; and of
+//! single kernels.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use kernel_model::{Element, Error as KernelError, Kind, Work, shipped};
+use predict::step::{Conditions, Models, StepPricer};
+use schema::random::CounterRng;
+use schema::topology::hardware;
+use schema::{FeatureStats, Rank, ShardingPlan, Topology};
+use serde::Serialize;
+
+use crate::args::BenchPredict;
+use bench::sample::{median, timed};
+use setup::error::Error;
+use setup::render;
+use setup::{Session, config};
+
+/// A ready-made configuration of 1,000 tables.
+const CONFIG: &str = "dlrm-1000-tables";
+/// Sixteen hosts of eight H100: 128 ranks.
+const HARDWARE: &str = "16xh100x8";
+/// Moves between two looks at the clock.
+const MOVES: usize = 200;
+
+/// A measured device, whose own trees are the largest.
+const MEASURED: &str = "v100";
+/// Kernels of each kind, no two alike, priced between two looks at the clock.
+const WORKS: u64 = 500;
+/// The most that a price may take.
+const PRICE_US_MOST: f64 = 10.0;
+
+/// Median times of pricing a step and of moving a table.
+#[derive(Debug, Serialize)]
+struct MovesReport {
+    tables: usize,
+    ranks: usize,
+    whole_ms: f64,
+    move_us: f64,
+    /// Whole steps over moves.
+    ratio: f64,
+    /// A kernel, by kind.
+    prices: Vec<KernelPriceRow>,
+    /// Bar of every kind.
+    price_us_most: f64,
+}
+
+/// The prices of one kind.
+#[derive(Debug, Serialize)]
+struct KernelPriceRow {
+    kind: &'static str,
+    price_us: f64,
+}
+
+/// Runs the command without traces.
+pub fn run(args: &BenchPredict, session: &Session) -> Result<(), Error> {
+    let job = config::job(CONFIG, &[])?.config;
+    let topology = Topology::parse(HARDWARE).map_err(KernelError::from)?;
+    let models = Models::shipped()?;
+    let ranks = topology.ranks() as u32;
+    let plan = ShardingPlan::table_wise(&job.model.tables, ranks);
+    let features = FeatureStats::uniform(&job.model, 1);
+    let workload = predict::workload::Workload { config: &job, plan: &plan, features: &features };
+    let conditions = Conditions { topology: &topology, models: &models, launch_ns: 0.0 };
+    let mut pricer = StepPricer::new(workload, conditions)?;
+    let (mut whole, mut moved) = (Vec::new(), Vec::new());
+    let tiles = plan.tiles().len();
+    for turn in 0..args.repeats as usize {
+        black_box(timed(&mut whole, || predict::step::price(workload, conditions))?);
+        let begin = Instant::now();
+        for at in 0..MOVES {
+            let number = turn * MOVES + at;
+            let to = Rank((number * 37 % ranks as usize) as u32);
+            black_box(pricer.move_tile(number * 101 % tiles, to));
+        }
+        moved.push(begin.elapsed().as_secs_f64() / MOVES as f64);
+    }
+    let (whole, moved) = (median(whole), median(moved));
+    let report = MovesReport {
+        tables: job.model.tables.len(),
+        ranks: ranks as usize,
+        whole_ms: 1e3 * whole,
+        move_us: 1e6 * moved,
+        ratio: whole / moved,
+        prices: prices(args)?,
+        price_us_most: PRICE_US_MOST,
+    };
+    session.console.report(&report, table)
+}
+
+/// What a price takes, where no kernel is priced twice.
+fn prices(args: &BenchPredict) -> Result<Vec<KernelPriceRow>, Error> {
+    let device = hardware(MEASURED).map_err(KernelError::from)?;
+    let mut rows = Vec::new();
+    for kind in Kind::ALL {
+        let model = shipped::model(kind)?;
+        let works = (0..WORKS).map(|number| work(kind, CounterRng::new(1, number)));
+        let works: Vec<Work> = works.collect::<Result<_, _>>()?;
+        let mut seconds = Vec::new();
+        for _ in 0..args.repeats {
+            timed(&mut seconds, || {
+                for work in &works {
+                    black_box(model.price(work, device));
+                }
+            });
+        }
+        rows.push(KernelPriceRow {
+            kind: kind.name(),
+            price_us: 1e6 * median(seconds) / WORKS as f64,
+        });
+    }
+    Ok(rows)
+}
+
+/// A kernel of some sizes as models have them.
+fn work(kind: Kind, random: CounterRng) -> Result<Work, KernelError> {
+    let size = |at: u64, most: u64| 1 + random.below(at, most);
+    match kind {
+        Kind::Linear => Work::new(kind, &[size(0, 8192), size(1, 4096), size(2, 4096)]),
+        Kind::Bmm => Work::new(kind, &[size(0, 256), size(1, 1024), size(2, 1024), size(3, 1024)]),
+        Kind::Conv => {
+            let (batch, input, output) = (size(0, 64), size(1, 512), size(2, 512));
+            Work::new(kind, &[batch, input, output, 3, 2 + size(3, 200), 1, 1])
+        }
+        Kind::LayerNorm | Kind::Softmax => Work::new(kind, &[size(0, 16_384), size(1, 4096)]),
+        Kind::ElementWise => {
+            let element = Element::ALL[random.below(1, Element::ALL.len() as u64) as usize];
+            Work::element_wise(element, size(0, 1 << 26))
+        }
+    }
+}
+
+fn table(report: &MovesReport) -> String {
+    let of = render::counted(report.tables as u64, "table");
+    let price = |row: &KernelPriceRow| format!("{} {:.1} µs", row.kind, row.price_us);
+    let kinds: Vec<String> = report.prices.iter().map(price).collect();
+    let is_met = report.prices.iter().all(|row| row.price_us <= PRICE_US_MOST);
+    let verdict = if is_met { "met" } else { "MISSED" };
+    render::facts(&[
+        ("whole step", format!("{:.2} ms, {of} on {} ranks", report.whole_ms, report.ranks)),
+        ("move of a table", format!("{:.1} µs, {:.0} times as fast", report.move_us, report.ratio)),
+        (
+            "price of a kernel",
+            format!("{}; at most {PRICE_US_MOST} µs: {verdict}", kinds.join(", ")),
+        ),
+    ])
+}

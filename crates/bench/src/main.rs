@@ -1,0 +1,31 @@
+//! `rowmill-bench`: measures rowmill on this machine, in turns with the limits of the machine.
+//! For the developers of rowmill; users measure their own jobs with `rowmill`.
+
+mod args;
+mod command;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, FromArgMatches};
+use setup::{Session, help_wrap, interrupt};
+
+use args::BenchCli;
+
+/// Columns of traces and tables of models are large: on huge pages they cost fewer faults.
+#[global_allocator]
+static ALLOCATOR: device::buffer::HugePages = device::buffer::HugePages;
+
+fn main() -> ExitCode {
+    let matches = help_wrap::wrap_help(BenchCli::command()).get_matches();
+    let cli = BenchCli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let session = Session::new(&cli.global, BenchCli::command);
+    match command::run(&cli.command, &session) {
+        Ok(code) => code,
+        Err(error) if error.is_closed_output() => ExitCode::SUCCESS,
+        Err(error) => {
+            interrupt::let_it_end();
+            session.console.fail(&error);
+            ExitCode::from(error.exit_code())
+        }
+    }
+}

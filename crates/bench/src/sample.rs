@@ -1,0 +1,434 @@
+//! Timing under observation: beside every sample stand the clock that the cores seemed to run at
+//! and the share of the time in which others had them. Says which samples count.
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use analyze::distribution;
+use clap::Args;
+use device::{Pool, limits};
+use serde::{Deserialize, Serialize};
+use setup::Session;
+use setup::error::{EXIT_INTERRUPTED, Error};
+
+/// Printed at the first Ctrl-C of a measurement.
+pub const STOPPING: &str = "finishing the sample, then reporting what there is";
+
+/// While most samples are disturbed, up to so many times the turns asked for are taken.
+pub const PATIENCE: u64 = 3;
+
+/// A kind of sample with fewer undisturbed ones than this is not trusted, unless it has no more.
+const FEWEST: usize = 3;
+
+/// How often is measured, and which samples count.
+#[derive(Clone, Copy, Debug, Args)]
+#[command(next_help_heading = "Samples")]
+pub struct Sampling {
+    /// Rounds of samples and limits; up to three times as many if most samples are disturbed
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub repeats: u64,
+    /// Reject samples whose apparent clock is below this share of the run's best
+    #[arg(long, value_name = "SHARE", default_value_t = 0.9, value_parser = share)]
+    pub clock_share_min: f64,
+    /// Also reject samples whose apparent clock is below this many GHz, for runs that are throttled
+    /// from beginning to end
+    #[arg(long, value_name = "GHZ", value_parser = clock_ghz)]
+    pub clock_ghz_min: Option<f64>,
+    /// Reject samples in which our threads waited for a core longer than this share of the time
+    #[arg(long, value_name = "SHARE", default_value_t = 0.1, value_parser = share)]
+    pub foreign_cpu_max: f64,
+}
+
+/// Under which conditions something was measured.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Conditions {
+    /// The lower of the clocks just before and just after.
+    pub apparent_clock_ghz: f64,
+    /// Share of the time in which our threads waited for a core; unknown on some systems.
+    pub foreign_cpu: Option<f64>,
+}
+
+/// A measured value with the conditions under which it was measured.
+#[derive(Clone, Copy, Debug)]
+pub struct BenchSample<T> {
+    pub value: T,
+    pub conditions: Conditions,
+}
+
+/// A sample that is being taken.
+pub struct Watch {
+    clock_ghz: f64,
+    waited_ns: Option<u64>,
+    /// Time that others had cores; `None` unless the sample is crowded.
+    others_ns: Option<u64>,
+    started: Instant,
+}
+
+impl Watch {
+    /// Begins a sample on the threads of `pool`.
+    pub fn start(pool: &Pool) -> Self {
+        let clock_ghz = limits::apparent_ghz(pool);
+        Self { clock_ghz, waited_ns: waited_ns(), others_ns: None, started: Instant::now() }
+    }
+
+    /// Begins a sample of work on more threads than it may use cores: those wait for each other
+    /// too, so that what they waited counts only as far as others had the cores meanwhile. Those
+    /// are counted in hundredths of a second, too coarse for a short sample.
+    pub fn start_crowded(pool: &Pool) -> Self {
+        let others_ns = others_ns();
+        Self { others_ns, ..Self::start(pool) }
+    }
+
+    /// Ends the sample; its seconds and conditions.
+    pub fn stop(self, pool: &Pool) -> (f64, Conditions) {
+        let seconds = self.started.elapsed().as_secs_f64().max(1e-9);
+        let waited =
+            waited_ns().zip(self.waited_ns).map(|(after, before)| after - before.min(after));
+        let share = |ns: u64| (ns as f64 / 1e9 / seconds / pool.threads() as f64).min(1.0);
+        let others = self.others_ns.and_then(|before| Some(others_ns()?.saturating_sub(before)));
+        let foreign = |waited| share(others.map_or(waited, |others| others.min(waited)));
+        let apparent_clock_ghz = limits::apparent_ghz(pool).min(self.clock_ghz);
+        (seconds, Conditions { apparent_clock_ghz, foreign_cpu: waited.map(foreign) })
+    }
+
+    /// Ends the sample; `value` computes its value from the seconds.
+    pub fn sample<T>(self, pool: &Pool, value: impl FnOnce(f64) -> T) -> BenchSample<T> {
+        let (seconds, conditions) = self.stop(pool);
+        BenchSample { value: value(seconds), conditions }
+    }
+}
+
+/// Time that threads of this process were runnable without a core, if the kernel reports it.
+fn waited_ns() -> Option<u64> {
+    let thread_waited_ns = |path: std::path::PathBuf| {
+        let text = std::fs::read_to_string(path.join("schedstat")).ok()?;
+        text.split_whitespace().nth(1)?.parse::<u64>().ok()
+    };
+    // A thread that ends meanwhile has nothing to tell.
+    let threads = std::fs::read_dir("/proc/self/task").ok()?;
+    threads
+        .flatten()
+        .map(|thread| thread_waited_ns(thread.path()))
+        .fold(None, |sum, waited| Some(sum.unwrap_or(0) + waited?).or(sum))
+}
+
+/// Time that other processes, or the host, had cores of this machine, if reported.
+fn others_ns() -> Option<u64> {
+    const TICK_NS: u64 = 10_000_000;
+    let all = std::fs::read_to_string("/proc/stat").ok()?;
+    let own = std::fs::read_to_string("/proc/self/stat").ok()?;
+    Some(busy_ticks(&all)?.saturating_sub(own_ticks(&own)?) * TICK_NS)
+}
+
+/// Time that all cores were busy, by the text of `/proc/stat`.
+fn busy_ticks(text: &str) -> Option<u64> {
+    let cores = text.lines().find_map(|line| line.strip_prefix("cpu "))?;
+    let ticks: Vec<u64> = cores.split_whitespace().map_while(|text| text.parse().ok()).collect();
+    // User, nice, system, idle, waiting for a disk, two kinds of interrupts, the host's.
+    let [user, nice, system, _, _, hard, soft, steal, ..] = ticks[..] else { return None };
+    Some(user + nice + system + hard + soft + steal)
+}
+
+/// Time that a process had cores, by the text of its `stat`.
+fn own_ticks(text: &str) -> Option<u64> {
+    // The name before may hold anything.
+    let (_, fields) = text.rsplit_once(')')?;
+    let mut times = fields.split_whitespace().skip(11).map(str::parse::<u64>);
+    Some(times.next()?.ok()? + times.next()?.ok()?)
+}
+
+/// Which samples count: those at nearly the best clock of the run, and at the clock asked for, with
+/// the cores to themselves.
+#[derive(Clone, Copy, Debug)]
+pub struct Judge {
+    clock_ghz_min: f64,
+    foreign_cpu_max: f64,
+    clock_ghz_best: f64,
+}
+
+impl Judge {
+    /// A judge of a run with these conditions.
+    pub fn new<'a>(sampling: &Sampling, all: impl Iterator<Item = &'a Conditions>) -> Self {
+        let best = all.map(|conditions| conditions.apparent_clock_ghz).fold(0.0, f64::max);
+        let floor = sampling.clock_ghz_min.unwrap_or(0.0);
+        Self {
+            clock_ghz_min: floor.max(sampling.clock_share_min * best),
+            foreign_cpu_max: sampling.foreign_cpu_max,
+            clock_ghz_best: best,
+        }
+    }
+
+    fn is_slow(&self, conditions: &Conditions) -> bool {
+        conditions.apparent_clock_ghz < self.clock_ghz_min
+    }
+
+    fn is_shared(&self, conditions: &Conditions) -> bool {
+        conditions.foreign_cpu.is_some_and(|share| share > self.foreign_cpu_max)
+    }
+
+    /// Whether the sample counts.
+    pub fn accepts(&self, conditions: &Conditions) -> bool {
+        !self.is_slow(conditions) && !self.is_shared(conditions)
+    }
+
+    /// The samples that count; all of them where too few do.
+    pub fn kept<'a, T>(&self, samples: &'a [BenchSample<T>]) -> Kept<'a, T> {
+        let good: Vec<_> =
+            samples.iter().filter(|sample| self.accepts(&sample.conditions)).collect();
+        let is_trusted = !samples.is_empty() && good.len() >= FEWEST.min(samples.len());
+        Kept { samples: if is_trusted { good } else { samples.iter().collect() }, is_trusted }
+    }
+
+    /// How well samples could be taken: `all` of them, and the `used` ones that figures are of.
+    pub fn quality<'a>(
+        &self,
+        all: impl Iterator<Item = &'a Conditions>,
+        used: impl Iterator<Item = &'a Conditions>,
+        is_trusted: bool,
+    ) -> Quality {
+        let all: Vec<_> = all.collect();
+        let (clocks, foreign): (Vec<f64>, Vec<Option<f64>>) =
+            used.map(|used| (used.apparent_clock_ghz, used.foreign_cpu)).unzip();
+        let foreign = median(foreign.into_iter().flatten().collect());
+        let count = |refuses: &dyn Fn(&Conditions) -> bool| {
+            all.iter().filter(|conditions| refuses(conditions)).count()
+        };
+        Quality {
+            samples: all.len(),
+            rejected_samples: count(&|conditions| !self.accepts(conditions)),
+            rejected_slow_clock: count(&|conditions| self.is_slow(conditions)),
+            rejected_foreign_cpu: count(&|conditions| self.is_shared(conditions)),
+            trusted: is_trusted,
+            apparent_clock_ghz: median(clocks),
+            apparent_clock_ghz_best: self.clock_ghz_best,
+            apparent_clock_ghz_min: self.clock_ghz_min,
+            foreign_cpu: Some(foreign).filter(|share| share.is_finite()),
+        }
+    }
+}
+
+/// The samples that figures are made of.
+pub struct Kept<'a, T> {
+    samples: Vec<&'a BenchSample<T>>,
+    /// Whether they were undisturbed.
+    pub is_trusted: bool,
+}
+
+impl<T> Kept<'_, T> {
+    /// Median, least and largest of `figure`.
+    pub fn spread(&self, figure: impl Fn(&T) -> f64) -> Spread {
+        let mut values: Vec<f64> = self.samples.iter().map(|s| figure(&s.value)).collect();
+        let median = distribution::median(&mut values).unwrap_or(f64::NAN);
+        let at = |place: usize| values.get(place).copied().unwrap_or(f64::NAN);
+        let last = values.len().saturating_sub(1);
+        Spread { median, min: at(0), max: at(last) }
+    }
+
+    /// The median of `figure`.
+    pub fn median(&self, figure: impl Fn(&T) -> f64) -> f64 {
+        self.spread(figure).median
+    }
+
+    /// Conditions of the samples that count.
+    pub fn conditions(&self) -> impl Iterator<Item = &Conditions> + '_ {
+        self.samples.iter().map(|sample| &sample.conditions)
+    }
+
+    /// Values of the samples that count.
+    pub fn values(&self) -> impl Iterator<Item = &T> + '_ {
+        self.samples.iter().map(|sample| &sample.value)
+    }
+}
+
+/// Where the values of a figure lie.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Spread {
+    pub median: f64,
+    pub min: f64,
+    pub max: f64,
+}
+
+/// How well samples could be taken; part of every report.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Quality {
+    pub samples: usize,
+    /// Samples that did not count, of all.
+    pub rejected_samples: usize,
+    pub rejected_slow_clock: usize,
+    pub rejected_foreign_cpu: usize,
+    /// Whether enough counted; otherwise the figures are of all samples.
+    pub trusted: bool,
+    /// Median of those that the figures are of.
+    pub apparent_clock_ghz: f64,
+    /// The best of the run.
+    pub apparent_clock_ghz_best: f64,
+    /// Below this a sample did not count.
+    pub apparent_clock_ghz_min: f64,
+    /// Median of those that the figures are of.
+    pub foreign_cpu: Option<f64>,
+}
+
+impl Quality {
+    /// Facts about the samples for a table.
+    pub fn rows(&self) -> [(&'static str, String); 2] {
+        let foreign =
+            self.foreign_cpu.map_or("unknown".to_owned(), |s| format!("{:.1} %", 100.0 * s));
+        let verdict =
+            if self.trusted { "" } else { "; too few were undisturbed, the figures are of all" };
+        [
+            (
+                "apparent clock, foreign CPU",
+                format!(
+                    "{:.2} GHz (best {:.2}), {foreign}",
+                    self.apparent_clock_ghz, self.apparent_clock_ghz_best
+                ),
+            ),
+            (
+                "samples rejected",
+                format!(
+                    "{} of {} ({} for the clock, {} for foreign CPU){verdict}",
+                    self.rejected_samples,
+                    self.samples,
+                    self.rejected_slow_clock,
+                    self.rejected_foreign_cpu
+                ),
+            ),
+        ]
+    }
+
+    /// What to warn of.
+    pub fn warning(&self) -> Option<String> {
+        (!self.trusted).then(|| {
+            format!(
+                "{} of {} samples were disturbed, too few are left: the figures are of all samples \
+                 and say little; run again on a quieter machine",
+                self.rejected_samples, self.samples
+            )
+        })
+    }
+}
+
+/// Warns of disturbed samples and prints the report. Returns the exit code.
+///
+/// # Errors
+/// Standard output cannot be written.
+pub fn conclude<T: Serialize>(
+    session: &Session,
+    quality: &Quality,
+    interrupted: bool,
+    report: &T,
+    table: impl FnOnce(&T) -> String,
+) -> Result<ExitCode, Error> {
+    if let Some(warning) = quality.warning() {
+        session.console.warn(warning);
+    }
+    session.console.report(report, table)?;
+    Ok(ExitCode::from(if interrupted { EXIT_INTERRUPTED } else { 0 }))
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
+    share.ok_or_else(|| "expected a share from 0 to 1, such as 0.9".to_owned())
+}
+
+fn clock_ghz(text: &str) -> Result<f64, String> {
+    let clock = text.parse().ok().filter(|clock: &f64| clock.is_finite() && *clock > 0.0);
+    clock.ok_or_else(|| "expected a clock above 0, such as 3.3".to_owned())
+}
+
+/// Calls `run` and appends the seconds it took to `seconds`.
+pub fn timed<T>(seconds: &mut Vec<f64>, run: impl FnOnce() -> T) -> T {
+    let begin = Instant::now();
+    let value = run();
+    seconds.push(begin.elapsed().as_secs_f64());
+    value
+}
+
+/// The median; NaN of nothing.
+pub fn median(mut values: Vec<f64>) -> f64 {
+    distribution::median(&mut values).unwrap_or(f64::NAN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        BenchSample, Conditions, Judge, Quality, Sampling, Watch, busy_ticks, median, own_ticks,
+    };
+
+    fn sample(value: f64, clock: f64, foreign: f64) -> BenchSample<f64> {
+        let foreign_cpu = Some(foreign);
+        BenchSample { value, conditions: Conditions { apparent_clock_ghz: clock, foreign_cpu } }
+    }
+
+    fn judge(samples: &[BenchSample<f64>]) -> Judge {
+        judge_above(None, samples)
+    }
+
+    fn judge_above(clock_ghz_min: Option<f64>, samples: &[BenchSample<f64>]) -> Judge {
+        let (clock_share_min, foreign_cpu_max) = (0.9, 0.1);
+        let sampling = Sampling { repeats: 1, clock_share_min, clock_ghz_min, foreign_cpu_max };
+        Judge::new(&sampling, samples.iter().map(|sample| &sample.conditions))
+    }
+
+    fn quality(judge: &Judge, samples: &[BenchSample<f64>]) -> Quality {
+        let kept = judge.kept(samples);
+        let all = samples.iter().map(|sample| &sample.conditions);
+        judge.quality(all, kept.conditions(), kept.is_trusted)
+    }
+
+    #[test]
+    fn throttled_and_shared_samples_do_not_count() {
+        let good = [1.0, 2.0, 4.0].map(|value| sample(value, 3.6, 0.0));
+        let samples = [&good[..], &[sample(9.0, 3.0, 0.0), sample(9.0, 3.6, 0.2)]].concat();
+        let judge = judge(&samples);
+        let spread = judge.kept(&samples).spread(|value| *value);
+        assert_eq!((spread.min, spread.median, spread.max), (1.0, 2.0, 4.0));
+        let quality = quality(&judge, &samples);
+        assert!(quality.trusted && quality.warning().is_none());
+        assert_eq!((quality.apparent_clock_ghz, quality.foreign_cpu), (3.6, Some(0.0)));
+        let counts = (quality.rejected_samples, quality.rejected_slow_clock);
+        assert_eq!((counts, quality.rejected_foreign_cpu), ((2, 1), 1));
+    }
+
+    #[test]
+    fn a_run_that_is_throttled_throughout_has_no_sample_above_an_absolute_clock() {
+        let samples = [1.0, 2.0, 3.0].map(|value| sample(value, 2.0, 0.0));
+        assert!(quality(&judge(&samples), &samples).trusted);
+        let quality = quality(&judge_above(Some(3.3), &samples), &samples);
+        assert!(!quality.trusted);
+        assert_eq!((quality.rejected_slow_clock, quality.apparent_clock_ghz_min), (3, 3.3));
+    }
+
+    #[test]
+    fn where_too_few_are_left_all_are_shown_and_said_to_be_disturbed() {
+        let samples = [sample(1.0, 3.6, 0.0), sample(2.0, 3.6, 0.5), sample(3.0, 1.0, 0.5)];
+        let judge = judge(&samples);
+        assert_eq!(judge.kept(&samples).median(|value| *value), 2.0);
+        let quality = quality(&judge, &samples);
+        assert_eq!(quality.foreign_cpu, Some(0.5));
+        assert!(!quality.trusted && quality.warning().unwrap().starts_with("2 of 3"));
+    }
+
+    #[test]
+    fn a_watch_sees_time_and_a_clock() {
+        let pool = device::Pool::new(2);
+        let (seconds, conditions) = Watch::start(&pool).stop(&pool);
+        assert!(seconds > 0.0 && conditions.apparent_clock_ghz > 0.0);
+        assert!(conditions.foreign_cpu.is_none_or(|share| (0.0..=1.0).contains(&share)));
+    }
+
+    #[test]
+    fn the_median_of_an_even_number_lies_between() {
+        assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), 2.5);
+        assert!(median(Vec::new()).is_nan());
+    }
+
+    #[test]
+    fn cores_that_others_had_are_told_from_our_own() {
+        let all = "cpu  100 20 30 4000 50 6 7 8 9 0\ncpu0 1 2 3 4 5 6 7 8 9 0\n";
+        assert_eq!(busy_ticks(all), Some(100 + 20 + 30 + 6 + 7 + 8));
+        let own = "42 (a ) b) S 1 42 42 0 -1 4194304 100 0 0 0 70 5 0 0 20 0 9 0 1000 1 1";
+        assert_eq!(own_ticks(own), Some(75));
+        assert_eq!((busy_ticks("cpu 1 2"), own_ticks("42 (a) S 1")), (None, None));
+    }
+}

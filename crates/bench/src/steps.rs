@@ -1,0 +1,136 @@
+//! Training steps on generated batches: times whole steps, or records the operations of each.
+//! Shared by `rowmill-bench train` and `rowmill predict learn`.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use comm::world;
+use device::{Backend, Cpu};
+use schema::{Batch, IdLaw, JobConfig, Rank, ShardingPlan, TableConfig};
+use setup::error::Error;
+use setup::synthetic::Laws;
+use trace::{Clock, OpSpan, Recorder};
+use train::profile::Profiler;
+use train::run::run_info;
+use train::{Model, RankContext, SampleShare};
+
+use crate::batches::{self, Made};
+use crate::sample::{BenchSample, Watch};
+
+/// Steps before anything is timed.
+pub const WARM_UP: usize = 3;
+
+/// A recorded training step: its time and the spans of its operations.
+#[derive(Clone, Debug)]
+pub struct BenchStep {
+    pub seconds: f64,
+    pub spans: Vec<OpSpan>,
+}
+
+/// Recorded steps of a configuration, each on a batch of its own: what is reused from step to step
+/// are rows, not batches. Ends early once `stop` says so.
+pub fn record_steps(
+    config: &JobConfig,
+    pooling: usize,
+    count: usize,
+    cpu: Cpu,
+    stop: &AtomicBool,
+) -> Result<Vec<BenchSample<BenchStep>>, Error> {
+    let mut steps = BenchSteps::new(config, pooling, WARM_UP + count, cpu)?;
+    steps.train(WARM_UP)?;
+    let wanted = (0..count).take_while(|_| !stop.load(Ordering::SeqCst));
+    wanted.map(|_| steps.record_step()).collect()
+}
+
+/// A model on one rank that trains on generated batches, and records steps.
+pub struct BenchSteps<B: Backend> {
+    pub context: RankContext<B>,
+    model: Model<B>,
+    batches: Vec<Batch>,
+    /// The clock of recorded spans.
+    pub clock: Clock,
+    /// Steps taken so far, of every kind.
+    step: usize,
+}
+
+impl<B: Backend> BenchSteps<B> {
+    /// Builds the model of `config` and `batches` distinct batches.
+    ///
+    /// # Errors
+    /// An id distribution cannot be read, or the device has too little memory.
+    pub fn new(
+        config: &JobConfig,
+        pooling: usize,
+        batches: usize,
+        device: B,
+    ) -> Result<Self, Error> {
+        let (host, threads) = (device.host(), device.host().threads());
+        let (model, batch_size) = (&config.model, config.training.batch_size);
+        let tables = || model.features().into_iter().map(|feature| &model.tables[feature.table]);
+        let mut laws = Laws::default();
+        let distribution = |table: &TableConfig| {
+            laws.distribution(config.synthetic.law(&table.name).unwrap_or(&IdLaw::Uniform))
+        };
+        let made = Made {
+            rows: tables().map(|table| table.rows).collect(),
+            lengths: tables().map(|t| t.sequence_length.unwrap_or(pooling)).collect(),
+            dense_features: model.dense_features,
+            batch_size,
+            distributions: tables().map(distribution).collect::<Result<_, _>>()?,
+        };
+        let plan = ShardingPlan::table_wise(&model.tables, 1);
+        let batches = batches::make_some(host, &made, batches);
+        let clock = Clock::start();
+        let profiler = Profiler::new(Recorder::new(run_info(&world(1)[0], threads, clock)), clock);
+        let context = RankContext::alone(device, profiler)?;
+        let trained = Model::initial(context.device_queue(), config, &plan, Rank(0), batch_size)?;
+        Ok(Self { context, model: trained, batches, clock, step: 0 })
+    }
+
+    /// Trains the next `count` steps; starts all of them before it waits for any. Returns the mean
+    /// loss of the last step.
+    ///
+    /// # Errors
+    /// The loss is not finite, or the device fails.
+    pub fn train(&mut self, count: usize) -> Result<f64, Error> {
+        let first = self.step;
+        let share = |number: usize| {
+            let batch = &self.batches[number % self.batches.len()];
+            SampleShare { batch, first_sample: 0, global_size: batch.size }
+        };
+        let mut started = Vec::with_capacity(count);
+        for number in first..first + count {
+            let step = train::RunStep { number: number as u64, factor: 1.0 };
+            started.push(self.model.start(&mut self.context, share(number), step)?);
+        }
+        self.step += count;
+        let mut loss = f64::NAN;
+        for (number, started) in (first..).zip(started) {
+            let share = share(number);
+            let sum = self.model.finish(&mut self.context, started, share)?;
+            loss = sum / share.global_size as f64;
+        }
+        if !loss.is_finite() {
+            // From here on weights stand still, and steps are faster than any that train.
+            let what = format!("the loss is {loss}, expected a finite number");
+            let step = self.step as u64;
+            return Err(train::Error::Diverged { step, what, checkpoint: None }.into());
+        }
+        Ok(loss)
+    }
+
+    /// Trains one step and records its operations.
+    ///
+    /// # Errors
+    /// As [`BenchSteps::train`].
+    pub fn record_step(&mut self) -> Result<BenchSample<BenchStep>, Error> {
+        let number = self.step as u64;
+        let watch = Watch::start(self.context.device.host());
+        self.context.profiler.begin_step(number);
+        self.train(1)?;
+        self.context.profiler.end_step().map_err(train::Error::from)?;
+        let (seconds, conditions) = watch.stop(self.context.device.host());
+        let recorder = self.context.profiler.recorder();
+        let spans = recorder.and_then(|recorder| recorder.spans(number)).unwrap_or_default();
+        Ok(BenchSample { value: BenchStep { seconds, spans: spans.to_vec() }, conditions })
+    }
+}

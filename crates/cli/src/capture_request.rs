@@ -1,0 +1,43 @@
+//! What `rowmill capture` and `rowmill fleet trace` ask of a process, and where.
+
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use fleet::ipc::config::{Detail, Switch};
+use fleet::ipc::socket::SocketPlace;
+use setup::error::Error;
+
+use crate::args::With;
+
+/// The socket at which processes ask for traces: in the folder `given`, in that of
+/// KINETO_IPC_SOCKET_DIR, or an abstract one.
+pub fn socket_place(given: Option<&Path>) -> SocketPlace {
+    let own = || std::env::var_os(fleet::ipc::socket::VARIABLE).map(PathBuf::from);
+    let folder = given.map(Path::to_owned).or_else(own).filter(|path| !path.as_os_str().is_empty());
+    folder.map_or(SocketPlace::Abstract, |folder| SocketPlace::in_folder(&folder))
+}
+
+/// Refuses a folder that has entries.
+///
+/// # Errors
+/// [`Error::Exists`].
+pub fn check_empty_folder(folder: &Path) -> Result<(), Error> {
+    let is_free = match fs::read_dir(folder) {
+        Ok(mut entries) => entries.next().is_none(),
+        // What cannot be listed cannot be known to be empty.
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    };
+    if is_free { Ok(()) } else { Err(Error::Exists { path: folder.to_owned() }) }
+}
+
+/// The details that `--with` adds to names and times.
+pub fn trace_detail(with: &[With]) -> Detail {
+    let switch = |what| if with.contains(&what) { Switch::On } else { Switch::Off };
+    Detail {
+        shapes: switch(With::Shapes),
+        stacks: switch(With::Stacks),
+        flops: switch(With::Flops),
+        modules: switch(With::Modules),
+        memory: switch(With::Memory),
+    }
+}

@@ -1,0 +1,278 @@
+//! `rowmill doctor links`: the six collectives over threads of this process, or over the processes
+//! of a launcher, against this machine's own copying.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use comm::{Communicator, Delayed, DelayedLink, InProcess, SharedTransport, Verb};
+use serde::{Deserialize, Serialize};
+
+use crate::args::{DoctorLinks, VerbChoice};
+use bench::sample::{Quality, STOPPING, conclude};
+use exchange::sent_share;
+use fit::Fit;
+use measure::{CommPoint, CommSamples, Lead};
+use setup::Session;
+use setup::error::Error;
+use setup::process_group::{Participation, World};
+use setup::{interrupt, render};
+
+mod exchange;
+mod fit;
+mod measure;
+
+/// What was measured; medians of the samples that count.
+#[derive(Serialize)]
+struct CommReport {
+    transport: String,
+    all_to_all_gb_per_s: Option<f64>,
+    all_reduce_gb_per_s: Option<f64>,
+    latency_us: Option<f64>,
+    worlds: Vec<Ranks>,
+    #[serde(flatten)]
+    quality: Quality,
+    interrupted: bool,
+}
+
+/// The measured collectives of one number of ranks.
+#[derive(Serialize)]
+struct Ranks {
+    ranks: u32,
+    copy_gb_per_s: f64,
+    points: Vec<MeasuredVerb>,
+    fits: Vec<Fitted>,
+}
+
+#[derive(Serialize)]
+struct MeasuredVerb {
+    verb: &'static str,
+    bytes: usize,
+    us: f64,
+    us_min: f64,
+    us_max: f64,
+    algorithm_gb_per_s: f64,
+    bus_gb_per_s: f64,
+    bus_pct_of_copy: f64,
+}
+
+#[derive(Serialize)]
+struct Fitted {
+    verb: &'static str,
+    #[serde(flatten)]
+    fit: Fit,
+}
+
+/// What the processes of a launcher measure.
+#[derive(Serialize, Deserialize)]
+struct LaunchedTask {
+    points: Vec<(usize, usize)>,
+    link: Option<(f64, f64)>,
+}
+
+/// Runs `rowmill doctor links` and prints its result.
+pub fn run(args: &DoctorLinks, session: &Session) -> Result<ExitCode, Error> {
+    Participation::join(&args.processes, false)?.run(
+        session,
+        |world| {
+            if let Some(world) = world {
+                return processes(world, args, session);
+            }
+            let stop = interrupt::stop_flag(STOPPING);
+            let lead = Lead { session, sampling: args.sampling, stop: &stop };
+            let (points, link) = (points(args), link(args));
+            let over = |&ranks: &u32| threads(&lead, (ranks, link), &points).map(|t| (ranks, t));
+            let taken = args.ranks.iter().map(over).collect::<Result<Vec<_>, _>>()?;
+            report("in_process", link, (&points, &taken), session)
+        },
+        |world, task: LaunchedTask| {
+            // Rank 0 alone looks at its flag; this one ends with it.
+            let _stop = interrupt::stop_flag_of_ranks(None);
+            let points: Option<Vec<CommPoint>> = task
+                .points
+                .iter()
+                .map(|&(verb, bytes)| Some(CommPoint { verb: *Verb::ALL.get(verb)?, bytes }))
+                .collect();
+            let link = task.link.map(|(latency, bandwidth)| link_of(latency, bandwidth));
+            let ends = measure::follow(communicator(world, link), &points.unwrap_or_default());
+            ends.map_err(train::Error::from)?;
+            Ok(())
+        },
+    )
+}
+
+/// Measures as rank 0 of the processes of a launcher.
+fn processes(world: &mut World, args: &DoctorLinks, session: &Session) -> Result<ExitCode, Error> {
+    let (points, link) = (points(args), link(args));
+    world.tell(LaunchedTask {
+        points: points.iter().map(|point| (point.verb as usize, point.bytes)).collect(),
+        link: args.latency.zip(args.bandwidth),
+    })?;
+    let stop = interrupt::stop_flag_of_ranks(Some(STOPPING));
+    let lead = Lead { session, sampling: args.sampling, stop: &stop };
+    let taken = lead.take(communicator(world, link), &points)?;
+    report(&world.library(), link, (&points, &[(world.size(), taken)]), session)
+}
+
+fn points(args: &DoctorLinks) -> Vec<CommPoint> {
+    let mut points = Vec::new();
+    for verb in args.verbs.iter().copied().map(VerbChoice::verb) {
+        let sizes: &[usize] = if verb == Verb::Barrier { &[0] } else { &args.sizes };
+        points.extend(sizes.iter().map(|&bytes| CommPoint { verb, bytes }));
+    }
+    points
+}
+
+fn link(args: &DoctorLinks) -> Option<DelayedLink> {
+    args.latency.zip(args.bandwidth).map(|(latency, bandwidth)| link_of(latency, bandwidth))
+}
+
+fn link_of(microseconds: f64, gb_per_s: f64) -> DelayedLink {
+    DelayedLink { latency: Duration::from_secs_f64(1e-6 * microseconds), bandwidth: 1e9 * gb_per_s }
+}
+
+fn communicator(world: &World, link: Option<DelayedLink>) -> Communicator {
+    behind(world.transport(), link)
+}
+
+fn behind(transport: SharedTransport, link: Option<DelayedLink>) -> Communicator {
+    match link {
+        None => Communicator::over(transport),
+        Some(link) => Communicator::over(Arc::new(Delayed::new(transport, link))),
+    }
+}
+
+/// Measures with threads of this process as ranks.
+fn threads(
+    lead: &Lead<'_>,
+    (ranks, link): (u32, Option<DelayedLink>),
+    points: &[CommPoint],
+) -> Result<CommSamples, Error> {
+    let ends = InProcess::ends(ranks).into_iter().map(|end| behind(Arc::new(end), link));
+    let mut ends: Vec<Communicator> = ends.collect();
+    let own = ends.remove(0);
+    std::thread::scope(|scope| {
+        let followers: Vec<_> =
+            ends.into_iter().map(|end| scope.spawn(move || measure::follow(end, points))).collect();
+        let mut taken = lead.take(own, points);
+        for follower in followers {
+            match follower.join() {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => taken = taken.and(Err(train::Error::from(error).into())),
+                Err(payload) => std::panic::resume_unwind(payload),
+            }
+        }
+        taken
+    })
+}
+
+fn report(
+    transport: &str,
+    link: Option<DelayedLink>,
+    (points, taken): (&[CommPoint], &[(u32, CommSamples)]),
+    session: &Session,
+) -> Result<ExitCode, Error> {
+    let worlds: Vec<Ranks> =
+        taken.iter().map(|(ranks, taken)| figures(*ranks, points, taken)).collect();
+    let Some((_, first)) = taken.first() else { return Ok(ExitCode::SUCCESS) };
+    let point_of = |verb: Verb, largest: bool| {
+        let points = worlds.first()?.points.iter().filter(move |point| point.verb == verb.name());
+        if largest {
+            points.max_by_key(|point| point.bytes)
+        } else {
+            points.min_by_key(|point| point.bytes)
+        }
+    };
+    let transport = match link {
+        None => transport.to_owned(),
+        Some(DelayedLink { latency, bandwidth }) => {
+            format!(
+                "{transport} behind {} µs, {} GB/s",
+                1e6 * latency.as_secs_f64(),
+                bandwidth / 1e9
+            )
+        }
+    };
+    let report = CommReport {
+        transport,
+        all_to_all_gb_per_s: point_of(Verb::AllToAll, true).map(|point| point.algorithm_gb_per_s),
+        all_reduce_gb_per_s: point_of(Verb::AllReduce, true).map(|point| point.algorithm_gb_per_s),
+        latency_us: point_of(Verb::AllReduce, false).map(|point| point.us),
+        quality: first.quality(),
+        interrupted: taken.iter().any(|(_, taken)| taken.interrupted),
+        worlds,
+    };
+    conclude(session, &report.quality, report.interrupted, &report, table)
+}
+
+fn figures(ranks: u32, points: &[CommPoint], taken: &CommSamples) -> Ranks {
+    let copy = taken.copy_gb_per_s();
+    let mut measured = Vec::new();
+    for (number, &CommPoint { verb, bytes }) in points.iter().enumerate() {
+        let seconds = taken.seconds(number);
+        let algorithm = bytes as f64 / 1e9 / seconds.median;
+        let bus = algorithm * sent_share(verb, ranks);
+        measured.push(MeasuredVerb {
+            verb: verb.name(),
+            bytes,
+            us: 1e6 * seconds.median,
+            us_min: 1e6 * seconds.min,
+            us_max: 1e6 * seconds.max,
+            algorithm_gb_per_s: algorithm,
+            bus_gb_per_s: bus,
+            bus_pct_of_copy: 100.0 * bus / copy,
+        });
+    }
+    let fitted = |verb: Verb| {
+        let points = measured.iter().filter(|point| point.verb == verb.name());
+        let line: Vec<(f64, f64)> = points
+            .map(|point| (point.bytes as f64 * sent_share(verb, ranks), point.us / 1e6))
+            .collect();
+        Fit::through(&line).map(|fit| Fitted { verb: verb.name(), fit })
+    };
+    let fits = Verb::ALL.into_iter().filter_map(fitted).collect();
+    Ranks { ranks, copy_gb_per_s: copy, points: measured, fits }
+}
+
+fn table(report: &CommReport) -> String {
+    let mut parts = Vec::new();
+    for Ranks { ranks, copy_gb_per_s, points, fits } in &report.worlds {
+        parts.push(format!(
+            "{ranks} ranks over {}; a rank copies {copy_gb_per_s:.1} GB/s while all do",
+            report.transport
+        ));
+        let rows: Vec<Vec<String>> = points
+            .iter()
+            .map(|point| {
+                vec![
+                    point.verb.to_owned(),
+                    schema::Bytes(point.bytes as u64).to_string(),
+                    format!("{:.1}", point.us),
+                    format!("{:.1}–{:.1}", point.us_min, point.us_max),
+                    format!("{:.2}", point.algorithm_gb_per_s),
+                    format!("{:.2}", point.bus_gb_per_s),
+                    format!("{:.1} %", point.bus_pct_of_copy),
+                ]
+            })
+            .collect();
+        let header =
+            ["collective", "size", "µs", "from–to", "algorithm GB/s", "bus GB/s", "of a copy"];
+        parts.push(render::grid(&header, &rows));
+        let rows: Vec<Vec<String>> = fits
+            .iter()
+            .map(|Fitted { verb, fit }| {
+                let number =
+                    |value: Option<f64>| value.map_or("–".to_owned(), |v| format!("{v:.2}"));
+                vec![
+                    (*verb).to_owned(),
+                    format!("{:.1}", fit.alpha_us),
+                    number(fit.beta_ns_per_kb),
+                    number(fit.beta_gb_per_s),
+                ]
+            })
+            .collect();
+        parts.push(render::grid(&["fitted", "alpha µs", "beta ns/kB", "GB/s"], &rows));
+    }
+    parts.push(render::facts(&report.quality.rows()));
+    parts.join("\n")
+}

@@ -1,0 +1,26 @@
+//! A simulated step as trace files, one per rank.
+
+use std::path::Path;
+
+use predict::program::Program;
+use predict::simulate::{self, Simulation};
+use trace::{export, merge};
+
+use crate::trace_files::export_options;
+use setup::error::Error;
+use setup::output;
+
+/// Writes a simulated step as traces into a folder, one per rank.
+pub fn write_traces(
+    folder: &Path,
+    program: &Program,
+    simulation: &Simulation,
+) -> Result<(), Error> {
+    let _made = output::folder(folder)?;
+    for trace in simulate::traces(program, simulation) {
+        let path = folder.join(format!("rank-{}.json", trace.rank));
+        let _begun = output::cleared_up_beside(path.clone());
+        export::write(&path, &merge::alone(&trace), &export_options())?;
+    }
+    Ok(())
+}

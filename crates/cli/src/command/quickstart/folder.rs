@@ -1,0 +1,51 @@
+//! The folder of a quickstart: where its files are, and the rows that it generates.
+
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use data::Dataset;
+use data::synthetic::SyntheticReport;
+
+/// Marks a folder as ours, to be replaced by the next quickstart.
+pub const MARKER: &str = "quickstart.toml";
+
+/// The files of a quickstart.
+pub struct QuickstartFolder {
+    pub root: PathBuf,
+}
+
+impl QuickstartFolder {
+    pub fn text(&self) -> PathBuf {
+        self.root.join("train.txt")
+    }
+    pub fn prepared(&self) -> PathBuf {
+        self.root.join("prepared")
+    }
+    pub fn run(&self) -> PathBuf {
+        self.root.join("run")
+    }
+    pub fn trace(&self) -> PathBuf {
+        self.root.join("trace")
+    }
+    pub fn changes(&self) -> PathBuf {
+        self.root.join("changes")
+    }
+    /// The page of the recorded steps.
+    pub fn report(&self) -> PathBuf {
+        self.trace().join("report.html")
+    }
+    pub fn config(&self) -> PathBuf {
+        self.root.join(MARKER)
+    }
+}
+
+/// The generated rows, ready for training.
+pub struct GeneratedRows {
+    pub report: SyntheticReport,
+    pub dataset: Arc<Dataset>,
+    pub train: Range<u64>,
+    pub held_out: Range<u64>,
+    /// AUC of the true probabilities on the held-out rows.
+    pub ceiling_auc: f64,
+}

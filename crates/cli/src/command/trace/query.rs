@@ -1,0 +1,111 @@
+//! The selected job of a `rowmill trace` command, and the table or page that it prints.
+
+use std::path::PathBuf;
+
+use analyze::job::{JobFacts, RankFacts};
+use serde::Serialize;
+use setup::Session;
+use setup::args::{OutputFormat, Selection};
+use setup::error::Error;
+use setup::open_job::{SelectedJob, open_selection};
+use setup::table_output::{self, TableTarget};
+
+use crate::trace_files::refuse_input;
+
+/// The selected job of a command, and where its rows go.
+pub struct TraceQuery<'a> {
+    pub chosen: SelectedJob,
+    pub session: &'a Session,
+    pub target: TableTarget<'a>,
+}
+
+impl<'a> TraceQuery<'a> {
+    /// Opens the selected traces.
+    ///
+    /// # Errors
+    /// As [`open_selection`].
+    pub fn new(selection: &'a Selection, session: &'a Session) -> Result<Self, Error> {
+        let target = TableTarget { output: selection.output.as_deref(), top: selection.top };
+        Ok(Self { chosen: open_selection(selection, session)?, session, target })
+    }
+
+    /// Writes rows as a table, each marked if parts of the recordings are missing.
+    ///
+    /// # Errors
+    /// The output cannot be written.
+    pub fn put<T: Serialize>(&self, rows: &[T]) -> Result<(), Error> {
+        if let Some(output) = self.target.output {
+            refuse_input(&self.chosen.job, output)?;
+        }
+        let console = self.session.console;
+        let missing = self.chosen.missing.as_deref();
+        match (missing, console.format) {
+            // For people it is the first line.
+            (None, _) | (_, OutputFormat::Table) => {
+                table_output::write_rows(console, rows, self.target)
+            }
+            // A table without rows has no columns, and would pass as one of a whole recording.
+            (Some(_), _) if rows.is_empty() => table_output::write_rows(
+                console,
+                &[Marked::<()> { of: None, recording_cut: missing }],
+                self.target,
+            ),
+            (Some(_), _) => {
+                let marked = |row| Marked { of: Some(row), recording_cut: missing };
+                table_output::write_rows(
+                    console,
+                    &rows.iter().map(marked).collect::<Vec<_>>(),
+                    self.target,
+                )
+            }
+        }
+    }
+
+    /// A page together with the line about missing parts of its recordings.
+    pub fn marked<'p, T>(&'p self, page: &'p T) -> Marked<'p, T> {
+        Marked { of: Some(page), recording_cut: self.chosen.missing.as_deref() }
+    }
+
+    /// Prints or writes a page: JSON, or what `table` makes of it.
+    pub fn report<T: Serialize>(
+        &self,
+        page: &T,
+        table: impl FnOnce(&T) -> String,
+    ) -> Result<(), Error> {
+        let console = self.session.console;
+        let page = &self.marked(page);
+        let table = |page: &Marked<'_, T>| page.of.map(table).unwrap_or_default();
+        let Some(output) = self.target.output else { return console.report(page, table) };
+        refuse_input(&self.chosen.job, output)?;
+        table_output::deliver(Some(output), |out| {
+            let text = match console.format {
+                OutputFormat::Json => serde_json::to_string(page).map_err(Error::Json)?,
+                _ => table(page),
+            };
+            writeln!(out, "{text}").map_err(Error::io(output, "write"))
+        })
+    }
+}
+
+/// A row or a page, with a column about missing parts of the recordings.
+#[derive(Serialize)]
+pub struct Marked<'a, T> {
+    #[serde(flatten)]
+    pub of: Option<&'a T>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recording_cut: Option<&'a str>,
+}
+
+/// Collects the rows that `rows` computes for each rank, in rank order.
+pub fn rows_of_ranks<'j, 'a, R: IntoIterator>(
+    job: &'j JobFacts<'a>,
+    rows: impl FnMut(&'j RankFacts<'a>) -> R,
+) -> Vec<R::Item> {
+    job.ranks.iter().flat_map(rows).collect()
+}
+
+/// The paths, joined for a message.
+pub fn path_names(paths: &[PathBuf]) -> String {
+    let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+    names.join(", ")
+}

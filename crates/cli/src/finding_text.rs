@@ -1,0 +1,89 @@
+//! Findings as text: the heading of one, and the first few for commands that end with them.
+
+use analyze::findings::{Confidence, Finding, FindingCategory, FindingReport, Severity};
+use setup::render;
+
+/// Letters of a line of text.
+const WIDTH: usize = 96;
+
+/// One line: severity, rule, title, saving, confidence.
+pub fn heading(finding: &Finding) -> String {
+    let severity = severity_word(finding.severity);
+    let saving = finding.saving.map_or_else(String::new, |saving| {
+        let nanos = |ns: i64| render::nanos(ns as f64);
+        if saving.mid_ns == 0 {
+            return format!(" · off the critical path now ({} at most)", nanos(saving.high_ns));
+        }
+        if saving.is_within_noise() {
+            return format!(
+                " · no certain gain: steps differ by more than the {} at stake ({:.1} %)",
+                nanos(saving.mid_ns),
+                saving.mid_pct
+            );
+        }
+        format!(
+            " · saves {} {} ({:.1} %; {} to {})",
+            nanos(saving.mid_ns),
+            if finding.steps.is_empty() { "in the window" } else { "per step" },
+            saving.mid_pct,
+            nanos(saving.low_ns),
+            nanos(saving.high_ns)
+        )
+    });
+    let held = finding.held_back;
+    let held = held.map_or_else(String::new, |why| format!(" · held back: {}", why.words()));
+    let confidence = match finding.confidence {
+        Confidence::High => "",
+        Confidence::Medium => " · likely",
+        Confidence::Low => " · perhaps",
+    };
+    format!("{severity} {} {}{saving}{confidence}{held}", finding.rule, finding.title)
+}
+
+/// The severity as a word of eight columns.
+pub fn severity_word(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Critical => "critical",
+        Severity::High => "high    ",
+        Severity::Medium => "medium  ",
+        Severity::Info => "info    ",
+    }
+}
+
+/// The most severe findings in few lines, quality aside: what other commands end with.
+pub fn top_findings(report: &FindingReport, count: usize) -> String {
+    let is_gain = |finding: &&Finding| {
+        finding.category != FindingCategory::Quality && finding.severity != Severity::Info
+    };
+    let found: Vec<&Finding> = report.findings.iter().filter(is_gain).take(count).collect();
+    if found.is_empty() {
+        return "findings: nothing that would shorten a step by 1 %".to_owned();
+    }
+    let mut lines = vec![match count {
+        1 => "top finding".to_owned(),
+        _ => {
+            "top findings (savings are of the longest step; all: rowmill trace findings)".to_owned()
+        }
+    }];
+    for finding in found {
+        lines.push(format!("  {}", heading(finding)));
+        lines.extend(wrapped(&finding.what));
+    }
+    lines.join("\n")
+}
+
+/// A text in lines, set in.
+pub fn wrapped(text: &str) -> Vec<String> {
+    let mut lines = vec![String::from("   ")];
+    for word in text.split_whitespace() {
+        let last = lines.len() - 1;
+        let is_full = lines[last].chars().count() + 1 + word.chars().count() > WIDTH;
+        if is_full && lines[last].trim() != "" {
+            lines.push(format!("    {word}"));
+        } else {
+            lines[last] += " ";
+            lines[last] += word;
+        }
+    }
+    lines
+}

@@ -1,0 +1,149 @@
+//! The HTML page of a job: opens its traces, builds the report and writes the file.
+
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use analyze::findings::RuleSettings;
+use analyze::{JobFacts, Scope};
+use report::html::{self, PageOrigin};
+use report::{JobReport, Options, TimelineSteps};
+use serde::Serialize;
+use setup::Session;
+use setup::args::Selection;
+use setup::error::Error;
+use setup::findings::find_findings;
+use setup::open_job::{SelectedJob, job_title, open_selection};
+use setup::{output, render};
+
+use crate::args::ReportContent;
+
+/// What was written, as the command prints it.
+#[derive(Serialize)]
+pub struct WrittenPage {
+    #[serde(serialize_with = "render::path_text")]
+    pub path: PathBuf,
+    pub bytes: u64,
+    pub ranks: u64,
+    pub events: u64,
+    pub timeline_events: u64,
+    pub timeline_steps: u64,
+    /// What is missing of the recordings.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recording_cut: Option<String>,
+}
+
+/// Opens the traces that a report is made of.
+///
+/// # Errors
+/// As [`open_selection`].
+pub fn open_content(content: &ReportContent, session: &Session) -> Result<SelectedJob, Error> {
+    let selection = Selection {
+        paths: content.paths.clone(),
+        window: content.window,
+        classify: None,
+        classes: content.classes.clone(),
+        ranks: content.ranks.clone(),
+        top: None,
+        output: None,
+    };
+    open_selection(&selection, session)
+}
+
+/// Builds the report of an opened job.
+///
+/// # Errors
+/// A selected step does not exist.
+pub fn build_report(
+    chosen: &SelectedJob,
+    content: &ReportContent,
+    session: &Session,
+) -> Result<JobReport, Error> {
+    session.console.detail("analysing");
+    let scopes: Vec<Scope<'_>> = chosen.scopes();
+    let mut job = JobFacts::new(&scopes);
+    let options = Options {
+        title: content.title.clone().unwrap_or_else(|| job_title(&content.paths)),
+        program: concat!("rowmill ", env!("CARGO_PKG_VERSION")).to_owned(),
+        steps: content.steps.clone().unwrap_or(TimelineSteps::Fitting),
+        events_max: Options::EVENTS_MAX,
+    };
+    let found = find_findings(&mut job, &RuleSettings::default())?;
+    Ok(report::build_report(&job, &found, &options)?)
+}
+
+/// Writes the page to `out`, whole or not at all.
+///
+/// # Errors
+/// `out` cannot be written.
+pub fn write_page(report: &JobReport, out: &Path) -> Result<WrittenPage, Error> {
+    let mut bytes = 0;
+    output::put(out, |file| {
+        let mut counted = Counted { out: BufWriter::new(file), bytes: 0 };
+        html::write(report, &PageOrigin::File, &mut counted).map_err(Error::io(out, "write"))?;
+        bytes = counted.bytes;
+        counted.flush().map_err(Error::io(out, "write"))
+    })?;
+    Ok(WrittenPage {
+        path: out.to_owned(),
+        bytes,
+        ranks: report.summary.job.rank_count,
+        events: report.summary.job.event_count,
+        timeline_events: report.timeline.event_count,
+        timeline_steps: match report.timeline.steps.len() as u64 {
+            0 => report.timeline.step_count,
+            some => some,
+        },
+        recording_cut: report.missing.clone(),
+    })
+}
+
+/// A writer that counts the bytes it passes on, for the size in the report.
+struct Counted<W> {
+    out: W,
+    bytes: u64,
+}
+
+impl<W: Write> Write for Counted<W> {
+    fn write(&mut self, content: &[u8]) -> io::Result<usize> {
+        let written = self.out.write(content)?;
+        self.bytes += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
+/// Opens the traces in `folder`, as [`open_content`] does for paths that a user names.
+///
+/// # Errors
+/// As [`open_selection`].
+pub fn open_folder(folder: &Path, session: &Session) -> Result<SelectedJob, Error> {
+    open_content(&folder_content(folder, None), session)
+}
+
+/// Writes the page of the job in `folder` to `out`; without a `title` it has the folder's name.
+///
+/// # Errors
+/// `out` cannot be written.
+pub fn write_folder_page(
+    job: &SelectedJob,
+    folder: &Path,
+    title: Option<String>,
+    out: &Path,
+    session: &Session,
+) -> Result<(), Error> {
+    write_page(&build_report(job, &folder_content(folder, title), session)?, out).map(|_| ())
+}
+
+fn folder_content(folder: &Path, title: Option<String>) -> ReportContent {
+    ReportContent {
+        paths: vec![folder.to_owned()],
+        window: None,
+        classes: Vec::new(),
+        ranks: Vec::new(),
+        steps: None,
+        title,
+    }
+}

@@ -1,0 +1,81 @@
+//! Which configuration is meant: a TOML file, or one of those built into the binary.
+
+use std::path::Path;
+
+use schema::JobConfig;
+
+use crate::error::Error;
+
+/// Name and text of every ready-made configuration, by name; `build.rs` embeds `configs/*.toml`.
+pub const READY_MADE: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/ready_made.rs"));
+
+/// A configuration with its overrides applied.
+#[derive(Clone, Debug)]
+pub struct ResolvedJob {
+    /// What the user called it: a path or a ready-made name.
+    pub origin: String,
+    pub config: JobConfig,
+}
+
+/// Reads the configuration `name` with `overrides` applied in their order.
+pub fn job(name: &str, overrides: &[(String, String)]) -> Result<ResolvedJob, Error> {
+    let text = text(name)?;
+    let config = JobConfig::parse(&text, overrides)
+        .map_err(|source| Error::Config { origin: name.to_owned(), source: Box::new(source) })?;
+    Ok(ResolvedJob { origin: name.to_owned(), config })
+}
+
+/// The overrides of a command that may also say what parts the fields of its files.
+pub fn overrides(delimiter: Option<&str>, set: &[(String, String)]) -> Vec<(String, String)> {
+    let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+    let parted = delimiter.map(|text| [pair("data.format", "csv"), pair("data.delimiter", text)]);
+    parted.into_iter().flatten().chain(set.iter().cloned()).collect()
+}
+
+/// The ready-made configurations, parsed.
+pub fn ready_made() -> Result<Vec<ResolvedJob>, Error> {
+    READY_MADE.iter().map(|(name, _)| job(name, &[])).collect()
+}
+
+fn text(name: &str) -> Result<String, Error> {
+    let path = Path::new(name);
+    if path.is_file() {
+        return text_of(path);
+    }
+    if let Some((_, text)) = READY_MADE.iter().find(|(known, _)| *known == name) {
+        return Ok((*text).to_owned());
+    }
+    let known = READY_MADE.iter().map(|(known, _)| *known).collect();
+    Err(Error::UnknownConfig { name: name.to_owned(), known })
+}
+
+/// Largest configuration there may be: beyond it a file is data.
+const LARGEST: u64 = 16 << 20;
+
+fn text_of(path: &Path) -> Result<String, Error> {
+    let about = std::fs::metadata(path).map_err(Error::io(path, "read"))?;
+    let data = || Error::NotAConfig { path: path.to_owned() };
+    if about.len() > LARGEST {
+        return Err(data());
+    }
+    let bytes = std::fs::read(path).map_err(Error::io(path, "read"))?;
+    let text = String::from_utf8(bytes).map_err(|_| data())?;
+    let is_named = path.extension().is_some_and(|extension| extension == "toml");
+    let lines = || text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let is_key = |line: &str| line.starts_with(['#', '[']) || line.contains('=');
+    if !is_named && !lines().next().is_none_or(is_key) {
+        return Err(data());
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ready_made;
+
+    #[test]
+    fn every_ready_made_configuration_is_valid() {
+        let jobs = ready_made().unwrap();
+        assert!(jobs.iter().any(|job| job.origin == "dlrm-default"), "{jobs:?}");
+    }
+}

@@ -1,0 +1,96 @@
+//! Writes generated rows to text files. [`crate::synthetic`] decides what the rows are like.
+
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+use data::synthetic::{self, RowLayout, SyntheticConfig, SyntheticReport, WriteProgress, write_to};
+use schema::{Bytes, DataConfig};
+use trace::file::create_anew;
+
+use crate::Session;
+use crate::error::Error;
+use crate::progress::{Meter, ProgressUnit};
+
+/// Writes the rows to `path` in the form that `columns` describes, which
+/// [`crate::synthetic::adapt`] has adapted to generated rows.
+///
+/// # Errors
+/// `path` cannot be written; nothing of it is left then.
+pub fn write(
+    config: &SyntheticConfig,
+    columns: &DataConfig,
+    path: &Path,
+    threads: usize,
+    progress: &mut dyn FnMut(WriteProgress),
+) -> Result<SyntheticReport, Error> {
+    let written = write_file(config, columns, path, threads, progress);
+    if written.is_err() {
+        // The error that is reported is the one before.
+        drop(std::fs::remove_file(path));
+    }
+    written
+}
+
+fn write_file(
+    config: &SyntheticConfig,
+    columns: &DataConfig,
+    path: &Path,
+    threads: usize,
+    progress: &mut dyn FnMut(WriteProgress),
+) -> Result<SyntheticReport, Error> {
+    let file = create_anew(path).map_err(Error::io(path, "create"))?;
+    let skipping = config.layout == RowLayout::Csv && !columns.columns.is_empty();
+    let mut out = WithoutHeader { out: BufWriter::with_capacity(1 << 20, file), skipping };
+    let report =
+        write_to(config, &mut out, threads, progress).map_err(|error| named(error, path))?;
+    out.flush().map_err(Error::io(path, "write"))?;
+    Ok(report)
+}
+
+/// An error of the stream, with the name of the file it goes to.
+pub fn named(error: data::Error, path: &Path) -> Error {
+    match error {
+        data::Error::Io { source, .. } => Error::io(path, "write")(source),
+        error => error.into(),
+    }
+}
+
+/// Drops the first line: a job that names its columns reads files without a header.
+struct WithoutHeader<W> {
+    out: W,
+    skipping: bool,
+}
+
+impl<W: Write> Write for WithoutHeader<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if !self.skipping {
+            return self.out.write(bytes);
+        }
+        let end = bytes.iter().position(|&byte| byte == b'\n');
+        self.skipping = end.is_none();
+        Ok(end.map_or(bytes.len(), |end| end + 1))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
+/// Writes generated rows to `out` with a progress bar. Returns what was written and the seconds it
+/// took.
+///
+/// # Errors
+/// `out` cannot be written.
+pub fn write_with_progress(
+    config: &SyntheticConfig,
+    out: &Path,
+    session: &Session,
+) -> Result<(SyntheticReport, f64), Error> {
+    let mut meter =
+        Meter::start(session.console, "generating", ProgressUnit::Rows, Some(config.rows));
+    let report = synthetic::write(config, out, session.threads, &mut |written| {
+        meter.advance(written.rows, &Bytes(written.bytes_text).to_string());
+    })
+    .map_err(|error| named(error, out))?;
+    Ok((report, meter.finish()))
+}

@@ -1,0 +1,40 @@
+//! What the command-line programs of rowmill share: the options of several commands, errors with
+//! their hints, tables and progress, and the inputs of jobs (configurations, rows, sharding plans,
+//! devices, recordings). Only this crate and its callers know terminals and signals. Computes no
+//! figure of its own.
+
+pub mod args;
+pub mod checkpoint;
+pub mod config;
+pub mod device;
+pub mod device_cure;
+pub mod error;
+pub mod error_text;
+pub mod findings;
+pub mod generated_rows;
+pub mod help_wrap;
+pub mod input;
+pub mod interrupt;
+pub mod machine;
+pub mod memory;
+pub mod memory_offer;
+pub mod open_job;
+pub mod output;
+pub mod plan;
+mod prepared;
+pub mod process_group;
+pub mod progress;
+pub mod record;
+pub mod recorded_steps;
+pub mod render;
+pub mod resized_step;
+pub mod rows;
+pub mod session;
+pub mod shapes;
+pub mod shell;
+pub mod step_times;
+pub mod synthetic;
+pub mod table_output;
+pub mod workload;
+
+pub use session::Session;

@@ -1,0 +1,234 @@
+//! How much memory this process may have: what the machine has left, or what a control group above
+//! the process leaves, if that is less. Reads `/proc` and the control groups' files.
+//!
+//! Page cache that the kernel can drop counts as free in both: `MemAvailable` already includes it,
+//! and `inactive_file` and `active_file` are subtracted from a control group's usage.
+//! What this process already holds counts as available to it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use schema::Bytes;
+use serde::Serialize;
+
+/// Memory for one process, and what limits it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Available {
+    /// Memory the whole process may take.
+    pub bytes: Bytes,
+    pub limit: Limit,
+}
+
+/// What limits the memory of a process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Limit {
+    /// The machine's free memory.
+    Machine,
+    /// A control group, by the folder of its files.
+    ControlGroup(PathBuf),
+}
+
+impl std::fmt::Display for Limit {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Machine => out.write_str("this machine's available memory"),
+            Self::ControlGroup(folder) => {
+                write!(out, "left by the memory limit of control group {}", folder.display())
+            }
+        }
+    }
+}
+
+/// The total memory this process may use, if known.
+pub fn available() -> Option<Available> {
+    available_in(Path::new("/proc"))
+}
+
+fn available_in(proc: &Path) -> Option<Available> {
+    let held = held(proc);
+    let machine = meminfo(proc)
+        .map(|free| Available { bytes: Bytes(free.saturating_add(held)), limit: Limit::Machine });
+    let groups = groups(proc).into_iter().filter_map(|group| group.available(held));
+    machine.into_iter().chain(groups).min_by_key(|available| available.bytes)
+}
+
+/// Memory that can be used without swapping.
+fn meminfo(proc: &Path) -> Option<u64> {
+    kib(&fs::read_to_string(proc.join("meminfo")).ok()?, "MemAvailable:")
+}
+
+/// Anonymous memory of this process.
+fn held(proc: &Path) -> u64 {
+    let status = fs::read_to_string(proc.join("self/status")).unwrap_or_default();
+    kib(&status, "RssAnon:").unwrap_or(0)
+}
+
+fn kib(text: &str, key: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(key))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+/// The two forms in which the kernel shows control groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Version {
+    One,
+    Two,
+}
+
+/// A control group that may limit memory.
+#[derive(Debug)]
+struct MemoryGroup {
+    version: Version,
+    folder: PathBuf,
+}
+
+/// The groups the process is in, with all groups around them, in every hierarchy that limits
+/// memory.
+fn groups(proc: &Path) -> Vec<MemoryGroup> {
+    let read = |name: &str| fs::read_to_string(proc.join("self").join(name)).unwrap_or_default();
+    let mounts = mounts(&read("mountinfo"));
+    let mut groups = Vec::new();
+    for line in read("cgroup").lines() {
+        // hierarchy:controllers:path, and 0::path in version 2.
+        let mut fields = line.splitn(3, ':');
+        let (Some(hierarchy), Some(controllers), Some(path)) =
+            (fields.next(), fields.next(), fields.next())
+        else {
+            continue;
+        };
+        let version = match controllers {
+            "" if hierarchy == "0" => Version::Two,
+            _ if controllers.split(',').any(|name| name == "memory") => Version::One,
+            _ => continue,
+        };
+        let mounts = mounts.iter().filter(|mount| mount.version == version);
+        // Where a hierarchy is mounted more than once, the mount that shows most of the path.
+        let seen = mounts.filter_map(|mount| Some((mount, mount.inside(path)?)));
+        let Some((mount, inside)) = seen.max_by_key(|(_, inside)| inside.components().count())
+        else {
+            continue;
+        };
+        let folders = inside.ancestors().map(|part| mount.point.join(part));
+        groups.extend(folders.map(|folder| MemoryGroup { version, folder }));
+    }
+    groups
+}
+
+/// A mounted hierarchy of control groups.
+#[derive(Debug, PartialEq, Eq)]
+struct Mount {
+    version: Version,
+    /// The group that is seen at `point`.
+    root: PathBuf,
+    point: PathBuf,
+}
+
+impl Mount {
+    /// The group `path` relative to the mount point; the mount point itself where the path leads
+    /// out of what is mounted, as it does in some containers.
+    fn inside(&self, path: &str) -> Option<PathBuf> {
+        let path = Path::new(path);
+        let inside = path.strip_prefix(&self.root).or_else(|_| path.strip_prefix("/")).ok()?;
+        let leads_out = inside.components().any(|part| part.as_os_str() == "..");
+        Some(if leads_out { PathBuf::new() } else { inside.to_owned() })
+    }
+}
+
+fn mounts(mountinfo: &str) -> Vec<Mount> {
+    mountinfo.lines().filter_map(mount).collect()
+}
+
+/// `id parent device root point options [tags…] - type source options`, see proc(5).
+fn mount(line: &str) -> Option<Mount> {
+    let (place, kind) = line.split_once(" - ")?;
+    let mut place = place.split(' ').skip(3);
+    let (root, point) = (unescaped(place.next()?), unescaped(place.next()?));
+    let mut kind = kind.split(' ');
+    let version = match kind.next()? {
+        "cgroup2" => Version::Two,
+        "cgroup" if kind.nth(1)?.split(',').any(|name| name == "memory") => Version::One,
+        _ => return None,
+    };
+    Some(Mount { version, root: root.into(), point: point.into() })
+}
+
+/// Spaces, tabs, line ends and backslashes are written as `\` and three octal digits.
+fn unescaped(text: &str) -> String {
+    let mut parts = text.split('\\');
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let code = part.get(..3).and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        match code {
+            Some(code) => {
+                out.push(char::from(code));
+                out.push_str(&part[3..]);
+            }
+            None => {
+                out.push('\\');
+                out.push_str(part);
+            }
+        }
+    }
+    out
+}
+
+impl MemoryGroup {
+    /// What the group leaves to a process that holds `held` of its memory already; `None` where
+    /// there is no limit.
+    fn available(&self, held: u64) -> Option<Available> {
+        let limit = self.limit()?;
+        let used = self.usage().saturating_sub(self.reclaimable());
+        // Not above the limit: pages that a process brought along count in its former group.
+        let bytes = limit.saturating_sub(used.saturating_sub(held));
+        Some(Available { bytes: Bytes(bytes), limit: Limit::ControlGroup(self.folder.clone()) })
+    }
+
+    fn limit(&self) -> Option<u64> {
+        // Version 1 says "no limit" with the largest number of whole pages; version 2 with "max",
+        // which is no number.
+        const NONE: u64 = i64::MAX as u64 / (1 << 20) * (1 << 20);
+        let limit = match self.version {
+            Version::Two => self.number("memory.max"),
+            Version::One => {
+                // Groups around this one may lie outside of what is mounted.
+                let around = self.statistic("hierarchical_memory_limit");
+                self.number("memory.limit_in_bytes").into_iter().chain(around).min()
+            }
+        };
+        limit.filter(|&limit| limit < NONE)
+    }
+
+    fn usage(&self) -> u64 {
+        let file = match self.version {
+            Version::One => "memory.usage_in_bytes",
+            Version::Two => "memory.current",
+        };
+        self.number(file).unwrap_or(0)
+    }
+
+    /// Page cache, groups below included, that the kernel drops when memory runs short.
+    fn reclaimable(&self) -> u64 {
+        let cache_bytes = |name: &str| match self.version {
+            Version::One => {
+                self.statistic(&format!("total_{name}")).or_else(|| self.statistic(name))
+            }
+            Version::Two => self.statistic(name),
+        };
+        ["inactive_file", "active_file"].into_iter().filter_map(cache_bytes).sum()
+    }
+
+    fn number(&self, file: &str) -> Option<u64> {
+        fs::read_to_string(self.folder.join(file)).ok()?.trim().parse().ok()
+    }
+
+    fn statistic(&self, name: &str) -> Option<u64> {
+        let text = fs::read_to_string(self.folder.join("memory.stat")).ok()?;
+        let value = |line: &str| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok();
+        text.lines().find_map(value)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,269 @@
+//! Whether a run fits into the memory there is, and which `rows_cap` or `batch_size` would make it
+//! fit. `train::memory` estimates the need, `machine::memory` what is available.
+
+use data::{ColumnShape, DataShape};
+use device::Cpu;
+use device::backend::Cuda;
+use schema::source::IdMode;
+use schema::{JobConfig, Rank};
+use serde::Serialize;
+use train::memory::{self, MemoryEstimate, MemoryPart, RawData, RunShape, WeightSource};
+
+use crate::args::DeviceName;
+use crate::config::ResolvedJob;
+use crate::device::ComputeDevice;
+use crate::error::Error;
+use crate::input::{self, Preparation};
+use crate::machine::memory::{Available, available};
+use crate::memory_offer::Offer;
+use crate::plan::Tiling;
+use crate::render;
+use crate::{Session, synthetic};
+
+/// What is known of a run before anything is read as a whole or written.
+#[derive(Clone, Debug)]
+pub struct MemoryLook {
+    train: DataShape,
+    train_rows: u64,
+    evaluation: Option<(DataShape, u64)>,
+    raw: RawData,
+    generation: u64,
+}
+
+impl MemoryLook {
+    /// Probes the inputs of `job`, or describes the rows that would be generated.
+    pub fn at(
+        job: &JobConfig,
+        synthetic_rows: Option<u64>,
+        session: &Session,
+    ) -> Result<Self, Error> {
+        if let Some(rows) = synthetic_rows {
+            return Self::at_generated(job, rows, session);
+        }
+        let data = &job.data;
+        let rows =
+            |table: &schema::TableConfig| if table.is_auto() { u64::MAX } else { table.rows };
+        let most = job.model.tables.iter().map(rows).fold(0, u64::saturating_add);
+        let (train, preparation) = input::look(&data.train, data, most)?;
+        let trained = preparation == Preparation::Needed;
+        if data.evaluation.is_empty() {
+            let raw = if trained { RawData::Training } else { RawData::Neither };
+            return Ok(Self::new(train, data.hold_out, raw));
+        }
+        let (evaluation, preparation) = input::look(&data.evaluation, data, most)?;
+        let raw = match (trained, preparation) {
+            (true, Preparation::Needed) => RawData::Both,
+            (true, Preparation::Done) => RawData::Training,
+            (false, Preparation::Needed) => RawData::Evaluation,
+            (false, Preparation::Done) => RawData::Neither,
+        };
+        let rows = evaluation.rows;
+        Ok(Self { evaluation: Some((evaluation, rows)), ..Self::new(train, 0.0, raw) })
+    }
+
+    /// Replaces estimates by facts once the training data is prepared.
+    pub fn prepared(self, train: &data::Dataset) -> Result<Self, Error> {
+        let (train, rows) = (DataShape::read(train)?, self.train.rows);
+        let share = |part: u64| (part as f64 / rows.max(1) as f64 * train.rows as f64) as u64;
+        let raw = match self.raw {
+            RawData::Neither | RawData::Training => RawData::Neither,
+            RawData::Evaluation | RawData::Both => RawData::Evaluation,
+        };
+        let evaluation = match self.evaluation {
+            Some((shape, rows)) if raw == RawData::Neither && rows < shape.rows => {
+                Some((train.clone(), share(rows)))
+            }
+            other => other,
+        };
+        let train_rows = share(self.train_rows);
+        Ok(Self { train, train_rows, evaluation, raw, generation: 0 })
+    }
+
+    /// Made-up batches, `rows` samples in all, with bags of `pooling` ids or whole sequences.
+    pub fn for_batches(config: &JobConfig, rows: u64, pooling: usize) -> Self {
+        let model = &config.model;
+        let column = |feature: schema::model::Feature<'_>| {
+            let length = model.tables[feature.table].sequence_length.unwrap_or(pooling);
+            let name = feature.name.to_owned();
+            ColumnShape { name, ids_per_row: length as f64, is_list: length != 1 }
+        };
+        let train = DataShape {
+            rows,
+            row_group_rows: rows.max(1),
+            dense: model.dense_features,
+            categorical: model.features().into_iter().map(column).collect(),
+            vocabulary: 0,
+            text_row_bytes: 0.0,
+        };
+        Self::new(train, 0.0, RawData::Neither)
+    }
+
+    fn at_generated(job: &JobConfig, rows: u64, session: &Session) -> Result<Self, Error> {
+        let config = synthetic::config_for(job, rows, synthetic::SEED)?;
+        let shape = DataShape::from_synthetic(&config);
+        let generation = data::synthetic::estimate_memory(&config, session.threads);
+        let look = Self::new(shape, job.data.hold_out, RawData::Training);
+        Ok(Self { generation, ..look })
+    }
+
+    /// The end of the training data is held out.
+    fn new(train: DataShape, hold_out: f64, raw: RawData) -> Self {
+        let held_out = (train.rows as f64 * hold_out) as u64;
+        let evaluation = (held_out > 0).then(|| (train.clone(), held_out));
+        Self { train_rows: train.rows - held_out, train, evaluation, raw, generation: 0 }
+    }
+}
+
+/// A run as far as its memory depends on it.
+#[derive(Clone, Debug)]
+pub struct RunSize<'a> {
+    pub job: &'a ResolvedJob,
+    pub look: MemoryLook,
+    /// How tables are split.
+    pub tiling: &'a Tiling,
+    /// Threads over all ranks, or over the processes of this host.
+    pub threads: usize,
+    /// The ranks of this host, where they are processes.
+    pub processes: Option<Vec<Rank>>,
+    /// Steps to be recorded.
+    pub traced_steps: u64,
+    /// Where weights come from.
+    pub weights: WeightSource,
+}
+
+impl<'a> RunSize<'a> {
+    /// Memory it needs, and memory available.
+    pub fn room(&self) -> MemoryRoom {
+        MemoryRoom { estimate: self.estimate(&self.job.config), available: available() }
+    }
+
+    /// Refuses it where it takes more than there is, with a change that would make it fit.
+    pub fn check(&self, room: &MemoryRoom) -> Result<(), Error> {
+        let (Some(available), Some(peak)) = (&room.available, room.estimate.peak()) else {
+            return Ok(());
+        };
+        if peak.total <= available.bytes {
+            return Ok(());
+        }
+        let offer = self.offer(&|config| self.estimate(config).total() <= available.bytes);
+        let (peak, available) = (Box::new(peak.clone()), available.clone());
+        Err(Error::Memory { config: self.job.origin.clone(), peak, available, offer })
+    }
+
+    /// Refuses it where the device has less memory than it takes there, with a change that would
+    /// make it fit.
+    pub fn check_device(&self, name: DeviceName, device: &ComputeDevice) -> Result<(), Error> {
+        let Some([free, total]) = device.memory(name)? else { return Ok(()) };
+        let on_device =
+            |config: &JobConfig| self.shaped(config, |shape| memory::on_device::<Cuda>(&shape));
+        let peak = on_device(&self.job.config);
+        if peak.total <= free {
+            return Ok(());
+        }
+        let offer = self.offer(&|config| on_device(config).total <= free);
+        let (config, peak) = (self.job.origin.clone(), Box::new(peak));
+        Err(Error::DeviceMemory { config, name, peak, room: [free, total], offer })
+    }
+
+    /// What a run of `config` in the place of the job's would take.
+    fn estimate(&self, config: &JobConfig) -> MemoryEstimate {
+        self.shaped(config, |shape| memory::estimate::<Cpu>(&shape))
+    }
+
+    fn shaped<T>(&self, config: &JobConfig, estimate: impl FnOnce(RunShape<'_>) -> T) -> T {
+        let MemoryLook { train, train_rows, evaluation, raw, generation } = &self.look;
+        let steps = train::run::total_steps(&config.training, *train_rows);
+        estimate(RunShape {
+            config,
+            plan: &self.tiling.plan(&config.model.tables),
+            threads: self.threads,
+            processes: self.processes.as_deref(),
+            train,
+            train_rows: *train_rows,
+            evaluation: evaluation.as_ref().map(|(shape, rows)| (shape, *rows)),
+            traced_steps: self.traced_steps.min(steps),
+            weights: self.weights,
+            generation: *generation,
+            raw: *raw,
+        })
+    }
+
+    /// What makes the run fit.
+    fn offer(&self, fits: &dyn Fn(&JobConfig) -> bool) -> Offer {
+        if self.weights == WeightSource::Checkpoint {
+            return Offer::Resumed;
+        }
+        let config = &self.job.config;
+        let rows_cap = self.fitting_cap(config, fits);
+        let batch_size = batches(config).find(|&size| fits(&with_batch(config, size)));
+        if rows_cap.is_some() || batch_size.is_some() {
+            return Offer::Either { rows_cap, batch_size };
+        }
+        let both = batches(config).find_map(|batch_size| {
+            let rows_cap = self.fitting_cap(&with_batch(config, batch_size), fits)?;
+            Some(Offer::Both { rows_cap, batch_size })
+        });
+        both.unwrap_or(Offer::Nothing)
+    }
+
+    /// The largest cap of one digit with zeros under which `config` fits. None where ids are exact,
+    /// which a smaller table would not hold, or where a plan's file fixes the rows.
+    fn fitting_cap(&self, config: &JobConfig, fits: &dyn Fn(&JobConfig) -> bool) -> Option<u64> {
+        if matches!(self.tiling, Tiling::File(_)) || config.data.ids != IdMode::Modulo {
+            return None;
+        }
+        let most = config.model.tables.iter().map(|table| table.rows).max()?;
+        let powers = std::iter::successors(Some(1u64), |power| power.checked_mul(10));
+        let caps =
+            powers.flat_map(|power| (1..10).map_while(move |digit| power.checked_mul(digit)));
+        let caps: Vec<u64> = caps.take_while(|&cap| cap < most).collect();
+        let fitting = caps.partition_point(|&cap| fits(&with_cap(config, cap)));
+        fitting.checked_sub(1).map(|last| caps[last])
+    }
+}
+
+/// Memory a run needs, and memory available to it.
+#[derive(Debug, Serialize)]
+pub struct MemoryRoom {
+    pub estimate: MemoryEstimate,
+    /// Memory available, if known.
+    pub available: Option<Available>,
+}
+
+impl MemoryRoom {
+    /// The peak by use, as a table.
+    pub fn table(&self) -> String {
+        let Some(peak) = self.estimate.peak() else { return String::new() };
+        let row = |part: &MemoryPart| (part.of.name(), part.bytes.to_string());
+        let mut rows: Vec<(&str, String)> = peak.parts.iter().map(row).collect();
+        rows.push(("in all", peak.total.to_string()));
+        if let Some(available) = &self.available {
+            rows.push(("available", format!("{} ({})", available.bytes, available.limit)));
+        }
+        format!("estimated memory, at most while {}:\n{}", peak.when.name(), render::facts(&rows))
+    }
+}
+
+fn with_cap(config: &JobConfig, cap: u64) -> JobConfig {
+    let mut config = config.clone();
+    config.model.rows_cap = Some(cap);
+    for table in &mut config.model.tables {
+        table.rows = table.rows.min(cap);
+    }
+    config
+}
+
+fn with_batch(config: &JobConfig, batch_size: usize) -> JobConfig {
+    let mut config = config.clone();
+    config.training.batch_size = batch_size;
+    config
+}
+
+/// Smaller powers of two, the largest first.
+fn batches(config: &JobConfig) -> impl Iterator<Item = usize> {
+    let most = config.training.batch_size;
+    (0..usize::BITS).rev().map(|bit| 1 << bit).filter(move |&size: &usize| size < most)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,128 @@
+//! What is offered where a run does not fit: only what the same estimate says fits.
+
+use schema::Bytes;
+use train::memory::WeightSource;
+
+use super::{MemoryLook, MemoryRoom, RunSize};
+use crate::args::Sharding;
+use crate::config::{self, ResolvedJob};
+use crate::error::Error;
+use crate::machine::memory::{Available, Limit};
+use crate::memory_offer::Offer;
+use crate::plan::Tiling;
+
+const ONE_RANK: Tiling = Tiling::Made(Sharding::Table, 1);
+
+fn job(name: &str, overrides: &[(&str, String)]) -> ResolvedJob {
+    let owned: Vec<_> = overrides.iter().map(|(k, v)| ((*k).to_owned(), v.clone())).collect();
+    config::job(name, &owned).unwrap()
+}
+
+fn run<'a>(job: &'a ResolvedJob, tiling: &'a Tiling) -> RunSize<'a> {
+    RunSize {
+        job,
+        look: MemoryLook::for_batches(&job.config, 1 << 17, 1),
+        tiling,
+        threads: 2,
+        processes: None,
+        traced_steps: 0,
+        weights: WeightSource::Initial,
+    }
+}
+
+/// What a run is told where so many GiB are free; nothing if it fits.
+fn offered(run: &RunSize<'_>, gib: u64) -> Option<Offer> {
+    let available = Available { bytes: Bytes(gib << 30), limit: Limit::Machine };
+    let room = MemoryRoom { available: Some(available), ..run.room() };
+    match run.check(&room) {
+        Ok(()) => None,
+        Err(Error::Memory { offer, .. }) => Some(offer),
+        Err(other) => panic!("{other}"),
+    }
+}
+
+fn fits(name: &str, gib: u64, overrides: &[(&str, String)]) -> bool {
+    let job = job(name, overrides);
+    offered(&run(&job, &ONE_RANK), gib).is_none()
+}
+
+#[test]
+fn issue_23_the_cap_offered_counts_activations_too() {
+    let dcn = job("dlrm-dcnv2", &[]);
+    // Tables of 3 million rows take 14 GiB with their state, and so do a batch's activations.
+    assert!(!fits("dlrm-dcnv2", 22, &[("rows_cap", "3000000".to_owned())]));
+    let Some(Offer::Either { rows_cap: Some(cap), batch_size: None }) =
+        offered(&run(&dcn, &ONE_RANK), 22)
+    else {
+        panic!("{:?}", offered(&run(&dcn, &ONE_RANK), 22));
+    };
+    assert!(fits("dlrm-dcnv2", 22, &[("rows_cap", cap.to_string())]), "{cap}");
+    assert!(!fits("dlrm-dcnv2", 22, &[("rows_cap", (cap * 10).to_string())]), "{cap}");
+}
+
+#[test]
+fn a_batch_is_offered_where_it_is_enough() {
+    let capped = [("rows_cap", "1000".to_owned())];
+    let dcn = job("dlrm-dcnv2", &capped);
+    let Some(Offer::Either { rows_cap: None, batch_size: Some(size) }) =
+        offered(&run(&dcn, &ONE_RANK), 8)
+    else {
+        panic!("{:?}", offered(&run(&dcn, &ONE_RANK), 8));
+    };
+    let with = |size: usize| [capped[0].clone(), ("batch_size", size.to_string())];
+    assert!(fits("dlrm-dcnv2", 8, &with(size)) && !fits("dlrm-dcnv2", 8, &with(2 * size)));
+}
+
+#[test]
+fn both_are_offered_where_neither_is_enough() {
+    let dcn = job("dlrm-dcnv2", &[]);
+    let Some(Offer::Both { rows_cap, batch_size }) = offered(&run(&dcn, &ONE_RANK), 4) else {
+        panic!("{:?}", offered(&run(&dcn, &ONE_RANK), 4));
+    };
+    let both = [("rows_cap", rows_cap.to_string()), ("batch_size", batch_size.to_string())];
+    assert!(fits("dlrm-dcnv2", 4, &both), "{both:?}");
+}
+
+#[test]
+fn nothing_is_offered_that_does_not_fit() {
+    let dcn = job("dlrm-dcnv2", &[]);
+    assert_eq!(offered(&run(&dcn, &ONE_RANK), 0), Some(Offer::Nothing));
+    let resumed = RunSize { weights: WeightSource::Checkpoint, ..run(&dcn, &ONE_RANK) };
+    assert_eq!(offered(&resumed, 22), Some(Offer::Resumed));
+    // A plan's file is for tables of these rows, and exact ids need them.
+    let file = Tiling::File(ONE_RANK.plan(&dcn.config.model.tables));
+    assert_eq!(offered(&run(&dcn, &file), 22), Some(Offer::Nothing));
+    let exact = job("dlrm-dcnv2", &[("data.ids.mode", "exact".to_owned())]);
+    assert_eq!(offered(&run(&exact, &ONE_RANK), 22), Some(Offer::Nothing));
+}
+
+#[test]
+fn a_thousand_tables_on_seven_ranks_are_estimated_at_once() {
+    let job = job(
+        "dlrm-1000-tables",
+        &[("model.tables", "[{name=\"t{0..999}\",rows=1000000000,dim=16}]".into())],
+    );
+    let began = std::time::Instant::now();
+    let tiling = Tiling::Made(Sharding::Column, 7);
+    assert!(offered(&run(&job, &tiling), 16).is_some());
+    assert!(began.elapsed().as_secs() < 10, "{:?}", began.elapsed());
+}
+
+#[test]
+fn issue_28_processes_of_a_host_take_a_program_and_a_reader_each() {
+    let job = job("dlrm-default", &[]);
+    let tiling = Tiling::Made(Sharding::Row, 4);
+    let total = |processes: Option<Vec<schema::Rank>>| {
+        let run = RunSize { processes, ..run(&job, &tiling) };
+        run.room().estimate.total().0
+    };
+    let ranks = |count: u32| Some((0..count).map(schema::Rank).collect::<Vec<_>>());
+    let (threads, one, two, four) =
+        (total(None), total(ranks(1)), total(ranks(2)), total(ranks(4)));
+    // All on this host: the tables once, three more programs, and three more readers.
+    assert!(four > threads + ((3 * 22) << 20) && four < 4 * threads, "{four} {threads}");
+    // The others elsewhere: their tables are not here.
+    let part = |bytes: u64, of: u64| bytes as f64 / of as f64;
+    assert!((part(one, four) - 0.25).abs() < 0.05, "{one} {four}");
+    assert!((part(two, four) - 0.5).abs() < 0.05, "{two} {four}");
+}

@@ -1,0 +1,67 @@
+//! What an error says of a run that does not fit into memory: the largest parts, and changes of the
+//! configuration that make it fit. [`crate::memory`] computes them.
+
+use std::fmt;
+
+use train::memory::{MemoryMoment, MemoryPart};
+
+/// Parts that an error names.
+const LARGEST: usize = 5;
+
+/// The largest parts in words.
+pub fn largest(peak: &MemoryMoment) -> String {
+    let part = |part: &MemoryPart| format!("{} {}", part.of.name(), part.bytes);
+    let parts: Vec<String> = peak.parts.iter().take(LARGEST).map(part).collect();
+    parts.join(", ")
+}
+
+/// Changes that make a run fit, each checked with the estimate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Offer {
+    /// Fewer rows per table are enough, fewer samples per batch, or either.
+    Either {
+        rows_cap: Option<u64>,
+        batch_size: Option<usize>,
+    },
+    Both {
+        rows_cap: u64,
+        batch_size: usize,
+    },
+    Nothing,
+    /// The run resumes a checkpoint, which fixes both.
+    Resumed,
+}
+
+impl fmt::Display for Offer {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const CAP: &str = "keeps at most that many rows per table (ids wrap around)";
+        match self {
+            Self::Either { rows_cap: Some(cap), batch_size: Some(size) } => write!(
+                out,
+                "--set rows_cap={cap} {CAP} and fits here; so does --set batch_size={size}"
+            ),
+            Self::Either { rows_cap: Some(cap), .. } => {
+                write!(
+                    out,
+                    "--set rows_cap={cap} {CAP} and fits here; no smaller batch_size alone does"
+                )
+            }
+            Self::Either { batch_size: Some(size), .. } => {
+                write!(out, "--set batch_size={size} fits here")
+            }
+            Self::Both { rows_cap, batch_size } => write!(
+                out,
+                "--set rows_cap={rows_cap} --set batch_size={batch_size} fit here together, neither \
+                 alone; rows_cap {CAP}"
+            ),
+            Self::Nothing | Self::Either { .. } => out.write_str(
+                "no rows_cap or batch_size makes it fit here; it needs more memory, or narrower \
+                 layers and tables",
+            ),
+            Self::Resumed => out.write_str(
+                "a resumed run keeps its tables and its batch size: resume it where there is as \
+                 much memory as where it began",
+            ),
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Tables with `rows = "auto"`: how many rows the prepared training data needs.
+
+use std::collections::BTreeMap;
+
+use data::Dataset;
+use schema::JobConfig;
+
+use crate::Session;
+use crate::error::Error;
+use crate::render;
+
+/// Tables that a message names.
+const SHOWN: usize = 6;
+/// Rows of such a table where data is made up.
+pub const ROWS_OF_SYNTHETIC: u64 = 1000;
+
+/// Gives tables with `rows = "auto"` the rows that `dataset` needs, and says how many.
+pub fn size_tables(session: &Session, job: &mut JobConfig, dataset: &Dataset) -> Result<(), Error> {
+    let fitted = dataset.fitted();
+    let mut needed: BTreeMap<String, u64> = BTreeMap::new();
+    for feature in job.model.features() {
+        let table = &job.model.tables[feature.table];
+        if !table.is_auto() {
+            continue;
+        }
+        let column = fitted.categorical.iter().position(|column| column.column == feature.name);
+        let rows = match column.and_then(|column| fitted.id_count(column)) {
+            Some(rows) => rows,
+            None => dataset.greatest_id(feature.name)?.map_or(1, |id| id.saturating_add(1)),
+        };
+        let most = needed.entry(table.name.clone()).or_default();
+        *most = rows.max(*most);
+    }
+    job.size_tables(|table| needed.get(&table.name).copied().unwrap_or(1));
+    let sized = job.model.tables.iter().filter(|table| needed.contains_key(&table.name));
+    let mut shown: Vec<String> = sized
+        .take(SHOWN)
+        .map(|table| format!("{} {}", table.name, render::count(table.rows)))
+        .collect();
+    if needed.len() > SHOWN {
+        shown.push(format!("and {} more", needed.len() - SHOWN));
+    }
+    session.console.say(format_args!("rows of the tables, by the data: {}", shown.join(", ")));
+    Ok(())
+}
+
+/// Refuses tables whose rows `doing` would have to know.
+pub fn check_known(job: &JobConfig, doing: &'static str) -> Result<(), Error> {
+    let auto: Vec<&str> =
+        job.model.tables.iter().filter(|t| t.is_auto()).map(|t| t.name.as_str()).collect();
+    if auto.is_empty() {
+        return Ok(());
+    }
+    let shown = auto.iter().take(SHOWN).copied().collect::<Vec<_>>().join(", ");
+    let tables = match auto.len().checked_sub(SHOWN) {
+        Some(more @ 1..) => format!("{shown} and {more} more"),
+        _ => shown,
+    };
+    Err(Error::RowsUnknown { doing, tables })
+}

@@ -1,0 +1,23 @@
+//! What every command needs to know: where output goes, and how many threads may work.
+
+use crate::args::Global;
+use crate::machine;
+use crate::render::Console;
+
+/// The console and the threads of one invocation; every command gets it.
+#[derive(Clone, Copy, Debug)]
+pub struct Session {
+    pub console: Console,
+    pub threads: usize,
+    /// Whether `--threads` was given; ranks that share a host otherwise share its cores.
+    pub has_own_threads: bool,
+}
+
+impl Session {
+    /// Resolves the global options; `definition` is the command line of the running program.
+    pub fn new(global: &Global, definition: fn() -> clap::Command) -> Self {
+        let threads = global.threads.unwrap_or_else(machine::cores);
+        let has_own_threads = global.threads.is_some();
+        Self { console: Console::new(global, definition), threads, has_own_threads }
+    }
+}

@@ -1,0 +1,59 @@
+//! Times of the steps of a recording, and how far two measurements of one setting are apart.
+
+use std::path::PathBuf;
+
+use trace::store::Trace;
+
+use crate::Session;
+use crate::error::Error;
+use crate::recorded_steps::{Steps, open_recordings, whole_scopes};
+
+/// The steps of a rank after the edits were made.
+pub struct Measured {
+    pub rank: u32,
+    pub mean_ns: f64,
+    /// Their coefficient of variation.
+    pub noise_pct: f64,
+}
+
+/// How far two measurements of one setting are apart, before and after others were measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Drift {
+    /// `after − before`, in percent of the mean of both.
+    pub pct: f64,
+}
+
+impl Drift {
+    /// Drift from which on the machine counts as disturbed, in percent.
+    const MOST: f64 = 10.0;
+
+    /// Between two measurements of one quantity.
+    pub fn new(before: f64, after: f64) -> Self {
+        let mean = f64::midpoint(before, after);
+        Self { pct: 100.0 * (after - before) / mean.max(1e-9) }
+    }
+
+    /// Whether something else disturbed the machine between the two.
+    pub fn is_disturbed(self) -> bool {
+        self.pct.abs() > Self::MOST
+    }
+}
+
+/// The recorded steps of every rank; none of no paths.
+pub fn measured(paths: &[PathBuf], session: &Session) -> Result<Vec<Measured>, Error> {
+    if paths.is_empty() {
+        return Ok(Vec::new());
+    }
+    let traces = open_recordings(paths, session)?;
+    let scopes = whole_scopes(&traces);
+    let steps = Steps::find(&scopes)?;
+    let one = |(trace, spans): (&Trace, &Vec<predict::recording::Span>)| {
+        let lengths: Vec<f64> = spans.iter().map(|span| (span.end - span.start) as f64).collect();
+        let count = lengths.len() as f64;
+        let mean_ns = lengths.iter().sum::<f64>() / count;
+        let square = lengths.iter().map(|ns| (ns - mean_ns).powi(2)).sum::<f64>();
+        let noise_pct = 100.0 * (square / count).sqrt() / mean_ns.max(1.0);
+        Measured { rank: trace.rank, mean_ns, noise_pct }
+    };
+    Ok(traces.iter().zip(&steps.spans).map(one).collect())
+}

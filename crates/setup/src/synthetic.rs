@@ -1,0 +1,158 @@
+//! Generated data that fits a model: one column per dense input and feature, ids within the tables.
+
+use std::collections::HashSet;
+
+use data::synthetic::{
+    Hotness, PlantedConfig, RowLayout, SyntheticConfig, SyntheticFeature, reuse_histogram,
+};
+use schema::source::{CategoryKind, DataFormat, DenseTransform, IdMode};
+use schema::{DataConfig, IdLaw, IndexDistribution, JobConfig};
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::error::Error;
+use crate::rows::ROWS_OF_SYNTHETIC;
+
+/// Seed of the rows that `--synthetic` generates.
+pub const SEED: u64 = 1;
+/// Skew of the ids: typical of production tables.
+const ZIPF: f64 = 1.05;
+/// Share of generated rows that are clicks.
+const CLICK_RATE: f64 = 0.25;
+/// Longest bag of a pooled multi-hot feature.
+const BAG_MAX: u32 = 4;
+
+/// What to generate for a job's columns, its `[synthetic]` laws included.
+pub fn config_for(job: &JobConfig, rows: u64, seed: u64) -> Result<SyntheticConfig, Error> {
+    let mut config = columns_for(job, rows, seed);
+    let mut laws = Laws::default();
+    let model_features = job.model.features();
+    for made in &mut config.features {
+        let feature = model_features.iter().find(|feature| feature.name == made.name);
+        let table = feature.map_or("", |feature| &*job.model.tables[feature.table].name);
+        if let Some(law) = job.synthetic.law(table) {
+            made.distribution = laws.distribution(law)?;
+        }
+    }
+    Ok(config)
+}
+
+/// What laws come to; each file is read once.
+#[derive(Default)]
+pub struct Laws {
+    known: Vec<(IdLaw, IndexDistribution)>,
+}
+
+impl Laws {
+    /// The distribution of a law.
+    ///
+    /// # Errors
+    /// What is wrong with its file.
+    pub fn distribution(&mut self, law: &IdLaw) -> Result<IndexDistribution, Error> {
+        if let Some((_, distribution)) = self.known.iter().find(|(known, _)| known == law) {
+            return Ok(*distribution);
+        }
+        let distribution = match law {
+            IdLaw::Uniform => IndexDistribution::Uniform,
+            IdLaw::Zipf { exponent } => IndexDistribution::Zipf { exponent: *exponent },
+            IdLaw::Reuse { file, section } => reuse_histogram(file, section.as_deref())?,
+        };
+        self.known.push((law.clone(), distribution));
+        Ok(distribution)
+    }
+}
+
+fn columns_for(job: &JobConfig, rows: u64, seed: u64) -> SyntheticConfig {
+    let criteo = job.data.format == DataFormat::Criteo || job.data.preset.is_some();
+    if criteo {
+        return SyntheticConfig::criteo(rows, seed);
+    }
+    let model_features = job.model.features();
+    let features: Vec<SyntheticFeature> = job
+        .data
+        .categorical_columns()
+        .into_iter()
+        .map(|column| {
+            let feature = model_features.iter().find(|feature| feature.name == column.column);
+            let table = feature.map(|feature| &job.model.tables[feature.table]);
+            let sized = table.filter(|table| !table.is_auto());
+            let cardinality =
+                sized.map_or(ROWS_OF_SYNTHETIC, |table| reserved(job.data.ids, table.rows));
+            let length = table.and_then(|table| table.sequence_length);
+            // Bounded by `SEQUENCE_LENGTH_MAX`.
+            let many = Hotness { min: 1, max: length.map_or(BAG_MAX, |length| length as u32) };
+            SyntheticFeature {
+                name: column.column,
+                cardinality,
+                distribution: IndexDistribution::Zipf { exponent: ZIPF },
+                hotness: if column.separator.is_some() { many } else { Hotness::ONE },
+            }
+        })
+        .collect();
+    SyntheticConfig {
+        rows,
+        seed,
+        dense: job.data.dense_columns().len(),
+        planted: PlantedConfig::pair_neighbors(features.len()),
+        features,
+        missing_share: 0.0,
+        click_rate: CLICK_RATE,
+        layout: RowLayout::Csv,
+    }
+}
+
+/// The name of the folder for rows of `config`, prepared as `data` says: one for whatever changes
+/// their bytes.
+pub fn folder_name(config: &SyntheticConfig, data: &DataConfig) -> Result<String, Error> {
+    let columns = DataConfig { train: Vec::new(), evaluation: Vec::new(), ..data.clone() };
+    let mut hash = Xxh3::new();
+    // Rows of reuse histograms too, not only the names of their files.
+    hash.update(format!("{config:?}").as_bytes());
+    hash.update(&serde_json::to_vec(&columns).map_err(Error::Json)?);
+    Ok(format!("synthetic-{}-{:016x}", config.rows, hash.digest()))
+}
+
+/// Exact ids keep two for missing and rare categories.
+fn reserved(ids: IdMode, rows: u64) -> u64 {
+    match ids {
+        IdMode::Modulo => rows,
+        IdMode::Exact { .. } => rows.saturating_sub(2).max(1),
+    }
+}
+
+/// Makes the job read what [`config_for`] writes: integer ids, a 0/1 label, logarithms of counts,
+/// each column under a name of its own.
+pub fn adapt(job: &mut JobConfig) {
+    let data = &mut job.data;
+    data.evaluation.clear();
+    if data.format == DataFormat::Criteo || data.preset.is_some() {
+        data.format = DataFormat::Criteo;
+        return;
+    }
+    data.format = DataFormat::Csv;
+    let label = data.label.as_ref().map_or("label", |label| &label.column).to_owned();
+    // A number that also looks up a vector, by which the model knows it, is two columns of made-up
+    // values.
+    let mut names: HashSet<_> = data.categorical.iter().map(|one| one.column.clone()).collect();
+    names.insert(label.clone());
+    for dense in &mut data.dense {
+        while !names.insert(dense.column.clone()) {
+            dense.column.push_str("_value");
+        }
+    }
+    data.columns = std::iter::once(label)
+        .chain(data.dense.iter().map(|dense| dense.column.clone()))
+        .chain(data.categorical.iter().map(|categorical| categorical.column.clone()))
+        .collect();
+    if let Some(label) = &mut data.label {
+        label.positive.clear();
+    }
+    for dense in &mut data.dense {
+        if dense.transform == DenseTransform::None {
+            dense.transform = DenseTransform::Log1p;
+        }
+    }
+    for column in &mut data.categorical {
+        column.kind = CategoryKind::Integer;
+        column.separator = column.separator.as_ref().map(|_| "|".to_owned());
+    }
+}
