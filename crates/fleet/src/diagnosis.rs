@@ -283,7 +283,7 @@ mod tests {
         let elsewhere = verdict(&asks, &SocketPlace::Abstract, name);
         assert_eq!(
             elsewhere.fix.unwrap(),
-            format!("listen where it asks: rowmill capture --socket-dir {path}")
+            format!("listen where it polls: rowmill capture --socket-dir {path}")
         );
         assert_eq!(verdict(&process(&[]), &here, name).verdict, CheckVerdict::Wrong);
         let long = process(&[(name, &format!("/{}", "x".repeat(60)))]);

@@ -150,7 +150,7 @@ fn a_graph_launches_its_kernels_at_once() {
     );
     refused(
         Edit::Graph { from: text("c"), to: text("bag") },
-        "edit 1 (graph): expected the last operator after the first, got it is before",
+        "edit 1 (graph): expected the last operator after the first, got the last one first",
     );
 }
 

@@ -21,7 +21,7 @@ pub(super) const RULE: Rule = Rule {
     confidence: Confidence::High,
     limits: &[
         limit("idle_pct", 5.0, "idle time while a batch is fetched, percent of the window"),
-        limit("workers", 4.0, "workers that are taken to prepare batches"),
+        limit("workers", 4.0, "assumed number of workers that prepare batches"),
     ],
     page: page!("H02"),
     detect: Detect::Rank(detect),
