@@ -32,6 +32,7 @@ pub struct Audit {
     began: Instant,
 }
 
+/// The open file of the audit log, with the rate limits that keep a caller from flooding it.
 #[derive(Debug)]
 struct AuditLog {
     file: Option<AuditFile>,

@@ -82,6 +82,8 @@ pub struct Gate {
     table: Mutex<GateTable>,
 }
 
+/// The open connections and the rate limits of new ones. The gate locks it for each arrival and
+/// departure.
 #[derive(Debug)]
 struct GateTable {
     next: u64,
@@ -90,6 +92,8 @@ struct GateTable {
     refused: u64,
 }
 
+/// A connection that the gate has accepted. `ended` tells its task to close it when the gate needs
+/// the place.
 #[derive(Debug)]
 struct OpenConnection {
     peer: Peer,

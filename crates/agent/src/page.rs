@@ -101,6 +101,8 @@ impl Families {
     }
 }
 
+/// All metric families of one answer, as a collector of the Prometheus client, which writes them as
+/// text.
 #[derive(Debug)]
 struct MetricPage(Vec<Family>);
 

@@ -101,6 +101,8 @@ struct PackJob {
     name: String,
 }
 
+/// The result of a [`PackJob`]: the token of the order, the process, and the compressed file or the
+/// reason of the failure.
 type Packed = (String, u32, Result<TraceFile, String>);
 
 impl Traces {

@@ -47,6 +47,7 @@ pub struct Client {
     patience: Duration,
 }
 
+/// The connection to an agent: the local socket, or HTTPS with a token for remote hosts.
 enum Door {
     Unix(SocketPlace),
     Tls { url: String, token: String, agent: ureq::Agent },

@@ -28,6 +28,7 @@ pub struct Delayed {
     forwarder: Option<JoinHandle<()>>,
 }
 
+/// The sending side of the link. Messages queue here until the simulated transfer is over.
 struct Outgoing {
     /// `None` once the transport is dropped.
     queue: Option<Sender<Due>>,
@@ -35,6 +36,7 @@ struct Outgoing {
     free: Instant,
 }
 
+/// A message with its receiver and the time at which the simulated transfer ends.
 struct Due {
     at: Instant,
     to: usize,

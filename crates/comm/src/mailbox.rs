@@ -20,6 +20,7 @@ pub struct Mailbox {
     arrived: Condvar,
 }
 
+/// The state behind the mailbox's lock.
 struct Inner {
     from: Vec<Arrivals>,
     /// The reason why no more messages can arrive from any rank.
@@ -28,6 +29,7 @@ struct Inner {
     parked: usize,
 }
 
+/// Messages of one sender that were not received yet. `left` is set when the sender has shut down.
 #[derive(Default)]
 struct Arrivals {
     messages: VecDeque<RankMessage>,

@@ -97,6 +97,7 @@ impl MpiLibrary {
     }
 }
 
+/// Channel on which the MPI thread reports its start, or the reason why it failed.
 type Told = mpsc::Sender<Result<Mpi, String>>;
 
 fn serve<H: Copy>(table: Result<MpiFunctions<H>, OpenError>, piece: usize, told: &Told) {

@@ -72,6 +72,7 @@ pub struct Module {
     handle: ModuleHandle,
 }
 
+/// A loaded module: the driver's handle, or the shared library that emulates it.
 #[derive(Clone)]
 enum ModuleHandle {
     Native(usize),
@@ -86,6 +87,7 @@ pub struct Kernel {
     handle: KernelHandle,
 }
 
+/// A kernel of a module: the driver's handle, or the entry point of the emulated kernel.
 #[derive(Clone)]
 enum KernelHandle {
     Native(usize),

@@ -85,15 +85,18 @@ mod rows {
 
     const AUTO: &str = "auto";
 
+    /// Writes the number of rows, or the word `auto` for [`AUTO_ROWS`].
     #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
     pub fn serialize<S: Serializer>(rows: &u64, to: S) -> Result<S::Ok, S::Error> {
         if *rows == AUTO_ROWS { to.serialize_str(AUTO) } else { to.serialize_u64(*rows) }
     }
 
+    /// Reads a number of rows, or the word `auto` as [`AUTO_ROWS`].
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
         from.deserialize_any(Rows)
     }
 
+    /// Visitor that accepts a number or a word where the configuration expects rows.
     struct Rows;
 
     impl Visitor<'_> for Rows {

@@ -13,6 +13,7 @@ use crate::error::EXIT_INTERRUPTED;
 /// What a training run does at the first Ctrl-C.
 pub const SAVING: &str = "finishing the step, then saving";
 
+/// An action to run when the process is interrupted.
 type Handle = Box<dyn Fn() + Send>;
 /// Whether the command is given time to stop; else it ends now.
 type Stop = Box<dyn Fn() -> bool + Send>;

@@ -227,6 +227,7 @@ impl Sheet {
 
 impl<'de> Deserialize<'de> for RowFields {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        /// Visitor that keeps the fields of a row in the order in which they are serialized.
         struct InOrder;
         impl<'de> Visitor<'de> for InOrder {
             type Value = RowFields;

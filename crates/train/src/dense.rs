@@ -58,6 +58,7 @@ pub struct WeightId(usize);
 #[derive(Clone, Copy, Debug)]
 pub struct VectorId(usize);
 
+/// The id of a dense parameter: weights are matrices with layouts of their own, vectors are biases.
 #[derive(Clone, Copy, Debug)]
 enum ParameterId {
     Weight(WeightId),

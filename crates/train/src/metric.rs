@@ -218,6 +218,7 @@ impl Accumulator {
     }
 }
 
+/// Sums over the evaluated samples, from which the final metrics are computed.
 #[derive(Default)]
 struct MetricSums {
     probabilities: f64,

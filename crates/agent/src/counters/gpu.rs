@@ -126,6 +126,8 @@ pub struct Gpus<'nvml> {
     xids: BTreeMap<String, Vec<u64>>,
 }
 
+/// A GPU or MIG instance found at the start. It keeps the driver's handle, and the previous sample,
+/// from which the next interval is computed.
 struct KnownGpu<'nvml> {
     identity: GpuIdentity,
     device: Device<'nvml>,

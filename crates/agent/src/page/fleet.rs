@@ -96,6 +96,7 @@ fn add_gpu(out: &mut Families, state: &AgentState, gpu: &GpuState) {
 
 /// Shares of the last complete interval.
 fn shares(out: &mut Families, gpu: &GpuState, own: &[MetricLabel]) {
+    /// Reads one share from the sums of an interval; `None` if the GPU does not report it.
     type Pick = fn(&IntervalSums) -> Option<f64>;
     let plain: [(Metric, Pick); 4] = [
         (

@@ -23,6 +23,7 @@ pub struct Condition {
     comparison: Comparison,
 }
 
+/// The comparison of a condition: one operator with the value on its right-hand side.
 #[derive(Clone, Debug)]
 enum Comparison {
     Is(String),

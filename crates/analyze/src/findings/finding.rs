@@ -264,6 +264,8 @@ pub(super) struct RuleFindings {
 }
 
 impl RuleFindings {
+    /// Creates a finding without numbers, evidence or saving, with severity info and high
+    /// confidence.
     pub fn new(what: String, advice: impl Into<String>) -> Self {
         Self {
             title: None,
@@ -295,6 +297,7 @@ impl RuleFindings {
         Self { spans, ..self }
     }
 
+    /// Adds a number to the finding, rounded to three decimals so that reports are stable.
     pub fn number(mut self, name: &'static str, value: f64) -> Self {
         let value = (value * 1e3).round() / 1e3;
         self.numbers.push(Number { name, value });
@@ -311,6 +314,7 @@ impl RuleFindings {
         self
     }
 
+    /// Sets the subject, which tells findings of the same rule apart.
     pub fn about(self, subject: impl Into<String>) -> Self {
         Self { subject: subject.into(), ..self }
     }
@@ -320,6 +324,7 @@ impl RuleFindings {
         Self { high_ns: Some(high_ns.max(0)), edits, ..self }
     }
 
+    /// Sets a lower bound of the severity; see [`RuleFindings::severity`].
     pub fn at_least(self, severity: Severity) -> Self {
         Self { severity, ..self }
     }

@@ -15,6 +15,7 @@ pub(super) enum DataType {
 }
 
 impl DataType {
+    /// The name that findings print for this data type, in the spelling of PyTorch.
     pub fn name(self) -> &'static str {
         match self {
             Self::Float64 => "float64",

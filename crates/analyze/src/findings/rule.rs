@@ -42,6 +42,8 @@ pub struct Limit {
 /// Affected ranks with the finding that they share.
 pub(super) type OnRanks = (Vec<u32>, RuleFindings);
 
+/// The function that detects a rule's findings. Its input decides whether the rule sees one rank or
+/// the whole job.
 pub(super) enum Detect {
     /// Examines each rank separately.
     Rank(fn(&RankFacts<'_>, &RuleLimits<'_>) -> Option<RuleFindings>),
@@ -69,6 +71,8 @@ impl RuleLimits<'_> {
         self.value(name) as i64
     }
 
+    /// Returns all thresholds of the rule with the values of this run, so that a report can list
+    /// them.
     pub fn used(&self) -> Vec<Number> {
         let used = |limit: &Limit| Number { name: limit.name, value: self.value(limit.name) };
         self.rule.limits.iter().map(used).collect()

@@ -186,6 +186,7 @@ impl Path {
     }
 }
 
+/// The traces of a job and the graph built from them, which every walk of a critical path reads.
 struct PathJob<'a, 'b> {
     scopes: &'a [Scope<'b>],
     measured: &'a MeasuredGraph,

@@ -59,6 +59,7 @@ pub struct Editor<'a> {
     earliest: Option<u32>,
 }
 
+/// A changed weight with its old value in nanoseconds, which is what an undo restores.
 #[derive(Debug)]
 enum EdgeChange {
     Node(NodeId, i64),

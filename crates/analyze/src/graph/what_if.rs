@@ -152,6 +152,7 @@ fn window(
     }
 }
 
+/// Nanoseconds of a critical path by category.
 type CategorySums = BTreeMap<PathCategory, i64>;
 
 fn sums(relaxed: RelaxedGraph<'_>, rank: usize, reach: Reach) -> CategorySums {

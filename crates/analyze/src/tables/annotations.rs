@@ -40,6 +40,7 @@ pub struct AnnotationRow {
     pub device_span_ns: i64,
 }
 
+/// Sums over the annotations of one name, from which its row of the table is computed.
 #[derive(Default)]
 struct AnnotationSums {
     durations: Vec<i64>,

@@ -62,6 +62,7 @@ pub fn measure_occupancy(scope: &Scope<'_>) -> Vec<Occupancy> {
     devices.into_iter().map(|(device, sums)| sums.row(scope.trace.rank, device)).collect()
 }
 
+/// Sums over the kernels of one device. Means are weighted by kernel time.
 #[derive(Default)]
 struct OccupancySums {
     count: u64,

@@ -82,6 +82,7 @@ pub fn series(scope: &Scope<'_>) -> Vec<QueuePoint> {
 /// Key of a stream: its device and its number.
 type StreamKey = (i32, i32);
 
+/// Waiting times of one stream's work between its launch and its start.
 #[derive(Default)]
 struct QueuedStream {
     /// Non-empty spans from call to work, clipped to the window.

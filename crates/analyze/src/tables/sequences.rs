@@ -38,6 +38,7 @@ pub struct SequenceRequest<'a> {
     pub kernels_min: usize,
 }
 
+/// Sums over all repetitions of one sequence of kernels.
 #[derive(Default)]
 struct SequenceSums {
     count: u64,

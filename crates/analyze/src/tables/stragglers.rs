@@ -163,6 +163,7 @@ impl Excess {
     }
 }
 
+/// The inputs of the straggler analysis, with an index from collective calls to nodes of the graph.
 struct StragglerJob<'a, 'b> {
     scopes: &'a [Scope<'b>],
     measured: &'a MeasuredGraph,

@@ -97,6 +97,7 @@ fn room(folder: &Path, text_bytes: u64) -> Result<(), Error> {
     }
 }
 
+/// Samples of each stage, in the order of `STAGES`.
 type StageSamples = [Vec<BenchSample<Once>>; STAGES.len()];
 
 fn measure(

@@ -130,14 +130,17 @@ pub struct CallMedians<'a> {
 }
 
 impl CallMedians<'_> {
+    /// Median duration of a call in milliseconds.
     pub fn ms(&self) -> f64 {
         self.kept.median(|call| 1e3 * call.seconds)
     }
 
+    /// Arithmetic of the median call per second of the median duration, in Gflop/s.
     pub fn gflop_per_s(&self) -> f64 {
         per_second(self.kept.median(|call| call.work.flops as f64 / 1e9), self.ms())
     }
 
+    /// Memory traffic of the median call per second of the median duration, in GB/s.
     pub fn gb_per_s(&self) -> f64 {
         per_second(self.kept.median(|call| call.work.bytes as f64 / 1e9), self.ms())
     }

@@ -218,6 +218,7 @@ fn write_loader(path: &Path, weights: &Path, session: &Session) -> Result<(), Er
     Ok(())
 }
 
+/// The checked arguments of `rowmill checkpoint import`.
 struct Import {
     file: PathBuf,
     from: StateDict,

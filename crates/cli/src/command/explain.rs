@@ -22,6 +22,7 @@ struct Explained {
     page: &'static str,
 }
 
+/// A threshold of a rule, as `rowmill explain` prints it.
 #[derive(Serialize)]
 struct LimitRow {
     name: &'static str,

@@ -154,20 +154,33 @@ struct Handles<H> {
 #[repr(C, align(8))]
 struct Status([u8; 64]);
 
+/// The C signature of `MPI_Abort`.
 type Abort<H> = unsafe extern "C" fn(H, c_int) -> c_int;
+/// The common C signature of `MPI_Comm_rank` and `MPI_Comm_size`.
 type CommPlace<H> = unsafe extern "C" fn(H, *mut c_int) -> c_int;
+/// The C signature of `MPI_Error_string`.
 type ErrorString = unsafe extern "C" fn(c_int, *mut c_char, *mut c_int) -> c_int;
+/// The C signature of `MPI_Finalize`.
 type Finalize = unsafe extern "C" fn() -> c_int;
+/// The C signature of `MPI_Get_count`.
 type GetCount<H> = unsafe extern "C" fn(*const Status, H, *mut c_int) -> c_int;
+/// The C signature of `MPI_Iallreduce`.
 type Iallreduce<H> =
     unsafe extern "C" fn(*const c_void, *mut c_void, c_int, H, H, H, *mut H) -> c_int;
+/// The C signature of `MPI_Init_thread`.
 type InitThread =
     unsafe extern "C" fn(*mut c_int, *mut *mut *mut c_char, c_int, *mut c_int) -> c_int;
+/// The C signature of `MPI_Iprobe`.
 type Iprobe<H> = unsafe extern "C" fn(c_int, c_int, H, *mut c_int, *mut Status) -> c_int;
+/// The C signature of `MPI_Irecv`.
 type Irecv<H> = unsafe extern "C" fn(*mut c_void, c_int, H, c_int, c_int, H, *mut H) -> c_int;
+/// The C signature of `MPI_Isend`.
 type Isend<H> = unsafe extern "C" fn(*const c_void, c_int, H, c_int, c_int, H, *mut H) -> c_int;
+/// The C signature of `MPI_Comm_set_errhandler`.
 type SetErrhandler<H> = unsafe extern "C" fn(H, H) -> c_int;
+/// The C signature of `MPI_Test`.
 type Test<H> = unsafe extern "C" fn(*mut H, *mut c_int, *mut Status) -> c_int;
+/// The C signature of `MPI_Get_library_version`.
 type Version = unsafe extern "C" fn(*mut c_char, *mut c_int) -> c_int;
 
 /// The functions of MPI. All of them are called from one thread.

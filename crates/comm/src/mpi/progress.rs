@@ -108,6 +108,8 @@ enum Incoming<H> {
 /// A sum in progress: the values, the result, and the channel of the waiting caller.
 type Summing<H> = (Transfer<H>, Transfer<H>, Sender<Vec<f32>>);
 
+/// The state of the thread that makes all calls to MPI: requests in progress in both directions,
+/// and sums.
 struct MessageProgress<'a, H> {
     table: &'a MpiFunctions<H>,
     shared: &'a ProgressShared,

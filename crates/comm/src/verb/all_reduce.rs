@@ -17,6 +17,7 @@ pub struct VectorParts<T> {
     parts: Vec<SummedPart<T>>,
 }
 
+/// A part of the sum: computed on this rank, or received from the rank that computed it.
 #[derive(Debug)]
 enum SummedPart<T> {
     Own(Vec<T>),

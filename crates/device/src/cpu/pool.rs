@@ -40,6 +40,7 @@ pub struct Pool {
     turn: Mutex<Migrated>,
 }
 
+/// State that the caller's thread shares with the workers. Jobs are published without a lock.
 struct PoolShared {
     /// The job on offer; null between jobs.
     job: AtomicPtr<PoolJob<'static>>,
@@ -60,6 +61,7 @@ struct PoolShared {
     topology: Topology,
 }
 
+/// A function to run on all chunks, and how the chunks are divided among the nodes and threads.
 struct PoolJob<'a> {
     chunk: &'a (dyn Fn(usize, Range<usize>) + Sync),
     chunks: usize,

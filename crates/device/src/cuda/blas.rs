@@ -170,6 +170,7 @@ pub struct Blas {
     state: Mutex<BlasState>,
 }
 
+/// Products planned so far and their workspaces, behind the library's lock.
 #[derive(Default)]
 struct BlasState {
     /// `None` where the library has no algorithm.

@@ -29,6 +29,8 @@ pub struct Pinned {
     memory: PinnedMemory,
 }
 
+/// Host memory that copies may read asynchronously. Emulated devices copy at once, so ordinary
+/// memory suffices.
 pub(super) enum PinnedMemory {
     Native(native::Pinned),
     Emulated(Vec<u8>),

@@ -41,14 +41,17 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl EmulatedDevice {
+    /// Creates an emulated device without memory or kernels. Kernels are compiled at first use.
     pub fn new(emulation: Emulation) -> Self {
         Self { emulation, memory: Mutex::default(), libraries: Mutex::default() }
     }
 
+    /// The shared memory in bytes that a block may use on this device.
     pub fn shared_limit(&self) -> usize {
         self.emulation.shared_limit
     }
 
+    /// Returns the library of a kernel's source, compiled and loaded at first use.
     pub fn library(&self, source: KernelSource) -> Result<Arc<KernelLibrary>, DriverError> {
         let mut libraries = locked(&self.libraries);
         if let Some((_, library)) = libraries.iter().find(|(name, _)| *name == source.name) {
@@ -66,6 +69,8 @@ impl EmulatedDevice {
         Ok(library)
     }
 
+    /// Allocates poisoned memory between red zones, so that later checks find reads before writes
+    /// and writes out of bounds.
     pub fn alloc(&self, bytes: usize) -> Result<u64, DriverError> {
         let allocation = ffi::Allocation::new(bytes, RED_ZONE).ok_or(DriverError::OutOfMemory {
             bytes,
@@ -77,24 +82,29 @@ impl EmulatedDevice {
         Ok(address)
     }
 
+    /// Frees the buffer that begins at the address. Unknown addresses are ignored.
     pub fn free(&self, address: u64) {
         locked(&self.memory).buffers.retain(|buffer| buffer.address() != address);
     }
 
+    /// Copies bytes from the host to an address of the device.
     pub fn upload(&self, address: u64, bytes: &[u8]) -> Result<(), DriverError> {
         self.each_part(address, bytes.len(), |part| part.copy_from_slice(bytes))
     }
 
+    /// Copies bytes from an address of the device to the host.
     pub fn download(&self, address: u64, bytes: &mut [u8]) -> Result<(), DriverError> {
         self.each_part(address, bytes.len(), |part| bytes.copy_from_slice(part))
     }
 
+    /// Copies bytes within the device. The two ranges may overlap.
     pub fn copy(&self, [from, to]: [u64; 2], bytes: usize) -> Result<(), DriverError> {
         let mut kept = vec![0; bytes];
         self.download(from, &mut kept)?;
         self.upload(to, &kept)
     }
 
+    /// Sets each byte of a range to the same value.
     pub fn fill(&self, address: u64, bytes: usize, byte: u8) -> Result<(), DriverError> {
         self.each_part(address, bytes, |part| part.fill(byte))
     }
@@ -117,6 +127,7 @@ impl EmulatedDevice {
         Ok(())
     }
 
+    /// Runs a kernel to its end on the host, and reports its first fault as an error.
     pub fn launch(
         &self,
         entry: &Entry,

@@ -52,6 +52,7 @@ pub struct LibraryReport {
 }
 
 impl<T> OpenedLibrary<T> {
+    /// Describes for `rowmill doctor` which file was loaded and which were rejected before it.
     pub fn report(&self, library: CudaLibrary) -> LibraryReport {
         let used = Some((self.path.clone(), self.version));
         let rejected = self.rejected.clone();

@@ -2,6 +2,7 @@
 
 use super::{emulated, native};
 
+/// The implementation behind a driver: a GPU, or its emulation on the host for tests.
 pub(super) enum GpuMachine {
     Native(Box<native::NativeDevice>),
     Emulated(emulated::EmulatedDevice),

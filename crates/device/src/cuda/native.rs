@@ -53,6 +53,7 @@ pub(super) struct NativeDevice {
     granted_shared: Mutex<BTreeMap<usize, u32>>,
 }
 
+/// The C signature of `cuEventElapsedTime`, which is looked up at run time.
 type ElapsedTime = unsafe extern "C" fn(*mut f32, CUevent, CUevent) -> CUresult;
 
 /// Memory of the host that the driver has pinned.
@@ -67,11 +68,13 @@ unsafe impl Send for Pinned {}
 unsafe impl Sync for Pinned {}
 
 impl Pinned {
+    /// The pinned bytes. They are zero until first written.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: the driver gave so many bytes, which were zeroed.
         unsafe { std::slice::from_raw_parts(self.start, self.bytes) }
     }
 
+    /// The pinned bytes for writing. Exclusive access ensures that no copy is started meanwhile.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: the driver gave so many bytes, which were zeroed; `&mut self` is the one
         // reference to them.
@@ -188,6 +191,7 @@ fn attribute(device: CUdevice, attribute: CUdevice_attribute) -> Result<c_int, D
 }
 
 impl NativeDevice {
+    /// Opens the device with this ordinal and retains its primary context.
     pub fn open(ordinal: usize, options: CudaOptions) -> Result<Self, DriverError> {
         let count = device_count()?;
         let driver_version = driver_version()?;
@@ -230,6 +234,7 @@ impl NativeDevice {
         call!(cuCtxSetCurrent(self.context as CUcontext))
     }
 
+    /// The properties of the GPU that decide which kernels it can run.
     pub fn properties(&self) -> GpuProperties {
         GpuProperties {
             architecture: self.architecture.clone(),
@@ -238,14 +243,17 @@ impl NativeDevice {
         }
     }
 
+    /// Whether the cache holds the compiled code of this source for the GPU's architecture.
     pub fn has_compiled(&self, source: KernelSource) -> bool {
         nvrtc::is_cached(source, &self.architecture, &self.options.cache)
     }
 
+    /// The options by which optional CUDA libraries are searched.
     pub fn libraries(&self) -> &LibrarySearch {
         &self.options.libraries
     }
 
+    /// The highest CUDA version that the installed driver supports.
     pub fn driver_version(&self) -> LibraryVersion {
         self.driver_version
     }
@@ -256,6 +264,7 @@ impl NativeDevice {
         self.compiler.get_or_init(open).as_ref().map_err(Clone::clone)
     }
 
+    /// Returns the free and the total bytes of device memory.
     pub fn memory(&self) -> Result<[usize; 2], DriverError> {
         self.enter()?;
         let (mut free, mut total) = (0, 0);
@@ -263,6 +272,7 @@ impl NativeDevice {
         Ok([free, total])
     }
 
+    /// Returns the module of a kernel's source, compiled and loaded at first use.
     pub fn module(&self, source: KernelSource) -> Result<usize, DriverError> {
         self.enter()?;
         let mut modules = self.modules.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -277,6 +287,7 @@ impl NativeDevice {
         Ok(module as usize)
     }
 
+    /// Finds a kernel of a module by name, or returns `None` if the module does not define it.
     pub fn function(&self, module: usize, name: &str) -> Result<Option<usize>, DriverError> {
         self.enter()?;
         let Ok(name) = CString::new(name) else { return Ok(None) };
@@ -294,6 +305,7 @@ impl NativeDevice {
         }
     }
 
+    /// Starts a kernel on a stream.
     pub fn launch(
         &self,
         function: usize,
@@ -365,6 +377,7 @@ impl NativeDevice {
         Ok(())
     }
 
+    /// Allocates device memory. Its contents are undefined.
     pub fn alloc(&self, bytes: usize) -> Result<u64, DriverError> {
         self.enter()?;
         let mut address = 0;
@@ -380,11 +393,13 @@ impl NativeDevice {
         }
     }
 
+    /// Frees device memory. Errors are ignored, because this runs on drop.
     pub fn free(&self, address: u64) {
         // Nothing can be done about a failure while a value is dropped.
         let _ = self.enter().and_then(|()| call!(cuMemFree_v2(address)));
     }
 
+    /// Allocates pinned host memory, which the device can copy asynchronously.
     pub fn pinned(&self, bytes: usize) -> Result<Pinned, DriverError> {
         self.enter()?;
         let mut start: *mut c_void = ptr::null_mut();
@@ -395,15 +410,18 @@ impl NativeDevice {
         Ok(Pinned { start, bytes })
     }
 
+    /// Frees pinned host memory. Errors are ignored, because this runs on drop.
     pub fn drop_pinned(&self, pinned: &Pinned) {
         let _ = self.enter().and_then(|()| call!(cuMemFreeHost(pinned.start.cast())));
     }
 
+    /// Blocks the calling thread until the event has completed.
     pub fn synchronize_event(&self, event: usize) -> Result<(), DriverError> {
         self.enter()?;
         call!(cuEventSynchronize(event as CUevent))
     }
 
+    /// Creates a stream that does not synchronize with the default stream.
     pub fn stream(&self) -> Result<usize, DriverError> {
         self.enter()?;
         let mut stream: CUstream = ptr::null_mut();
@@ -412,10 +430,12 @@ impl NativeDevice {
         Ok(stream as usize)
     }
 
+    /// Destroys a stream. Errors are ignored, because this runs on drop.
     pub fn drop_stream(&self, stream: usize) {
         let _ = self.enter().and_then(|()| call!(cuStreamDestroy_v2(stream as CUstream)));
     }
 
+    /// Creates an event. Events that only order streams record no time, which makes them cheaper.
     pub fn event(&self, purpose: EventPurpose) -> Result<usize, DriverError> {
         self.enter()?;
         let flags = match purpose {
@@ -427,10 +447,12 @@ impl NativeDevice {
         Ok(event as usize)
     }
 
+    /// Destroys an event. Errors are ignored, because this runs on drop.
     pub fn drop_event(&self, event: usize) {
         let _ = self.enter().and_then(|()| call!(cuEventDestroy_v2(event as CUevent)));
     }
 
+    /// Copies pageable host memory to the device on a stream.
     pub fn upload(&self, stream: usize, address: u64, bytes: &[u8]) -> Result<(), DriverError> {
         self.enter()?;
         let (from, count) = (bytes.as_ptr().cast(), bytes.len());
@@ -452,6 +474,7 @@ impl NativeDevice {
         self.finish(started, stream, || format!("copy of {count} bytes to the host"))
     }
 
+    /// Copies bytes within the device on a stream.
     pub fn copy(
         &self,
         stream: usize,
@@ -463,6 +486,7 @@ impl NativeDevice {
         self.finish(started, stream, || format!("copy of {bytes} bytes on the device"))
     }
 
+    /// Sets each byte of a range to the same value, on a stream.
     pub fn fill(
         &self,
         stream: usize,
@@ -475,16 +499,19 @@ impl NativeDevice {
         self.finish(started, stream, || format!("fill of {bytes} bytes"))
     }
 
+    /// Records an event on a stream. It completes with the work launched on the stream so far.
     pub fn record(&self, event: usize, stream: usize) -> Result<(), DriverError> {
         self.enter()?;
         call!(cuEventRecord(event as CUevent, stream as CUstream))
     }
 
+    /// Makes later work of a stream wait for an event, without blocking the host.
     pub fn wait(&self, stream: usize, event: usize) -> Result<(), DriverError> {
         self.enter()?;
         call!(cuStreamWaitEvent(stream as CUstream, event as CUevent, 0))
     }
 
+    /// Whether an event has completed. Does not block.
     pub fn has_passed(&self, event: usize) -> Result<bool, DriverError> {
         self.enter()?;
         match call!(cuEventQuery(event as CUevent)) {
@@ -497,6 +524,7 @@ impl NativeDevice {
         }
     }
 
+    /// Returns the time between two completed events in milliseconds.
     pub fn elapsed_ms(&self, [from, to]: [usize; 2]) -> Result<f32, DriverError> {
         self.enter()?;
         let mut elapsed = 0.0;
@@ -506,6 +534,7 @@ impl NativeDevice {
         checked("cuEventElapsedTime", result).map(|()| elapsed)
     }
 
+    /// Blocks the calling thread until all work of a stream is done.
     pub fn synchronize(&self, stream: usize) -> Result<(), DriverError> {
         self.enter()?;
         call!(cuStreamSynchronize(stream as CUstream))

@@ -12,6 +12,7 @@ const PARTS: usize = 16;
 pub(super) struct ScalarSum<R>([R; PARTS]);
 
 impl<R: Real> ScalarSum<R> {
+    /// Creates a sum of zero.
     pub fn new() -> Self {
         Self([R::ZERO; PARTS])
     }
@@ -22,6 +23,7 @@ impl<R: Real> ScalarSum<R> {
         self.0[column % PARTS] += value;
     }
 
+    /// Adds the parts by halving, in the order that the vector code uses too.
     pub fn total(self) -> R {
         let mut parts = self.0;
         let mut half = PARTS / 2;

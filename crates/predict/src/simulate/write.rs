@@ -29,6 +29,7 @@ pub fn traces(program: &Program, simulation: &Simulation) -> Vec<Trace> {
     program.ranks.iter().enumerate().map(one).collect()
 }
 
+/// Writes the trace of one rank. `at` is the position of the rank in the program.
 struct TraceWriter<'a> {
     program: &'a Program,
     simulation: &'a Simulation,

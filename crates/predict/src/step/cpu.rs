@@ -66,6 +66,7 @@ pub fn price(workload: Workload<'_>, model: &CpuModel) -> Result<StepPrice, Erro
     Ok(whole(workload, &tiles, priced, model))
 }
 
+/// Predicts the durations of one rank's operations on a CPU, with the slowdown of the step applied.
 struct Pricer<'a> {
     model: &'a CpuModel,
     slowdown: f64,

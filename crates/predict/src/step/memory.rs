@@ -93,6 +93,7 @@ pub struct MemoryTerms {
 }
 
 impl MemoryTerms {
+    /// Derives the terms from the model's widths, the features and the number of ranks.
     pub fn from_workload(workload: Workload<'_>) -> Self {
         let config = workload.config;
         let (parameters, states) = dense(config);

@@ -157,6 +157,7 @@ pub struct ReusedRows {
     classes: Vec<ReuseClass>,
 }
 
+/// Consecutive rows that are used equally often, with the index of their first row and first use.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct ReuseClass {
     first_use: u64,

@@ -181,6 +181,7 @@ impl Role {
         matches!(self, Self::Number { .. } | Self::Time { .. })
     }
 
+    /// Whether the column holds a time, from which features such as the hour are derived.
     pub fn is_time(&self) -> bool {
         matches!(self, Self::Time { .. })
     }

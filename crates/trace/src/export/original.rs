@@ -70,11 +70,13 @@ struct OriginalEvent<'a> {
     args: ArgumentPairs<'a>,
 }
 
+/// The key of an argument, borrowed from the file unless it contains escapes.
 #[derive(Deserialize)]
 struct OriginalKey<'a>(#[serde(borrow)] Cow<'a, str>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for ArgumentPairs<'a> {
     fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        /// Visitor that collects the arguments as pairs, in the order of the file.
         struct Filled;
 
         impl<'de> Visitor<'de> for Filled {

@@ -73,6 +73,7 @@ pub fn assign(traces: &[&Trace]) -> Vec<Namespace> {
 }
 
 impl Namespace {
+    /// Maps an id of this rank to an id of the merged trace. The id 0 means "missing" and stays 0.
     pub fn id(&self, kind: IdKind, id: u64) -> u64 {
         if id == 0 {
             return 0;
@@ -86,6 +87,8 @@ impl Namespace {
         }
     }
 
+    /// Maps a process id to one that is unique in the merged trace: a number where the ranks' ids
+    /// allow it, else a text with the rank.
     pub fn pid(&self, pid: &TrackKey) -> TrackKey {
         match (pid, self.pids) {
             (TrackKey::Number(pid), Some(unit)) => {
@@ -98,6 +101,8 @@ impl Namespace {
         }
     }
 
+    /// Maps a device ordinal to one that is unique in the merged trace. Negative ordinals mean the
+    /// host and stay.
     pub fn device(&self, device: i64) -> i64 {
         if device < 0 { device } else { self.rank as i64 * self.devices + device }
     }

@@ -46,8 +46,11 @@ fn for_each_entry<'a>(
     from.end()
 }
 
+/// Visitor that passes each key with its unparsed value to a function, so that nothing is
+/// collected.
 struct Entries<F>(F);
 
+/// The key of an argument, borrowed from the file unless it contains escapes.
 #[derive(Deserialize)]
 struct ArgumentKey<'a>(#[serde(borrow)] Cow<'a, str>);
 

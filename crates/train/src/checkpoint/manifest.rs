@@ -191,6 +191,8 @@ impl Manifest {
 
     /// Parses a manifest: verifies its checksum, then its version, then every field.
     pub(super) fn parse(path: &Path, text: &[u8]) -> Result<Self, Error> {
+        /// The fields that every version of the manifest has. They are read first, to reject other
+        /// versions by name.
         #[derive(Deserialize)]
         struct Head {
             format: String,

@@ -32,6 +32,7 @@ pub(crate) struct MappedTables {
     tables: Vec<MappedTable>,
 }
 
+/// An embedding table whose rows are read from the mapped files of a checkpoint.
 #[derive(Debug)]
 struct MappedTable {
     config: TableConfig,
@@ -39,6 +40,7 @@ struct MappedTable {
     columns: Vec<Vec<MappedChunk>>,
 }
 
+/// A tile of a table as one tensor of a mapped file.
 #[derive(Debug)]
 struct MappedChunk {
     part: TablePart,

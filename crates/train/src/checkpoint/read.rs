@@ -42,6 +42,8 @@ struct TileColumns<'a> {
     first: usize,
 }
 
+/// The chunks that hold a table's weights and optimizer states, as indices into the checkpoint's
+/// chunks.
 #[derive(Debug, Default)]
 struct TableChunks {
     weight: Vec<usize>,

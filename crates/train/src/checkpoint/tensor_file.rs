@@ -188,6 +188,7 @@ pub(crate) struct TensorReader {
     header_checksum: Checksum,
 }
 
+/// The header's entry of one tensor, in the form of the safetensors format.
 #[derive(Deserialize)]
 struct Info {
     dtype: String,
@@ -239,6 +240,7 @@ impl TensorReader {
         self
     }
 
+    /// The path that the file was opened with.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -248,10 +250,12 @@ impl TensorReader {
         self.notes.get(name).map(String::as_str)
     }
 
+    /// The checksum of the length and the header, or 0 for files of another format.
     pub fn header_checksum(&self) -> Checksum {
         self.header_checksum
     }
 
+    /// Returns the data type, shape and place of a tensor, or `None` if the file lacks it.
     pub fn entry(&self, name: &str) -> Option<&TensorEntry> {
         self.entries.get(name)
     }
@@ -263,6 +267,7 @@ impl TensorReader {
         self.entry(name).ok_or_else(missing)
     }
 
+    /// Returns all tensors with their names, in the order of the names.
     pub fn entries(&self) -> impl Iterator<Item = (&str, &TensorEntry)> {
         self.entries.iter().map(|(name, entry)| (name.as_str(), entry))
     }

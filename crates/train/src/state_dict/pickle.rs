@@ -75,6 +75,7 @@ impl Pickle {
         }
     }
 
+    /// Returns the value of an id. Ids come from the same pickle, so the value exists.
     pub fn get(&self, id: Id) -> &PickleValue {
         &self.values[id]
     }
@@ -95,6 +96,7 @@ impl Pickle {
         }
     }
 
+    /// Returns a string, or `None` for values of another type.
     pub fn text(&self, id: Id) -> Option<&str> {
         match self.get(id) {
             PickleValue::Text(text) => Some(text),
@@ -102,6 +104,7 @@ impl Pickle {
         }
     }
 
+    /// Returns an integer, or `None` for values of another type.
     pub fn int(&self, id: Id) -> Option<i64> {
         match self.get(id) {
             PickleValue::Int(value) => Some(*value),
@@ -110,6 +113,7 @@ impl Pickle {
     }
 }
 
+/// Interprets the opcodes of a pickle. It builds plain values and never calls a function.
 struct PickleMachine<'a> {
     bytes: &'a [u8],
     at: usize,

@@ -40,6 +40,8 @@ pub(super) struct Refuted {
 }
 
 impl Refuted {
+    /// Estimates the clock skew of the ranks from the ends of matched calls, so that their times
+    /// can be compared.
     pub fn new(scopes: &[Scope<'_>], calls: &[CollectiveCall]) -> Self {
         let ranks: Vec<u32> = scopes.iter().map(|scope| scope.trace.rank).collect();
         let ends: Vec<Vec<Option<i64>>> = calls

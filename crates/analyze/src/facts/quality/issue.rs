@@ -52,6 +52,8 @@ pub(super) struct IssueKind {
 }
 
 impl IssueKind {
+    /// Creates an issue of this kind without a place, a share or a loss. Callers set those fields
+    /// where they apply.
     pub fn issue(self, rank: Option<u32>, count: u64, what: String) -> Issue {
         Issue {
             id: self.id,

@@ -26,6 +26,8 @@ pub(super) struct LaunchedWork {
 }
 
 impl Streams {
+    /// Collects the device work of a scope whose launch was recorded. Work without a recorded
+    /// launch is left out.
     pub fn new(scope: &Scope<'_>) -> Self {
         let trace = scope.trace;
         let mut streams: BTreeMap<(i32, i32), Vec<LaunchedWork>> = BTreeMap::new();
@@ -38,6 +40,7 @@ impl Streams {
         Self(streams)
     }
 
+    /// Returns the work of all streams, by device and stream, and by start within a stream.
     pub fn all(&self) -> impl Iterator<Item = &LaunchedWork> {
         self.0.values().flatten()
     }
@@ -129,6 +132,8 @@ impl RecordedWaits {
     }
 }
 
+/// The inputs of the search for sync points: calls of a rank that return only after certain device
+/// work.
 struct SyncPoints<'a, 'b> {
     scope: &'a Scope<'b>,
     streams: &'a Streams,

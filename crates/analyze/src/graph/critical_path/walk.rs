@@ -94,6 +94,8 @@ pub(crate) fn walk_from(
     stretches
 }
 
+/// One step of a walk: the edge to follow backwards and, where the path would leave the rank, the
+/// node of the peer that arrived last.
 struct WalkStep {
     edge: EdgeId,
     peer: Option<NodeId>,

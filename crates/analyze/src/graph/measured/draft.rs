@@ -43,6 +43,7 @@ pub(super) struct Candidate {
 }
 
 impl Draft {
+    /// Adds a node and returns its id. Ids count up from 0 in the order of the calls.
     pub fn add(&mut self, node: DraftNode) -> NodeId {
         self.nodes.push(node);
         NodeId(self.nodes.len() as u32 - 1)

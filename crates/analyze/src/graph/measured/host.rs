@@ -108,6 +108,8 @@ fn is_data_loading(name: &str) -> bool {
     name.contains("DataLoader") || name == "rowmill::input_wait"
 }
 
+/// Cuts a thread's nested rows into segments that do not overlap. `from` is the end of the last
+/// segment.
 struct SegmentCutter<'a, 'b> {
     scope: &'a Scope<'b>,
     found: Segments,

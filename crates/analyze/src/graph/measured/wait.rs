@@ -47,6 +47,7 @@ struct PendingWait {
 const PENDING: usize = 8;
 
 impl<'a, 'b> Waits<'a, 'b> {
+    /// Collects the recorded waits and event records of a rank, each with its correlation id.
     pub fn new(scope: &'a Scope<'b>, device: &DeviceWork) -> Self {
         let trace = scope.trace;
         let calls = calls::names(trace);

@@ -128,6 +128,8 @@ fn time_ns(text: &str) -> Option<i64> {
     (0.0..=MOST_NS).contains(&ns).then(|| ns.round() as i64)
 }
 
+/// The reason why a what-if question was rejected: a syntax error with the expected form, or an
+/// invalid name pattern.
 enum Refused {
     Wrong(&'static str),
     Pattern(Error),

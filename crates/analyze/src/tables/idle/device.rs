@@ -121,6 +121,7 @@ struct GapParts {
     is_after_sync: bool,
 }
 
+/// Idle time of one device by cause, and by the operator or range that owned the host meanwhile.
 #[derive(Default)]
 struct IdleSums {
     gaps: BTreeMap<DeviceCause, Vec<i64>>,

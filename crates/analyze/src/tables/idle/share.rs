@@ -26,6 +26,7 @@ pub(super) struct IdleShare {
 }
 
 impl IdleShare {
+    /// Describes the gaps of one cause, as shares of the total idle time and of the window.
     pub fn new(scope: &Scope<'_>, mut gaps: Vec<i64>, idle_ns: i64) -> Self {
         let spread = distribution::describe_values(&mut gaps);
         Self {

@@ -44,6 +44,7 @@ pub(super) struct HostThreads<'a> {
     traits: Vec<Traits>,
 }
 
+/// Properties that follow from a name alone. They are computed once per name, because names repeat.
 #[derive(Clone, Copy, Default)]
 struct Traits {
     is_input: bool,

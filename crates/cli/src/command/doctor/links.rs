@@ -44,6 +44,7 @@ struct Ranks {
     fits: Vec<Fitted>,
 }
 
+/// Times and bandwidths of one collective at one message size.
 #[derive(Serialize)]
 struct MeasuredVerb {
     verb: &'static str,
@@ -56,6 +57,7 @@ struct MeasuredVerb {
     bus_pct_of_copy: f64,
 }
 
+/// The latency-bandwidth line fitted to the measurements of one collective.
 #[derive(Serialize)]
 struct Fitted {
     verb: &'static str,

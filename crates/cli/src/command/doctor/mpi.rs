@@ -26,6 +26,7 @@ struct Diagnosis {
     problem: Option<String>,
 }
 
+/// An MPI library that was tried: its version if it could be loaded, or else the problem.
 #[derive(Serialize)]
 struct LibraryCheck {
     name: String,

@@ -128,6 +128,7 @@ pub fn trace_local_host(
     outcome::tell(outcome, session, stop.load(Ordering::SeqCst))
 }
 
+/// A host's status and clock offset, or the reason why its agent did not answer.
 type Looked = Result<(Status, HostClock), String>;
 
 /// A multiple that lasts long enough by the usual step of the chosen processes, a round number.

@@ -46,6 +46,7 @@ struct StepRow<'a> {
     domain: StepDomain,
 }
 
+/// A row of the table of stages: predicted time with its bounds, and its share of the step.
 #[derive(Serialize)]
 struct StageRow {
     stage: &'static str,
@@ -55,6 +56,7 @@ struct StageRow {
     share_pct: f64,
 }
 
+/// A row of the table of ranks: predicted time of each stage on one rank.
 #[derive(Serialize)]
 struct RankRow {
     rank: u32,
@@ -68,6 +70,7 @@ struct RankRow {
     total_bytes: u64,
 }
 
+/// A row of the table of operations: predicted time of one operation with its bounds.
 #[derive(Serialize)]
 struct OpRow {
     op: &'static str,
@@ -79,6 +82,7 @@ struct OpRow {
     basis: predict::step::Basis,
 }
 
+/// A row of the table of memory: bytes for one purpose, and their share of all.
 #[derive(Serialize)]
 struct MemoryRow<'a> {
     memory: &'a str,

@@ -16,18 +16,23 @@ pub struct QuickstartFolder {
 }
 
 impl QuickstartFolder {
+    /// Generated rows in the text format of Criteo.
     pub fn text(&self) -> PathBuf {
         self.root.join("train.txt")
     }
+    /// The prepared data set, made from the generated rows.
     pub fn prepared(&self) -> PathBuf {
         self.root.join("prepared")
     }
+    /// The run folder with metrics and checkpoints of the training.
     pub fn run(&self) -> PathBuf {
         self.root.join("run")
     }
+    /// The folder of the traces that the training records.
     pub fn trace(&self) -> PathBuf {
         self.root.join("trace")
     }
+    /// The folder of the predicted traces, with the proposed changes applied.
     pub fn changes(&self) -> PathBuf {
         self.root.join("changes")
     }
@@ -35,6 +40,7 @@ impl QuickstartFolder {
     pub fn report(&self) -> PathBuf {
         self.trace().join("report.html")
     }
+    /// The configuration. Its presence marks the folder as a quickstart; see [`MARKER`].
     pub fn config(&self) -> PathBuf {
         self.root.join(MARKER)
     }

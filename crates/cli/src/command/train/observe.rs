@@ -188,6 +188,7 @@ impl Observer {
 
     /// One JSON line, its `event` first.
     fn line(&mut self, event: &'static str, content: &impl Serialize) {
+        /// Puts the field `event` before the fields of the content, in the same JSON object.
         #[derive(Serialize)]
         struct Line<'a, T> {
             event: &'static str,

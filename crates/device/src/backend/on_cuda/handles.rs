@@ -167,6 +167,7 @@ impl Weight {
 }
 
 impl WeightBuffers {
+    /// Allocates the buffers of a weight and its optimizer state, all zeroed by the given function.
     pub fn new(
         shape: WeightShape,
         mut zeroed: impl FnMut(usize) -> Result<Buffer, Error>,

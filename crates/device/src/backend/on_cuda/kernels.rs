@@ -28,6 +28,7 @@ pub const SOURCES: &[KernelSource] = &[
     ops::prefix_sum::cuda::SOURCE,
 ];
 
+/// The kernels of all operations, loaded once per device.
 #[derive(Debug)]
 pub(super) struct Kernels {
     pub activation: Activation,

@@ -34,6 +34,7 @@ struct Blocks {
     slots: Buffer,
 }
 
+/// A tile of an embedding table in device memory, with the optimizer state of its rows.
 #[derive(Debug)]
 struct CudaTile {
     weights: Buffer,

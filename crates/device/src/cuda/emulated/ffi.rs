@@ -33,6 +33,7 @@ pub struct Allocation {
 // held.
 unsafe impl Send for Allocation {}
 
+/// A buffer as emulated kernels see it. The layout must match the struct in the kernels' prelude.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Region {
@@ -66,10 +67,12 @@ impl Allocation {
         Some(Self { region, start, before, layout })
     }
 
+    /// The device address of the buffer's first byte, after the red zone.
     pub fn address(&self) -> u64 {
         self.region.start
     }
 
+    /// The size of the buffer in bytes, without the red zones.
     pub fn len(&self) -> usize {
         self.region.bytes as usize
     }
@@ -144,12 +147,15 @@ impl Fault {
         file: [0; 64],
     };
 
+    /// The source file in which the fault occurred, up to the terminating zero.
     pub fn file(&self) -> String {
         let bytes = self.file.iter().take_while(|&&c| c != 0).map(|&c| c as u8).collect();
         String::from_utf8(bytes).unwrap_or_default()
     }
 }
 
+/// The arguments of a launch as the kernels' library reads them. The layout must match the struct
+/// in the kernels' prelude.
 #[repr(C)]
 struct EmulatedTask {
     entry: EntryFunction,
@@ -172,7 +178,10 @@ pub struct LaunchOptions {
     pub red_zone: u32,
 }
 
+/// The C signature of a kernel's entry point, which takes the packed arguments.
 type EntryFunction = unsafe extern "C" fn(*const c_void);
+/// The C signature of the function that runs all blocks of a launch. It returns nonzero after a
+/// fault.
 type LaunchFunction = unsafe extern "C" fn(*const EmulatedTask, *mut Fault) -> i32;
 
 /// A library made of a kernel's source, loaded for good.
@@ -259,6 +268,7 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// Finds a kernel by name, or returns `None` if the library does not define it.
     pub fn find(library: &Arc<KernelLibrary>, name: &str) -> Option<Self> {
         let find =
             |prefix: &str| symbol(library.handle, &CString::new(format!("{prefix}_{name}")).ok()?);
@@ -272,6 +282,7 @@ impl Entry {
         Some(Self { library: Arc::clone(library), function, shape, declared_shared })
     }
 
+    /// The library that defines the kernel. The entry keeps it loaded.
     pub fn library(&self) -> &KernelLibrary {
         &self.library
     }

@@ -107,6 +107,7 @@ fn scatter(from: &[u64], to: &mut [u64], digit: impl Fn(u64) -> usize) {
     }
 }
 
+/// A digit of the radix sort: its lowest bit in the key, and its width in bits.
 #[derive(Clone, Copy)]
 struct Digit {
     low: u32,

@@ -65,6 +65,8 @@ impl TargetWeights<'_> {
 }
 
 impl UpdateBatch<'_> {
+    /// The row that the pair at `position` updates. It is stored in the upper bits of the sorted
+    /// key.
     #[inline(always)]
     pub fn row(&self, position: usize) -> usize {
         (self.pairs[position] >> self.payload_bits) as usize

@@ -65,6 +65,7 @@ impl OperandMut<'_> {
 #[derive(Clone, Debug)]
 pub struct Matrix(MatrixBuffers);
 
+/// The values of a matrix: once in f32, or in bf16 pairs along the rows and along the columns.
 #[derive(Clone, Debug)]
 enum MatrixBuffers {
     F32(Array<f32>),

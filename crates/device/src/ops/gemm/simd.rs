@@ -481,9 +481,13 @@ pub(super) mod x86 {
         };
     }
 
+    /// The AVX2 register of eight f32 values.
     type Single8 = Single<Float8>;
+    /// The AVX-512 register of sixteen f32 values.
     type Single16 = Single<Float16>;
+    /// A chunk of rows in f32.
     type Rows<'a> = RowsChunk<'a, f32>;
+    /// A chunk of rows in pairs of bf16 values, packed in u32.
     type PairRows<'a> = RowsChunk<'a, u32>;
 
     entry!(rows_avx2 = rows_chunk<Single8, 6>(Rows<'_>), Avx2, "avx2,fma");

@@ -127,6 +127,7 @@ pub(crate) struct Renewal<'a> {
     forms: FormsMut<'a>,
 }
 
+/// The layouts of a weight that an update rewrites: one in f32, and one for each direction in bf16.
 enum FormsMut<'a> {
     F32 { forward: DisjointMut<'a, f32> },
     Bf16 { forward: DisjointMut<'a, u32>, backward: DisjointMut<'a, u32> },

@@ -93,6 +93,7 @@ fn parameters(workload: Workload<'_>) -> Vec<Parameter> {
     found
 }
 
+/// Consecutive layers of an MLP, as (inputs, outputs) of each.
 type Layers<'a> = &'a [(usize, usize)];
 
 impl DenseWriter<'_> {

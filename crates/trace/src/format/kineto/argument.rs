@@ -36,6 +36,8 @@ pub struct OperationArguments {
 }
 
 impl OperationArguments {
+    /// Describes an operation with the names that PyTorch's profiler uses, and with its arithmetic
+    /// and bytes.
     pub fn new(op: &Op, identity: OperationIdentity) -> Self {
         let inputs = tensor::inputs(op);
         let work = op.work();
@@ -61,6 +63,7 @@ pub struct LaunchArguments {
 }
 
 impl LaunchArguments {
+    /// Describes the launch of an operation. Its ids link it to the operation and to the kernel.
     pub fn new(identity: OperationIdentity) -> Self {
         Self {
             external_id: identity.record_function,
@@ -105,6 +108,8 @@ struct CollectiveArguments {
 }
 
 impl KernelArguments {
+    /// Describes the execution of an operation. Collectives also get the arguments that NCCL
+    /// kernels have.
     pub fn new(info: &RunInfo, op: &Op, identity: OperationIdentity) -> Self {
         let collective = collective::describe(op).map(|collective| CollectiveArguments {
             name: collective.name,

@@ -33,6 +33,7 @@ pub struct Spill {
     _temporary: Temporary,
 }
 
+/// The path of a temporary file, which is deleted on drop.
 struct Temporary(PathBuf);
 
 impl Drop for Temporary {

@@ -25,11 +25,13 @@ pub struct SuiteFile {
     pub files: Vec<SuiteEntry>,
 }
 
+/// A machine on which files of the suite were recorded.
 #[derive(Deserialize)]
 struct Environment {
     gpu: Option<Gpu>,
 }
 
+/// The GPU of an environment. Only its name is read, to find the hardware specification.
 #[derive(Deserialize)]
 struct Gpu {
     name: String,

@@ -92,12 +92,15 @@ mod vector {
         cmp_eq_mask_i8_m128i(min_u8_m128i(lane, set_splat_i8_m128i(byte as i8)), lane)
     }
 
+    /// Finds quotes and backslashes. Bit i of the result stands for byte i.
     #[inline(always)]
     pub fn quotes(bytes: &[u8; WIDTH]) -> u32 {
         let lane = load(bytes);
         bits(bitor_m128i(is(lane, b'"'), is(lane, b'\\')))
     }
 
+    /// Finds the bytes that end the plain part of a string: quotes, backslashes, control characters
+    /// and non-ASCII bytes.
     #[inline(always)]
     pub fn marks(bytes: &[u8; WIDTH]) -> u32 {
         let lane = load(bytes);
@@ -106,6 +109,7 @@ mod vector {
         bits(bitor_m128i(odd, bitor_m128i(is(lane, b'"'), is(lane, b'\\'))))
     }
 
+    /// Compares 32 bytes. Bit i of the result is set if byte i is equal on both sides.
     #[inline(always)]
     pub fn equal(left: &[u8; 32], right: &[u8; 32]) -> u32 {
         let [left, right] = [left, right].map(|bytes| bytes.as_chunks::<WIDTH>().0);
@@ -113,6 +117,7 @@ mod vector {
         half(0) | half(1) << WIDTH
     }
 
+    /// Finds the marks of JSON's structure, and the bytes of numbers and blanks (`plain`).
     #[inline(always)]
     pub fn places(bytes: &[u8; WIDTH]) -> MarkBits {
         let lane = load(bytes);
@@ -139,18 +144,23 @@ mod portable {
         bytes.iter().enumerate().map(|(at, byte)| u32::from(is(*byte)) << at).sum()
     }
 
+    /// Finds quotes and backslashes. Bit i of the result stands for byte i.
     pub fn quotes(bytes: &[u8; WIDTH]) -> u32 {
         bits(bytes, |byte| matches!(byte, b'"' | b'\\'))
     }
 
+    /// Finds the bytes that end the plain part of a string: quotes, backslashes, control characters
+    /// and non-ASCII bytes.
     pub fn marks(bytes: &[u8; WIDTH]) -> u32 {
         bits(bytes, |byte| matches!(byte, b'"' | b'\\' | 0..0x20 | 0x80..))
     }
 
+    /// Compares 32 bytes. Bit i of the result is set if byte i is equal on both sides.
     pub fn equal(left: &[u8; 32], right: &[u8; 32]) -> u32 {
         (0..32).map(|at| u32::from(left[at] == right[at]) << at).sum()
     }
 
+    /// Finds the marks of JSON's structure, and the bytes of numbers and blanks (`plain`).
     pub fn places(bytes: &[u8; WIDTH]) -> MarkBits {
         let mask = |is: fn(u8) -> bool| u64::from(bits(bytes, is));
         MarkBits {
