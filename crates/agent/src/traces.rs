@@ -76,7 +76,7 @@ const UNTIMED_ALIGN_MAX: u32 = 10_000;
 enum TraceCommand {
     /// Start an order for processes that the caller may trace.
     Begin { order: TraceOrder, uids: Uids, reply: SyncSender<Result<TraceState, String>> },
-    /// Cancel an order.
+    /// Cancels the order with this token.
     Cancel { token: String },
 }
 

@@ -259,7 +259,7 @@ pub struct AcceptRuleChange {
 }
 
 impl AcceptRuleChange {
-    /// The same consent in the form that the trainer takes.
+    /// Converts the user's consent into the form that the trainer takes.
     pub fn rule_change(self) -> RuleChange {
         if self.accept_rule_change { RuleChange::Accept } else { RuleChange::Refuse }
     }

@@ -30,7 +30,7 @@ pub struct Delayed {
 
 /// The sending side of the link. Messages queue here until the simulated transfer is over.
 struct Outgoing {
-    /// `None` once the transport is dropped.
+    /// Is `None` once the transport is dropped.
     queue: Option<Sender<Due>>,
     /// When the link will be free again.
     free: Instant,

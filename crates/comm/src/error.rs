@@ -31,7 +31,7 @@ pub enum Error {
         operation: String,
         waited: Duration,
     },
-    /// The transport failed.
+    /// The transport failed, and no more messages can arrive.
     #[error("{transport}: {problem}")]
     Transport { transport: &'static str, problem: String },
 }

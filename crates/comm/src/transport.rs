@@ -78,7 +78,7 @@ pub enum TransportFailure {
 /// The latest time until which a call waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deadline {
-    /// Wait without limit.
+    /// The call waits without a limit.
     Never,
     At(Instant),
 }

@@ -110,7 +110,7 @@ pub struct GpuInterval {
     pub memory_used: Option<u64>,
     #[prost(uint64, optional, tag = "15")]
     pub memory_used_max: Option<u64>,
-    /// Maximum in watts.
+    /// Maximum power draw in watts.
     #[prost(double, optional, tag = "16")]
     pub power_max_w: Option<f64>,
     /// Maximum in degrees Celsius.
@@ -234,7 +234,7 @@ pub struct TraceOrder {
     /// Recording starts at the next multiple of this iteration.
     #[prost(uint32, tag = "5")]
     pub align: u32,
-    /// Duration in milliseconds.
+    /// Duration of the capture in milliseconds.
     #[prost(uint64, tag = "6")]
     pub length_ms: u64,
     /// Seconds the profiler runs before recording.
@@ -311,10 +311,10 @@ pub struct ProcessState {
 pub struct TraceFileBytes {
     #[prost(string, tag = "1")]
     pub name: String,
-    /// Compressed size.
+    /// Size of the compressed file in bytes.
     #[prost(uint64, tag = "2")]
     pub bytes: u64,
-    /// Uncompressed size.
+    /// Size of the uncompressed trace in bytes.
     #[prost(uint64, tag = "3")]
     pub bytes_unpacked: u64,
     /// XXH3 of the compressed bytes as 16 hexadecimal digits.

@@ -12,7 +12,7 @@ const PRUNE: Duration = Duration::from_millis(250);
 pub struct Rate {
     /// Units available at once after a pause.
     pub burst: f64,
-    /// Units per second.
+    /// Units that become available per second.
     pub per_s: f64,
 }
 

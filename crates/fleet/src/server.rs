@@ -62,7 +62,7 @@ pub struct ServerTally {
     pub answered: u64,
     /// Polls that were too old to be answered.
     pub late: u64,
-    /// Invalid messages.
+    /// Number of invalid messages that were rejected.
     pub refused: u64,
     /// Messages above the rate limits, or whose sender does not read answers.
     pub dropped: u64,

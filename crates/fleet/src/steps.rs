@@ -37,7 +37,7 @@ pub enum Phase {
     Setup,
     Train,
     Evaluate,
-    /// Saving a checkpoint.
+    /// The process saves a checkpoint.
     Save,
 }
 

@@ -75,7 +75,7 @@ pub struct Tracing {
 struct TracedProcess {
     process: Process,
     own_pid: i32,
-    /// `None` if the process cannot write a trace.
+    /// Is `None` if the process cannot write a trace.
     staging: Option<Staging>,
     /// The copy in progress.
     copying: Option<Copying>,

@@ -96,7 +96,7 @@ pub struct ProcessRow {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct GpuRow {
     pub index: u32,
-    /// Permanent UUID.
+    /// The permanent UUID of the GPU.
     pub uuid: String,
     pub model: String,
     /// The reason if it cannot be read.
@@ -204,9 +204,9 @@ pub struct TraceRow {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TraceFile {
     pub name: String,
-    /// Compressed size.
+    /// Size of the compressed file in bytes.
     pub bytes: u64,
-    /// Uncompressed size.
+    /// Size of the uncompressed trace in bytes.
     pub bytes_unpacked: u64,
     /// XXH3 of the compressed bytes as 16 hexadecimal digits.
     pub checksum: String,

@@ -44,7 +44,7 @@ pub struct KernelView {
     pub ranks: Vec<KernelOfRank>,
 }
 
-/// The same work on one rank; see [`KernelRow`].
+/// The part of a [`KernelRow`] that ran on one rank.
 #[derive(Clone, Debug, Serialize)]
 pub struct KernelOfRank {
     pub rank: u32,
@@ -61,11 +61,11 @@ pub struct KernelOfRank {
     pub block: Option<String>,
     pub shape_count: u64,
     pub registers: Option<u32>,
-    /// Per block.
+    /// Shared memory per block, in bytes.
     pub shared_memory_bytes: Option<u32>,
     /// Estimated occupancy, averaged over time.
     pub occupancy_pct: Option<f64>,
-    /// Averaged over time.
+    /// Average over the kernel's time.
     pub blocks_per_sm: Option<f64>,
     /// Bytes copied or set.
     pub bytes: Option<u64>,

@@ -31,7 +31,7 @@ pub struct DiffReport {
     pub diff: Diff,
     /// Number of changes that are not listed, because they are noise or small.
     pub left_out_count: u64,
-    /// Before and after.
+    /// The trace before, then the trace after.
     pub sides: [SideView; 2],
 }
 

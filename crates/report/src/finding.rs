@@ -42,7 +42,7 @@ pub struct FindingView {
     pub held_back: Option<HeldBack>,
     /// The limiting factor without these rows, if the saving is far below their sum.
     pub bound: Option<LimitingFactor>,
-    /// Saving per step.
+    /// Estimated saving per step.
     pub saving: Option<Saving>,
     pub numbers: Vec<Number>,
     pub proofs: Vec<ProofView>,

@@ -48,7 +48,7 @@ pub struct OperatorView {
     pub ranks: Vec<OperatorOfRank>,
 }
 
-/// The same operators on one rank; see [`OpRow`].
+/// The part of an [`OpRow`] that ran on one rank.
 #[derive(Clone, Debug, Serialize)]
 pub struct OperatorOfRank {
     pub rank: u32,

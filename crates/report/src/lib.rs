@@ -73,7 +73,7 @@ pub struct IssueLine {
     pub severity: quality::Severity,
     /// The issue, and the ranks that have the same or a similar one.
     pub words: String,
-    /// The affected analyses.
+    /// The analyses that the problem affects.
     pub matters: &'static str,
     pub hint: &'static str,
 }

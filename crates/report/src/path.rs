@@ -24,7 +24,7 @@ pub struct PathPart {
 /// One critical path, prepared for display.
 #[derive(Clone, Debug, Serialize)]
 pub struct PathView {
-    /// `None` for the job's path.
+    /// Is `None` for the job's path.
     pub rank: Option<u32>,
     /// Start on the page's clock.
     pub at_ns: i64,

@@ -59,7 +59,7 @@ pub struct Timeline {
 pub struct TrackView {
     pub rank: u32,
     pub side: &'static str,
-    /// `None` for threads of the host.
+    /// Is `None` for threads of the host.
     pub device: Option<i32>,
     pub name: String,
     pub depth: u32,

@@ -120,7 +120,7 @@ impl JaggedTensor {
 pub enum JaggedError {
     #[error("offsets: expected {expected} entries, got {got}")]
     OffsetCount {
-        /// `F·B + 1`.
+        /// Always `F·B + 1` for `F` features and `B` samples.
         expected: usize,
         got: usize,
     },

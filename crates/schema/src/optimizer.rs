@@ -30,7 +30,7 @@ pub enum Optimizer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Granularity {
     Element,
-    /// Those of the whole row: such a rule keeps one value of each state per row.
+    /// Gradients of the whole row. Such a rule keeps one value of each state per row.
     Row,
     /// The norms of the whole tensor, or of the row for tables.
     Tensor,

@@ -289,7 +289,7 @@ pub enum DatePart {
 }
 
 impl DatePart {
-    /// The default parts.
+    /// The parts derived by default.
     pub const USUAL: [Self; 3] = [Self::Hour, Self::Weekday, Self::Age];
 
     /// Returns the name in configurations.

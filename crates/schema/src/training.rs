@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Precision {
-    /// 32-bit floats.
+    /// IEEE floats of 32 bits.
     #[default]
     F32,
     /// Weights, activations and their gradients are rounded to bf16 before a product.
@@ -77,11 +77,11 @@ pub struct TrainingConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Figure {
-    /// Higher is better.
+    /// A higher value is better.
     Auc,
-    /// Lower is better.
+    /// A lower value is better.
     NormalizedEntropy,
-    /// Lower is better.
+    /// A lower value is better.
     Loss,
 }
 

@@ -119,7 +119,7 @@ impl fmt::Display for Share {
     }
 }
 
-/// `1234567` as `1,234,567`.
+/// Formats a number with commas between groups of three digits: `1234567` becomes `1,234,567`.
 #[must_use]
 pub fn count(value: u64) -> String {
     let digits = value.to_string();

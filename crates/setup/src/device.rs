@@ -66,7 +66,7 @@ impl ComputeDevice {
 }
 
 impl ComputeDevice {
-    /// How it multiplies bf16; none where the device is no CPU.
+    /// Returns how a CPU multiplies bf16 matrices, or `None` for other devices.
     pub fn bf16_products(&self) -> Option<Bf16Products> {
         match self {
             Self::Cpu(isa) => Some(isa.bf16_products()),

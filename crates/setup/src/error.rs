@@ -163,7 +163,7 @@ pub enum Error {
     /// A run that does not know how it was started.
     #[error("{}: expected a run with checkpoints or run.json, found neither", run.display())]
     NothingToResume { run: PathBuf },
-    /// A folder that is no run, or one of a run that has logged nothing.
+    /// A folder that does not belong to a run, or to one that has logged nothing.
     #[error("{}: expected a run folder with metrics.jsonl", run.display())]
     NoMetrics { run: PathBuf },
     /// A resumption that does not say of what.
@@ -226,7 +226,7 @@ pub enum Error {
     /// A plan that is not JSON of the expected form.
     #[error("{}: {source}", path.display())]
     PlanFile { path: PathBuf, source: serde_json::Error },
-    /// A plan that is no tiling.
+    /// A plan whose tiles do not cover each table exactly once.
     #[error("{}: {source}", path.display())]
     Plan { path: PathBuf, source: Box<schema::plan::PlanError> },
     /// A folder or file stands where a new one is to be written.
@@ -253,7 +253,7 @@ pub enum Error {
     /// Parquet on a terminal or in a pipe.
     #[error("--format parquet writes a file, got no --output")]
     ParquetToStdout,
-    /// A report that is no table.
+    /// A report that cannot be printed as a table.
     #[error("this command prints a report, no rows: expected --format table or json")]
     NoTable,
     /// SARIF of what finds nothing.
@@ -262,7 +262,7 @@ pub enum Error {
     /// A rule that does not exist.
     #[error("rule {rule:?}: no such rule")]
     NoSuchRule { rule: String },
-    /// A file of rules that is no TOML of the expected form.
+    /// A file of rules that is not TOML of the expected form.
     #[error("{}: {reason}", path.display())]
     RulesFile { path: PathBuf, reason: String },
     /// A class of kernels given as something else.
@@ -334,13 +334,14 @@ pub enum Error {
     /// Recordings of which one has ranks that the other lacks.
     #[error("--measured: expected traces of rank {rank}, got none")]
     NotMeasured { rank: u32 },
-    /// A file that is no calibration of this version.
+    /// A file that is not a calibration of this version.
     #[error("{}: {source}", path.display())]
     CalibrationFile { path: PathBuf, source: Box<predict::Error> },
     /// An execution trace that no step can be predicted from.
     #[error("{origin}: {source}")]
     ExecutionTrace { origin: String, source: Box<predict::Error> },
-    /// A table of measurements that cannot be learnt from, or a file that is no kernel model.
+    /// A table of measurements from which no model can be trained, or a file that is not a kernel
+    /// model.
     #[error("{}: {source}", path.display())]
     Kernels { path: PathBuf, source: kernel_model::Error },
     /// A kernel that cannot be priced.

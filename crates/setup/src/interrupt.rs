@@ -94,7 +94,8 @@ pub fn nothing_kept(work: &'static str) -> CleanupScope {
     scoped(move || eprintln!("interrupted while {work}; nothing of it is kept, start again"))
 }
 
-/// Waits for the end where Ctrl-C is clearing up: what fails meanwhile is no error to report.
+/// Waits for the end of the process while Ctrl-C cleans up, so that failures caused by the cleanup
+/// are not reported as errors.
 pub fn let_it_end() {
     while IS_ENDING.load(Ordering::SeqCst) {
         std::thread::park();

@@ -25,7 +25,7 @@ pub use mismatch::Mismatch;
 /// The correspondence of one dense parameter between rowmill and the other library.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DenseName {
-    /// Name in rowmill.
+    /// The parameter's name in rowmill.
     pub own: String,
     /// Name in the other library's state dict.
     pub external: String,

@@ -72,7 +72,7 @@ pub struct GpuIdentity {
     pub index: u32,
     pub uuid: String,
     pub model: String,
-    /// PCI bus id.
+    /// PCI bus id as the driver prints it.
     pub pci: String,
     /// Index of the MIG instance; `None` for a whole GPU.
     pub instance: Option<u32>,
@@ -456,7 +456,8 @@ fn needed<T>(answer: Result<T, NvmlError>) -> Result<Option<T>, NvmlError> {
     }
 }
 
-/// A share of time from per cent; blanks of the driver (all ones, NaN) are none.
+/// Converts percent of time into a share, or returns `None` for the driver's markers of a missing
+/// value (all ones, NaN).
 fn share(percent: f64) -> Option<f64> {
     (0.0..=PERCENT_MAX).contains(&percent).then(|| (percent / 100.0).min(1.0))
 }

@@ -53,7 +53,7 @@ pub struct CounterReading {
     pub energy_j: Option<f64>,
     /// Hertz of the SMs and of the memory.
     pub clocks_hz: Option<(f64, f64)>,
-    /// In degrees Celsius.
+    /// Temperature in degrees Celsius.
     pub temperature: Option<f64>,
     /// Reasons why the clock is throttled.
     pub throttled: Vec<&'static str>,

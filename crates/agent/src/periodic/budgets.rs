@@ -49,9 +49,9 @@ pub struct Workflow {
 /// Today's usage and the schedule of one workflow type.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct WorkflowBudget {
-    /// Traces kept today.
+    /// Number of traces kept today.
     pub traces: u32,
-    /// Traces lost today.
+    /// Number of traces lost today.
     pub lost: u32,
     /// Bytes that the profiler wrote today.
     pub bytes: u64,
@@ -157,7 +157,7 @@ impl SkipReason {
 /// A moment of the wall clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WallTime {
-    /// Seconds since 1970.
+    /// Unix time in whole seconds.
     pub unix_s: u64,
 }
 

@@ -94,7 +94,7 @@ pub fn by_size(scope: &Scope<'_>) -> Vec<SizeClass> {
     classes.into_iter().map(row).collect()
 }
 
-/// Copies or collectives of one kind, with the number of those whose size the trace lacks.
+/// Copies and fills of one device and name, with the number of those whose size the trace lacks.
 #[derive(Default)]
 struct BandwidthGroup {
     /// Bytes and span, by start.

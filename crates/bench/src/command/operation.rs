@@ -55,7 +55,7 @@ pub struct Breakdown {
     /// All products together: the time they need at the peaks of their precisions, measured in this
     /// run, ÷ their time.
     pub gemm_pct_of_peak: f64,
-    /// Everything that is no matrix product, the time between operations included.
+    /// Everything except matrix products, including the time between operations.
     pub rest_pct_of_step: f64,
     /// Time between operations, as a part of the rest.
     pub between_ops_pct_of_step: f64,

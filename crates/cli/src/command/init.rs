@@ -72,8 +72,9 @@ pub fn run(args: &Init, session: &Session) -> Result<(), Error> {
 fn leaks(profile: &Profile, job: &JobConfig) -> Vec<String> {
     let data = &job.data;
     // In the published layouts without a key for it, the label comes first.
-    let of_layout = || schema::proposal::column_names(&profile.facts).into_iter().next();
-    let Some(label) = data.label.clone().or_else(|| of_layout().map(LabelColumn::new)) else {
+    let find_first_column = || schema::proposal::column_names(&profile.facts).into_iter().next();
+    let Some(label) = data.label.clone().or_else(|| find_first_column().map(LabelColumn::new))
+    else {
         return Vec::new();
     };
     let mut used: Vec<&str> = data.dense.iter().map(|column| column.column.as_str()).collect();

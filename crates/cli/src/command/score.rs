@@ -207,7 +207,7 @@ fn first_line(config: &DataConfig) -> u64 {
 }
 
 /// Puts probabilities back to their rows: a line that gave none was unreadable and gets `nan`, as
-/// does one whose probability is no number.
+/// does one whose probability is not a number.
 struct PlacedScores {
     next_line: u64,
     unreadable: u64,

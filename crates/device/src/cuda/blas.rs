@@ -116,7 +116,7 @@ pub struct Product<'a> {
 /// Sizes and formats of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ProductForm {
-    /// m, n, k.
+    /// The sizes m, n and k of the product.
     pub sizes: [usize; 3],
     /// Whether `A` and `B` lie transposed.
     pub transposed: [bool; 2],
@@ -131,9 +131,9 @@ pub struct ProductForm {
 /// The number format of a matrix in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NumberFormat {
-    /// 4 bytes.
+    /// Takes 4 bytes per value.
     F32,
-    /// 2 bytes.
+    /// Takes 2 bytes per value.
     Bf16,
 }
 
@@ -173,7 +173,7 @@ pub struct Blas {
 /// Products planned so far and their workspaces, behind the library's lock.
 #[derive(Default)]
 struct BlasState {
-    /// `None` where the library has no algorithm.
+    /// The plan is `None` where the library has no algorithm.
     plans: BTreeMap<PlanKey, Option<ProductPlan>>,
     /// One workspace per stream, because products on different streams run concurrently.
     workspaces: BTreeMap<usize, Buffer>,

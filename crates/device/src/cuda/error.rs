@@ -220,7 +220,7 @@ const STICKY: [u32; 9] = [700, 702, 710, 714, 715, 716, 717, 718, 719];
 
 impl DriverError {
     /// Names the operation that a call belongs to. If the device may still have had earlier work, a
-    /// sticky result is no fault of this operation.
+    /// sticky result may stem from that work rather than from this operation.
     pub(super) fn in_operation(mut self, name: String, device_was_idle: bool) -> Self {
         if let Self::Call { operation, code, .. } = &mut self
             && (device_was_idle || !STICKY.contains(code))

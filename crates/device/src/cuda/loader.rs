@@ -18,7 +18,7 @@ pub struct LibraryVersion {
     pub major: u32,
     /// Counts the releases of a major version.
     pub minor: u32,
-    /// `None` where the library does not report it.
+    /// Is `None` where the library does not report it.
     pub patch: Option<u32>,
 }
 

@@ -38,7 +38,7 @@ impl<R: Real> ScalarSum<R> {
     }
 }
 
-/// The same sum in registers.
+/// The sum as vector code keeps it: the parts of [`ScalarSum`] in two registers.
 pub(super) struct VectorParts<V>([V; 2]);
 
 impl<V: Vector> VectorParts<V> {

@@ -26,7 +26,7 @@ pub enum UntrustedError {
     #[error("{}: expected a file with one name, got one with {got} names (hard links)", path.display())]
     Names {
         path: PathBuf,
-        /// Number of names.
+        /// Number of names that were sent.
         got: u128,
     },
     #[error("{}: expected at most {size_max}, got {got}", path.display())]
@@ -58,16 +58,16 @@ pub enum UntrustedError {
     #[error("{}: expected mode {most:04o} at most, got {mode:04o}", path.display())]
     Open {
         path: PathBuf,
-        /// Allowed permissions.
+        /// Most permissions that are allowed.
         most: u32,
-        /// Actual permissions.
+        /// Permissions that were found.
         mode: u32,
     },
     /// Other users may replace entries of a folder.
     #[error("{}: expected a folder that only its owner may write, got mode {mode:04o}", path.display())]
     Shared {
         path: PathBuf,
-        /// Actual permissions.
+        /// Permissions that were found.
         mode: u32,
     },
     /// A folder was replaced right after its creation.

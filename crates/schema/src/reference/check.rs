@@ -73,7 +73,7 @@ pub(crate) fn check(table: &Table, lines: &KeyLines) -> Vec<String> {
     found.wrong
 }
 
-/// Missing and invalid keys of a reference page, collected so that one message reports all.
+/// Missing and invalid keys of a configuration, collected so that one message reports all.
 struct KeyProblems<'a> {
     lines: &'a KeyLines,
     missing: Vec<String>,

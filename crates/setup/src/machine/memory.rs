@@ -187,7 +187,7 @@ impl MemoryGroup {
 
     fn limit(&self) -> Option<u64> {
         // Version 1 says "no limit" with the largest number of whole pages; version 2 with "max",
-        // which is no number.
+        // which is not a number.
         const NONE: u64 = i64::MAX as u64 / (1 << 20) * (1 << 20);
         let limit = match self.version {
             Version::Two => self.number("memory.max"),

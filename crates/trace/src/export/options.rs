@@ -33,7 +33,7 @@ pub enum WhichArguments {
 pub struct Counter {
     pub rank: u32,
     pub name: String,
-    /// May be empty.
+    /// Unit of the values; may be empty.
     pub unit: String,
     /// Pairs of a time in absolute nanoseconds on the rank's clock, and the value from then on.
     pub samples: Vec<(i64, f64)>,

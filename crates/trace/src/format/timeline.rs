@@ -21,7 +21,7 @@ pub struct Timeline {
     /// Whether a text with this beginning is in the format.
     pub recognizes: fn(&[u8]) -> bool,
     pub read: ReadTimeline,
-    /// `None` if the format is only read.
+    /// Is `None` if the format is only read.
     pub write: Option<&'static WriteTimeline>,
 }
 

@@ -10,9 +10,9 @@ pub struct TraceHeader {
     /// Start of the file's times in Unix nanoseconds; 0 in files with absolute times. It is already
     /// added to all times of the trace.
     pub base_time_ns: i64,
-    /// By ordinal.
+    /// Devices of the file, by ordinal.
     pub devices: Vec<DeviceProperties>,
-    /// `None` if the file does not describe the job.
+    /// Is `None` if the file does not describe the job.
     pub distributed: Option<Distributed>,
     /// All other keys of the file, such as `schemaVersion`, `traceName`, `WARNING`.
     pub rest: BTreeMap<String, Value>,

@@ -19,7 +19,7 @@ pub enum Loss {
     BrokenEvent,
     /// Control characters, unescaped quotes or invalid escapes in a string; repaired.
     BrokenText,
-    /// Invalid UTF-8; replaced.
+    /// Invalid UTF-8 in a string; replaced.
     InvalidUtf8,
     /// An event without a required time; skipped.
     NoTime,

@@ -29,7 +29,7 @@ pub struct Counter {
     pub name: StringId,
     pub series: StringId,
     pub track: TrackId,
-    /// Absolute nanoseconds.
+    /// Absolute time in nanoseconds.
     pub time: i64,
     /// NaN if the file has no number.
     pub value: f64,
@@ -42,14 +42,14 @@ pub struct Instant {
     /// May be the empty category.
     pub category: u8,
     pub track: TrackId,
-    /// Absolute nanoseconds.
+    /// Absolute time in nanoseconds.
     pub time: i64,
 }
 
 /// A `[memory]` event: an allocation, or a free if `bytes` is negative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allocation {
-    /// Absolute nanoseconds.
+    /// Absolute time in nanoseconds.
     pub time: i64,
     pub address: u64,
     /// Negative for a free.

@@ -12,7 +12,7 @@ const NO_PLACE: i32 = i32::MIN;
 /// common index.
 #[derive(Clone, Debug, Default)]
 pub struct Slices {
-    /// Absolute nanoseconds.
+    /// Absolute time in nanoseconds.
     pub start: Vec<i64>,
     /// Nanoseconds, at least 0.
     pub duration: Vec<i64>,
@@ -23,9 +23,9 @@ pub struct Slices {
     pub track: Vec<TrackId>,
     /// Offset of the event's text in the uncompressed file; `u64::MAX` if it was never in one.
     pub offset: Vec<u64>,
-    /// `NONE` if missing; read it with [`Slices::correlation`].
+    /// Is `NONE` if missing; read it with [`Slices::correlation`].
     pub(crate) correlation: Vec<u64>,
-    /// `NONE` if missing; read it with [`Slices::external_id`].
+    /// Is `NONE` if missing; read it with [`Slices::external_id`].
     pub(crate) external_id: Vec<u64>,
     /// `NO_PLACE` if missing; read it with [`Slices::stream`].
     pub(crate) stream: Vec<i32>,
@@ -63,7 +63,7 @@ pub struct NewSlice<'a> {
     pub name: &'a str,
     pub pid: TrackKey,
     pub tid: TrackKey,
-    /// Absolute nanoseconds.
+    /// Absolute time in nanoseconds.
     pub start: i64,
     /// Nanoseconds.
     pub duration: i64,

@@ -135,7 +135,7 @@ fn unused_aside(folder: &Path) -> PathBuf {
 /// The newest undamaged checkpoint of a run, and the damaged ones that were skipped to find it.
 #[derive(Debug)]
 pub struct NewestGood {
-    /// `None` if the run has no undamaged checkpoint.
+    /// Is `None` if the run has no undamaged checkpoint.
     pub checkpoint: Option<Checkpoint>,
     /// Newer, damaged checkpoints, newest first, each with its damage.
     pub refused: Vec<(PathBuf, Error)>,

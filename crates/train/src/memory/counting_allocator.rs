@@ -14,7 +14,7 @@ use super::MemoryUse;
 /// Allocates zeroed buffers on a device and counts their bytes by purpose. Without a device it only
 /// counts, and the buffers are empty.
 pub struct CountingAllocator<'a, B> {
-    /// `None` to count only.
+    /// Is `None` to count bytes without allocating them.
     device: Option<&'a B>,
     counts: BTreeMap<MemoryUse, u64>,
     /// The first error of the device; later buffers are empty.

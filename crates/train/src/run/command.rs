@@ -39,7 +39,7 @@ pub struct TrainStep {
 pub enum HeldOutBatch {
     /// The first batch of an evaluation.
     First,
-    /// The next batch.
+    /// The batch after the previous one.
     Next,
 }
 

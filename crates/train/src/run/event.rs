@@ -111,7 +111,7 @@ pub struct RunOutcome {
     /// Mean loss since the last log line, or of the last logged interval if no step followed it.
     pub loss: f64,
     pub evaluation: Option<Evaluation>,
-    /// `None` unless the run keeps the best checkpoint.
+    /// Is `None` unless the run keeps the best checkpoint.
     pub best: Option<BestCheckpoint>,
     /// Whether it ended early because evaluations stopped improving.
     pub out_of_patience: bool,

@@ -99,7 +99,7 @@ impl RunProgress {
 pub struct StartState {
     pub step: u64,
     pub samples: u64,
-    /// `None` at a fresh start, and for imported checkpoints.
+    /// Is `None` at a fresh start, and for imported checkpoints.
     pub progress: Option<RunProgress>,
     /// The source of weights and optimizer state; `None` for initial weights.
     pub checkpoint: Option<Checkpoint>,

@@ -11,7 +11,7 @@ pub(super) type Id = usize;
 /// One value that a pickle builds.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum PickleValue {
-    /// `None`, a float, bytes or another value that tensors do not need.
+    /// A value that tensors do not need, such as `None`, a float or bytes.
     Other,
     /// An integer or a truth value.
     Int(i64),

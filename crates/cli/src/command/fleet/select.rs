@@ -21,12 +21,12 @@ impl ProcessSelection {
     /// Whether a process is chosen. Launchers and data loaders are chosen by their number only.
     fn has(&self, row: &ProcessRow) -> bool {
         let is_run = |run: &String| row.names.contains(run) || row.job.as_ref() == Some(run);
-        let of_user =
+        let is_user =
             |user: &String| row.user.as_ref() == Some(user) || *user == row.uid.to_string();
         (row.skip.is_none() || self.pids.contains(&row.pid))
             && (self.pids.is_empty() || self.pids.contains(&row.pid))
             && self.run.as_ref().is_none_or(is_run)
-            && self.user.as_ref().is_none_or(of_user)
+            && self.user.as_ref().is_none_or(is_user)
     }
 
     fn words(&self) -> String {

@@ -32,7 +32,7 @@ impl QuickstartFolder {
     pub fn trace(&self) -> PathBuf {
         self.root.join("trace")
     }
-    /// The folder of the predicted traces, with the proposed changes applied.
+    /// The folder of the short runs that prove a proposed change: their traces at two batch sizes.
     pub fn changes(&self) -> PathBuf {
         self.root.join("changes")
     }

@@ -52,9 +52,9 @@ pub fn run(
             // Neither one kind nor the other: the first answer is the better one.
             Err(error) => match chakra::read(path) {
                 Ok(found) => {
-                    let of =
+                    let describe_loss =
                         |graph: &Graph| missing(&graph.origin, &graph.losses, graph.nodes.len());
-                    cut.extend(found.iter().filter_map(of));
+                    cut.extend(found.iter().filter_map(describe_loss));
                     rows.extend(found.iter().map(chakra_row));
                 }
                 Err(_) => return Err(error.into()),

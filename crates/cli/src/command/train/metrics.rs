@@ -48,7 +48,7 @@ impl Metrics {
         }
         for line in BufReader::new(File::open(&self.path)?).lines() {
             let line = line?;
-            // A line that a killed process left half written is no JSON.
+            // A killed process may leave its last line half written, which does not parse as JSON.
             let value: Option<Value> = serde_json::from_str(&line).ok();
             let of = value.as_ref().and_then(|value| value.get("step")).and_then(Value::as_u64);
             if of.is_some_and(|of| of <= step) {

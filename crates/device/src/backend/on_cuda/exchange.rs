@@ -13,7 +13,7 @@ use crate::ops::extent;
 #[derive(Debug, Default)]
 pub struct Exchange {
     assembled: Option<Routes>,
-    /// Of what each rank gets of a gradient.
+    /// Routes of the gradient columns that each rank gets.
     gathered: Vec<Routes>,
     widths: Vec<usize>,
     row: usize,

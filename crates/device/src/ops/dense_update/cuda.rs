@@ -32,7 +32,7 @@ pub struct DeviceParameter<'a> {
     pub elements: usize,
     /// Elements of a row.
     pub dim: usize,
-    /// Of LAMB, [`scratch_bytes`].
+    /// Scratch memory of LAMB, of [`scratch_bytes`] bytes; other rules use none.
     pub scratch: Option<&'a Buffer>,
 }
 

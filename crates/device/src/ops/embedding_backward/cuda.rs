@@ -144,7 +144,7 @@ pub struct DeviceGradient<'a> {
     pub gradient: &'a Buffer,
     /// [`crate::optimizer::device_block`].
     pub rule: &'a Buffer,
-    /// u64 `[1]`: lowered to the first position whose id is no row; nothing is updated then.
+    /// u64 `[1]`: lowered to the first position whose id is out of range; nothing is updated then.
     pub first_bad: &'a Buffer,
     /// u32 `[1]`: nothing is updated unless it is 0.
     pub stop: &'a Buffer,

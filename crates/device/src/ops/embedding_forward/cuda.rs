@@ -138,7 +138,7 @@ impl EmbeddingForward {
     }
 
     /// [`super::run`] in one launch. `out` f32 as there; `first_bad` u64 `[1]`, lowered to the
-    /// first position whose id is no row.
+    /// first position whose id is out of range.
     ///
     /// # Errors
     /// As [`Stream::launch`], and [`DriverError::Extent`] for more than [`IDS_LIMIT`] ids or bags.

@@ -64,7 +64,7 @@ pub struct ForwardArguments<'a> {
 /// separately. Same bytes as [`scalar`] on every instruction set and thread count.
 /// # Errors
 /// [`Error::Shape`] and [`Error::Jagged`] before any work. [`Error::RowOutOfRange`] names the first
-/// id, in `values` order, that is no row; `out` is then unspecified.
+/// id, in `values` order, that is out of range; `out` is then unspecified.
 /// # Source
 /// DLRM, arXiv:1906.00091; table batching, arXiv:2104.05158.
 pub fn run(cpu: &Cpu, arguments: ForwardArguments<'_>) -> Result<(), Error> {

@@ -9,7 +9,7 @@ use crate::real::{Real, Widen};
 /// `out[d] = scale · Σ_j weight_j · table[ids_j, d]`; D is `out.len()`.
 ///
 /// # Panics
-/// If an id is no row of `table` `[rows, D]`.
+/// If an id is out of range of `table` `[rows, D]`.
 pub fn pool_bag<R: Real, E: Widen<R>>(
     table: &[E],
     ids: &[i64],

@@ -24,7 +24,7 @@ pub struct OwnedColumns {
 }
 
 impl OwnedColumns {
-    /// The same as what a gather's only matrix gives.
+    /// Describes these columns as the source of a gather from a single matrix.
     #[must_use]
     pub fn as_source(&self) -> PooledColumns {
         let Self { from, to, len } = *self;
@@ -37,7 +37,7 @@ impl OwnedColumns {
 pub struct GivenMatrices<'a> {
     /// This rank, and its own matrix.
     pub own: (usize, &'a [f32]),
-    /// Those of the others; unused in this rank's place.
+    /// Matrices of all ranks, by rank; this rank's entry is unused.
     pub others: &'a [Vec<f32>],
     /// The width of each.
     pub widths: &'a [usize],

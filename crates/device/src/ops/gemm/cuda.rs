@@ -134,7 +134,8 @@ impl Gemm {
         })
     }
 
-    /// The same with the library's products, where it is installed.
+    /// Uses the products of cuBLASLt if the library is installed, and the project's own kernels
+    /// otherwise.
     ///
     /// # Errors
     /// As [`Blas::open`].

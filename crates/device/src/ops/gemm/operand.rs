@@ -110,7 +110,7 @@ impl Matrix {
         Ok(&values[..len])
     }
 
-    /// The same, to be written.
+    /// The f32 panels of `[rows, columns]`, for writing.
     pub(crate) fn panels_mut(
         &mut self,
         op: &'static str,

@@ -121,7 +121,7 @@ pub(super) unsafe fn sums<T: Terms, const R: usize, const C: usize>(
     }
 }
 
-/// The same for `C` registers that all matter.
+/// Computes [`sums`] when all `C` registers of columns matter, so that none can be skipped.
 ///
 /// # Safety
 /// As for [`sums`].

@@ -21,7 +21,7 @@ pub struct PrefixSum {
 pub enum SumWidth {
     /// 4 bytes; they must suffice.
     U32,
-    /// 8 bytes.
+    /// Takes 8 bytes per value.
     U64,
 }
 

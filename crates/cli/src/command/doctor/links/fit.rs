@@ -6,7 +6,7 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Fit {
     pub alpha_us: f64,
-    /// `None` if all sizes are equal.
+    /// Cost per kilobyte, or `None` if all sizes are equal.
     pub beta_ns_per_kb: Option<f64>,
     pub beta_gb_per_s: Option<f64>,
 }

@@ -18,7 +18,7 @@ pub struct LearntDevice {
 /// The device of such a file; `None` for another file.
 ///
 /// # Errors
-/// [`kernel_model::Error::Model`] for another version, and numbers that are none.
+/// [`kernel_model::Error::Model`] for another version, and for values that are not numbers.
 pub fn parse(text: &str) -> Result<Option<HardwareSpec>, kernel_model::Error> {
     let Ok(value) = serde_json::from_str::<serde_json::Value>(text) else { return Ok(None) };
     let Some(version) = value.get("rowmill_device") else { return Ok(None) };

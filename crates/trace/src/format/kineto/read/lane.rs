@@ -30,9 +30,9 @@ pub fn same_start(left: &[u8; 32], right: &[u8; 32], length: u32) -> bool {
 pub struct MarkBits {
     pub quote: u64,
     pub backslash: u64,
-    /// `[`.
+    /// Opening brackets `[` of arrays.
     pub open: u64,
-    /// `]`.
+    /// Closing brackets `]` of arrays.
     pub close: u64,
     /// Blanks and the characters of numbers: up to 0x20, and `+` to `:`.
     pub plain: u64,
