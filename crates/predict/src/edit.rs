@@ -122,8 +122,8 @@ fn one() -> f64 {
 /// Applies edits to a program in order. Without edits the result equals the program.
 ///
 /// # Errors
-/// [`Error::NothingSelected`] names what is like a pattern that fits nothing; [`Error::Edit`] says
-/// why an edit cannot be made.
+/// [`Error::NothingSelected`] suggests similar names for a pattern without a match;
+/// [`Error::Edit`] gives the reason why an edit cannot be made.
 pub fn apply(program: &Program, edits: &[Edit]) -> Result<Program, Error> {
     let mut edited = program.clone();
     for (at, edit) in edits.iter().enumerate() {

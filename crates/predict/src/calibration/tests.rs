@@ -47,7 +47,8 @@ fn sizes_on_a_line_take_precedence_over_nearer_sizes() {
         ("2048x96 float", 30.0),
     ];
     assert_eq!(ns(&known, "1024x64 float", 1.0), Some(200));
-    // What differs by one factor is one line: the batch stands in both matrices of a gradient.
+    // Sizes that differ by one factor lie on one line, even where the factor occurs twice: the
+    // batch size is a dimension of both matrices of a gradient.
     let known = [("64x512 float, 32x512 float", 100.0), ("64x2048 float, 32x2048 float", 400.0)];
     let near = find(&known, "64x1024 float, 32x1024 float", 1.0).expect("sizes");
     assert!(near.is_between && (near.ns - 200.0).abs() < 1e-9, "{near:?}");

@@ -82,7 +82,8 @@ pub(super) fn paste(
                 let id = rank.works.len() as WorkId;
                 made.push(id);
                 let before = last.insert(copy.stream, id);
-                // What ran behind the one before, or first, now runs behind the copy.
+                // The copy becomes the new end of the inserted work on its stream, so the work that
+                // waited for the previous end (or for nothing) now waits for the copy.
                 let stream = copy.stream;
                 let next = rank.works.iter_mut().filter(|other| {
                     other.stream == stream && other.is_launched && other.behind == before

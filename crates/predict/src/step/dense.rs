@@ -54,7 +54,7 @@ impl Models {
     /// Loads the model of each kind with `model`.
     ///
     /// # Errors
-    /// What `model` says.
+    /// The first error that `model` returns.
     pub fn from_loader<E>(model: impl Fn(Kind) -> Result<KernelModel, E>) -> Result<Self, E> {
         Ok(Self {
             linear: model(Kind::Linear)?,
@@ -155,8 +155,8 @@ fn kernels(op: &Op, models: &Models, device: &HardwareSpec) -> OpPrice {
             kernels.interaction([batch_size, vectors, dim].map(|size| size as u64), pass);
         }
         Op::Cross { elements, pass } => {
-            // Forward u + b, and its product with x₀ added to x; backward products for x₀ and u,
-            // a sum, and that of the bias.
+            // Forward: u + b, then its product with x₀ is added to x. Backward: the products for x₀
+            // and for u, a sum, and the sum for the bias.
             let count = if pass == Pass::Forward { 2 } else { 4 };
             (0..count).for_each(|_| kernels.added(ADDED_BYTES * elements as u64));
         }

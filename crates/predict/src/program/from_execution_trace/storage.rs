@@ -125,7 +125,7 @@ fn arguments(signature: &str) -> Vec<&str> {
             _ => {}
         }
     }
-    // A star stands for no argument: those behind it are given by name.
+    // A star is not an argument: it marks that the arguments after it are given by name.
     found.retain(|argument| !matches!(argument.trim(), "" | "*"));
     found
 }
