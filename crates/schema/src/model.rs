@@ -197,7 +197,7 @@ pub enum DenseInit {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelConfig {
-    /// Only displayed, never used to identify the model.
+    /// Used for display only.
     pub name: String,
     /// Seed of the initial weights.
     #[serde(default = "default_seed")]

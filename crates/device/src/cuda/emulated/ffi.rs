@@ -282,7 +282,7 @@ impl Entry {
         Some(Self { library: Arc::clone(library), function, shape, declared_shared })
     }
 
-    /// The library that defines the kernel. The entry keeps it loaded.
+    /// The library that defines the kernel.
     pub fn library(&self) -> &KernelLibrary {
         &self.library
     }
