@@ -82,7 +82,7 @@ pub struct GpuInterval {
     pub uuid: String,
     #[prost(string, tag = "5")]
     pub model: String,
-    /// Number of the instance on a shared GPU.
+    /// Index of the MIG instance if the GPU is partitioned; absent for a whole GPU.
     #[prost(uint32, optional, tag = "6")]
     pub instance: Option<u32>,
     /// The runs to which the GPU is allocated.

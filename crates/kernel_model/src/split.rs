@@ -10,9 +10,10 @@ use super::work::Work;
 pub enum Part {
     /// Training rows, 60 of 100.
     Train,
-    /// Rows that intervals are computed on, 20 of 100.
+    /// 20 % of the rows: the error intervals of predictions are computed on them.
     Calibrate,
-    /// Rows that errors are reported on, 20 of 100.
+    /// 20 % of the rows: the reported prediction errors are measured on them, and nothing else uses
+    /// them.
     Test,
 }
 

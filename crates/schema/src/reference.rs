@@ -139,8 +139,8 @@ pub fn keys_of(section: &str) -> impl Iterator<Item = &'static ConfigKey> {
     KEYS.iter().filter(move |key| key.section() == section)
 }
 
-/// Returns the keys that `text` may refer to: the key with this path, or all whose path ends with
-/// it. `[]` may be omitted.
+/// Returns the configuration keys that `text` may refer to: the key whose path is `text`, or else
+/// all keys whose path ends with `text`. The `[]` of array elements may be omitted.
 #[must_use]
 pub fn find(text: &str) -> Vec<&'static ConfigKey> {
     let plain = |path: &str| path.replace("[]", "");

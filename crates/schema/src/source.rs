@@ -200,8 +200,9 @@ pub struct DenseColumn {
     /// age if omitted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<DatePart>,
-    /// With `transform = "datetime"`: the format of times in strftime notation. If omitted, ISO
-    /// 8601, or seconds, milliseconds … since 1970.
+    /// With `transform = "datetime"`: the format of times in strftime notation. If omitted,
+    /// times are read as ISO 8601, or as a number of seconds, milliseconds, microseconds or
+    /// nanoseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub date_format: Option<String>,
 }

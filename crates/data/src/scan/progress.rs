@@ -11,7 +11,7 @@ use crate::input::decompress;
 use crate::input::origin::{InputOrigins, ReadObserver};
 use crate::parse::format::input_files;
 
-/// Progress of a preparation, as reported to the caller.
+/// Progress of preparing a dataset, passed to the caller's callback so that it can draw a bar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataProgress {
     /// Bytes read from the (compressed) files over all passes.

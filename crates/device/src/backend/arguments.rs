@@ -158,7 +158,8 @@ pub struct InteractionBackward<'a, B: Backend> {
     pub d_pooled: &'a mut B::Vector,
 }
 
-/// The widths of the two parts that [`Backend::join`] concatenates.
+/// Shape of a [`Backend::join`], which concatenates two matrices row by row: their common number of
+/// rows, and the columns of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JoinShape {
     pub rows: usize,

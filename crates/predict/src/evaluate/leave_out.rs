@@ -40,10 +40,12 @@ pub struct LeftOutRow {
     pub published_code_error_pct: f64,
 }
 
-/// Leaves out each rank in turn and predicts its step from the others.
+/// Measures how well a step is predicted for a rank that was not recorded: calibrates on all ranks
+/// but one, predicts the step of that rank, and compares it with the recording, for each rank in
+/// turn.
 ///
 /// # Errors
-/// [`Error::TooFewRanks`] of fewer than two; [`Error::Cycle`].
+/// [`Error::TooFewRanks`] for a job of one rank, and [`Error::Cycle`] from the simulation.
 pub fn evaluate_left_out_ranks(step: &Step) -> Result<Vec<LeftOutRow>, Error> {
     let count = step.program.ranks.len();
     if count < 2 {

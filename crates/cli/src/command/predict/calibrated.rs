@@ -57,7 +57,8 @@ pub fn read_calibration(path: &PathBuf) -> Result<Calibration, Error> {
     read.map_err(|source| Error::CalibrationFile { path: path.clone(), source: Box::new(source) })
 }
 
-/// Prints, with `-v`, the machine of a calibration that prices a step that was never recorded.
+/// With `-v`, prints the machine on which a calibration was collected. Used where no recording
+/// exists to compare that machine with.
 pub fn report_machine(machine: &Machine, session: &Session) {
     let host = if machine.host.is_empty() { "an unknown host" } else { &machine.host };
     session.console.detail(format_args!("calibrated on {host}, {}", machine.devices.join(", ")));

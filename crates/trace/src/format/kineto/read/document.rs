@@ -357,7 +357,8 @@ impl Document {
         self.cut.take()
     }
 
-    /// Searches for events inside one that never ended; `None` if there are none.
+    /// Recovers the events that follow an event without an end, where bytes of the file are
+    /// missing. Returns `None` if no event follows.
     fn salvage<'a>(
         &mut self,
         rest: TextStretch<'a>,
