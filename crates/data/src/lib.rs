@@ -12,8 +12,8 @@
 //!   are enough to read new files.
 //! - `load` yields batches: [`Loader`] from a dataset, in a seeded order that can be resumed
 //!   exactly, and [`read_for_scoring`] from raw files.
-//! - [`profile`] detects the format and columns of files, [`stats`] computes statistics of files and
-//!   datasets, and [`synthetic`] generates both.
+//! - [`profile`] detects the format and columns of files, [`stats`] computes statistics of files
+//!   and datasets, and [`synthetic`] generates both.
 //!
 //! Of a model this crate knows only the names of its features and the number of rows of its tables.
 
