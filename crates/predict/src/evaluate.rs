@@ -13,7 +13,7 @@ use crate::simulate::Simulation;
 
 /// One rank of a step, predicted and recorded.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct RankRow {
+pub struct ReplayRow {
     pub rank: u32,
     /// Whether its samples were used to derive constants.
     pub is_calibrated: bool,
@@ -37,7 +37,7 @@ pub struct RankRow {
 pub const NEAR_NS: i64 = 50_000;
 
 /// Compares a simulation to the recording of its program.
-pub fn ranks(step: &Step, simulation: &Simulation, calibrated: &[usize]) -> Vec<RankRow> {
+pub fn ranks(step: &Step, simulation: &Simulation, calibrated: &[usize]) -> Vec<ReplayRow> {
     let row = |at: usize| {
         let (rank, recorded) = (&step.program.ranks[at], &step.recorded.ranks[at]);
         let begun = recorded.start_ns;
@@ -54,7 +54,7 @@ pub fn ranks(step: &Step, simulation: &Simulation, calibrated: &[usize]) -> Vec<
         let worst = ends.map(|(_, (measured, predicted))| (measured.1 - predicted.1).abs()).max();
         let (busy_ns, idle_pct) = idle(predicted.clone());
         let step_ns = simulation.step_ns(at);
-        RankRow {
+        ReplayRow {
             rank: rank.rank,
             is_calibrated: calibrated.contains(&at),
             measured_ns: recorded.step_ns,

@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use predict::prediction::what_if::{WhatIf, WhatIfRow};
+use predict::evaluate::error_pct;
+use predict::prediction::PredictedStepRow;
+use predict::prediction::what_if::WhatIf;
 use predict::program::{Action, MarkKind, Program, Rank, WorkKind};
 use predict::recording::{RankTimes, Step};
 use predict::simulate::Simulation;
@@ -27,7 +29,7 @@ pub struct Predicted {
 #[derive(Clone, Debug, Serialize)]
 pub struct RankView {
     /// The prediction with edits. Its base is the step without edits.
-    pub row: WhatIfRow,
+    pub row: PredictedStepRow,
     pub measured_ns: i64,
     /// Error of the prediction without edits, in percent of the recorded time.
     pub error_pct: f64,
@@ -93,7 +95,7 @@ pub fn build_page(title: &str, step: &Step, found: &WhatIf, edits: String) -> Pr
     let measured: Vec<BarLanes> = recorded
         .map(|(rank, when)| DrawnRank { program: &step.program, rank }.lanes(&mut names, when).0)
         .collect();
-    let one = |row: &WhatIfRow| {
+    let one = |row: &PredictedStepRow| {
         let at = found.rows.iter().position(|other| other.rank == row.rank).unwrap_or_default();
         let rank = &found.program.ranks[at];
         let recorded = rank.copy_of.unwrap_or(at);
@@ -103,7 +105,7 @@ pub fn build_page(title: &str, step: &Step, found: &WhatIf, edits: String) -> Pr
         RankView {
             row: row.clone(),
             measured_ns,
-            error_pct: 100.0 * (row.base_ns - measured_ns) as f64 / measured_ns.max(1) as f64,
+            error_pct: error_pct(row.base_ns.unwrap_or(row.step_ns), measured_ns),
             measured: measured[recorded].clone(),
             edges: drawn.edges(&operators),
             predicted,

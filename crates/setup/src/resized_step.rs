@@ -4,8 +4,7 @@ use std::path::PathBuf;
 
 use predict::calibration::Calibration;
 use predict::edit::resize::{Sized, between};
-use predict::prediction::Draws;
-use predict::prediction::what_if::{self, WhatIf};
+use predict::prediction::{self, Draws, Prediction};
 use predict::recording::Step;
 
 use crate::Session;
@@ -27,15 +26,14 @@ pub fn between_recordings(
     (small, large): (&Recorded, &Recorded),
     (from, until): (u64, u64),
     (to, draws): (u64, Draws),
-) -> Result<WhatIf, Error> {
+) -> Result<Prediction, Error> {
     let mut known = small.calibration.clone();
     known.merge(large.calibration.clone());
     let first = Sized { program: &small.step.program, size: from };
     let second = Sized { program: &large.step.program, size: until };
     let program = between(first, second, to)?;
     let setting = small.step.recorded.setting(&small.step.program);
-    let base = &small.step.program;
-    Ok(what_if::compare_programs(base, &setting, program, &known, "", draws)?)
+    Ok(prediction::predict_program(&program, &setting, &known, draws)?)
 }
 
 /// Reads a recording at one size.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use predict::calibration::Calibration;
-use predict::prediction::{Draws, never_run};
+use predict::prediction::{self, Draws, PredictedStepRow};
 use predict::program::from_trainer::{self, ops};
 use schema::{FeatureStats, JobConfig, Op, ShardingPlan};
 use serde::Serialize;
@@ -154,9 +154,9 @@ fn predicted(
         &operations(&changed, setting.ranks)?,
         threads as f64 / of_rank as f64,
     );
-    let found = never_run::predict_program(&program, known, DRAWS)?;
+    let found = prediction::predict_never_run(&program, known, DRAWS)?;
     let slowest = found.rows.iter().max_by_key(|row| row.step_ns);
-    let slowest_rank = |value: fn(&never_run::NeverRunRow) -> i64| slowest.map_or(0, value);
+    let slowest_rank = |value: fn(&PredictedStepRow) -> i64| slowest.map_or(0, value);
     let predicted_ns = slowest_rank(|row| row.step_ns);
     Ok(SettingRow {
         batch_size: setting.batch_size,

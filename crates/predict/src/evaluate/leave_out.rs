@@ -5,9 +5,8 @@ use serde::Serialize;
 use super::error_pct;
 use crate::Error;
 use crate::calibration::price::{Method, Prices};
-use crate::calibration::{Calibration, collect};
-use crate::cost::{Costs, replay};
-use crate::mode::{self, Mode, algorithm1};
+use crate::calibration::{Calibration, collect, constants};
+use crate::cost::{Constants, Costs, replay};
 use crate::recording::Step;
 use crate::simulate;
 
@@ -30,14 +29,6 @@ pub struct LeftOutRow {
     pub together_error_pct: f64,
     /// Error if all ranks start together and all are priced.
     pub together_all_priced_error_pct: f64,
-    /// Error with one mean for all time between operators, as published.
-    pub one_mean_error_pct: f64,
-    /// Error with samples trimmed at 1.5 interquartile ranges.
-    pub trimmed_error_pct: f64,
-    /// Error of the published algorithm: see [`algorithm1`].
-    pub published_error_pct: f64,
-    /// Error of the code that was published later: see [`mode`].
-    pub published_code_error_pct: f64,
 }
 
 /// Measures how well a step is predicted for a rank that was not recorded: calibrates on all ranks
@@ -47,27 +38,50 @@ pub struct LeftOutRow {
 /// # Errors
 /// [`Error::TooFewRanks`] for a job of one rank, and [`Error::Cycle`] from the simulation.
 pub fn evaluate_left_out_ranks(step: &Step) -> Result<Vec<LeftOutRow>, Error> {
+    evaluate_each_rank(step, row)
+}
+
+/// Calls `evaluate_rank` for each rank of a step of at least two ranks.
+///
+/// # Errors
+/// [`Error::TooFewRanks`] for a job of one rank, and the errors of `evaluate_rank`.
+pub(crate) fn evaluate_each_rank<R>(
+    step: &Step,
+    evaluate_rank: impl Fn(&Step, usize) -> Result<R, Error>,
+) -> Result<Vec<R>, Error> {
     let count = step.program.ranks.len();
     if count < 2 {
         return Err(Error::TooFewRanks { expected: 2, got: count });
     }
-    (0..count).map(|rank| row(step, rank)).collect()
+    (0..count).map(|rank| evaluate_rank(step, rank)).collect()
+}
+
+/// Calibrates on all ranks of a step but one.
+///
+/// # Errors
+/// [`Error::Cycle`].
+pub(crate) fn calibrate_without_rank(
+    step: &Step,
+    rank: usize,
+) -> Result<(Calibration, Constants), Error> {
+    let others = other_ranks(step, rank);
+    let mut calibration = Calibration::default();
+    collect::add(&mut calibration, step, &others);
+    let mut constants = constants::derive_constants(&calibration);
+    super::replay::fit_transfers(step, &others, &mut constants)?;
+    Ok((calibration, constants))
+}
+
+fn other_ranks(step: &Step, rank: usize) -> Vec<usize> {
+    (0..step.program.ranks.len()).filter(|other| *other != rank).collect()
 }
 
 fn row(step: &Step, rank: usize) -> Result<LeftOutRow, Error> {
-    let others: Vec<usize> = (0..step.program.ranks.len()).filter(|other| *other != rank).collect();
-    let mut calibration = Calibration::default();
-    collect::add(&mut calibration, step, &others);
-    let mut constants = crate::calibration::constants::derive_constants(&calibration);
-    super::replay::fit_transfers(step, &others, &mut constants)?;
+    let (calibration, constants) = calibrate_without_rank(step, rank)?;
     let setting = step.recorded.setting(&step.program);
-    let price = |method| {
-        let mut costs = Prices::new(&calibration, method).price(&step.program, &setting);
-        costs.constants = constants.clone();
-        costs
-    };
     let run = |costs: &Costs| Ok(simulate::run(&step.program, costs)?.step_ns(rank));
-    let all = price(Method::Full);
+    let mut all = Prices::new(&calibration, Method::Full).price(&step.program, &setting);
+    all.constants = constants.clone();
     let own = replay(&step.program, &step.recorded, &constants);
     let mut left_out = own.clone();
     left_out.ranks[rank] = all.ranks[rank].clone();
@@ -77,21 +91,12 @@ fn row(step: &Step, rank: usize) -> Result<LeftOutRow, Error> {
     let (all_ns, all_together_ns) = (run(&all)?, run(&together(all))?);
     let recorded = &step.recorded.ranks[rank];
     let measured_ns = recorded.step_ns;
+    let others = other_ranks(step, rank);
     let ends = others.iter().map(|other| {
         let other = &step.recorded.ranks[*other];
         other.start_ns + other.step_ns - recorded.start_ns
     });
     let mean_end = ends.sum::<i64>() / others.len() as i64;
-    let published =
-        algorithm1::predict_step_times(&step.program, &setting, &calibration, &constants);
-    let played = mode::predict_step_times(
-        &step.program,
-        &setting,
-        &calibration,
-        &constants,
-        Mode::Published,
-    )?;
-    let error = |method| Ok::<f64, Error>(error_pct(run(&price(method))?, measured_ns));
     Ok(LeftOutRow {
         rank: step.program.ranks[rank].rank,
         measured_ns,
@@ -103,10 +108,6 @@ fn row(step: &Step, rank: usize) -> Result<LeftOutRow, Error> {
         together_ns,
         together_error_pct: error_pct(together_ns, together_own_ns),
         together_all_priced_error_pct: error_pct(all_together_ns, together_own_ns),
-        one_mean_error_pct: error(Method::OneMean)?,
-        trimmed_error_pct: error(Method::Trimmed)?,
-        published_error_pct: error_pct(published[rank], measured_ns),
-        published_code_error_pct: error_pct(played[rank], measured_ns),
     })
 }
 

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{RankRow, ranks};
+use super::{ReplayRow, ranks};
 use crate::Error;
 use crate::calibration::{Calibration, collect, constants};
 use crate::cost::{self, Constants, operation_name};
@@ -15,7 +15,7 @@ use crate::simulate::{self, Simulation};
 pub struct Replay {
     /// Derived from the calibration ranks.
     pub constants: Constants,
-    pub ranks: Vec<RankRow>,
+    pub ranks: Vec<ReplayRow>,
     pub simulation: Simulation,
 }
 

@@ -7,7 +7,7 @@ use schema::median;
 use schema::random::CounterRng;
 use trace::store::StringId;
 
-use super::draws::Draws;
+use super::Draws;
 use crate::calibration::price::Prices;
 use crate::calibration::{Calibration, Key, runs};
 use crate::program::{Action, Part, Program, Returns, Segment, WorkKind};

@@ -1,10 +1,6 @@
 //! Predicts an edited step beside the recorded one, both priced by one calibration.
 
-use serde::Serialize;
-
-use super::draws::Draws;
-use super::evidence::EvidenceShares;
-use super::interval;
+use super::{Draws, PredictedStepRow, predict_with_prices};
 use crate::Error;
 use crate::calibration::Calibration;
 use crate::calibration::price::{Method, Prices};
@@ -14,34 +10,12 @@ use crate::program::Program;
 use crate::recording::Setting;
 use crate::simulate::{self, Simulation};
 
-/// The step of one rank with edits, beside the unedited step.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct WhatIfRow {
-    pub edits: String,
-    pub rank: u32,
-    pub base_ns: i64,
-    pub step_ns: i64,
-    /// 5th percentile of the draws.
-    pub low_ns: i64,
-    /// 95th percentile of the draws.
-    pub high_ns: i64,
-    pub saving_ns: i64,
-    /// Relative to the unedited step.
-    pub saving_pct: f64,
-    pub busy_ns: i64,
-    /// Share without device work, between the first and the last device work.
-    pub idle_pct: f64,
-    pub measured_pct: f64,
-    pub modelled_pct: f64,
-    pub unknown_pct: f64,
-}
-
 /// A program with edits, its simulation, and a row per rank.
 #[derive(Clone, Debug)]
 pub struct WhatIf {
     pub program: Program,
     pub simulation: Simulation,
-    pub rows: Vec<WhatIfRow>,
+    pub rows: Vec<PredictedStepRow>,
 }
 
 /// The simulation of a recorded step without edits, which any number of edits are compared with.
@@ -69,21 +43,6 @@ pub fn predict_edited(
     Unedited::new(program, setting, calibration)?.with(name, edits, draws)
 }
 
-/// Predicts an edited program beside the recorded one.
-///
-/// # Errors
-/// [`Error::Cycle`].
-pub fn compare_programs(
-    program: &Program,
-    setting: &Setting,
-    edited: Program,
-    calibration: &Calibration,
-    name: &str,
-    draws: Draws,
-) -> Result<WhatIf, Error> {
-    Unedited::new(program, setting, calibration)?.beside(edited, name, draws)
-}
-
 impl<'a> Unedited<'a> {
     /// Simulates a step without edits.
     ///
@@ -104,43 +63,18 @@ impl<'a> Unedited<'a> {
     /// # Errors
     /// Those of [`edit::apply`]; [`Error::Cycle`] where edits make the program wait for itself.
     pub fn with(&self, name: &str, edits: &[Edit], draws: Draws) -> Result<WhatIf, Error> {
-        self.beside(edit::apply(self.program, edits)?, name, draws)
-    }
-
-    /// Predicts an edited program.
-    fn beside(&self, edited: Program, name: &str, draws: Draws) -> Result<WhatIf, Error> {
-        let costs = self.prices.price(&edited, self.setting);
-        let simulation = simulate::run(&edited, &costs)?;
-        let intervals = interval::compute_intervals(
-            &edited,
-            self.calibration,
-            &self.prices,
-            &simulation,
-            draws,
-        );
-        let row = |at: usize| {
-            let recorded = edited.ranks[at].copy_of.unwrap_or(at);
-            let (base_ns, step_ns) = (self.simulation.step_ns(recorded), simulation.step_ns(at));
-            let EvidenceShares { measured_pct, modelled_pct, unknown_pct } =
-                EvidenceShares::from_costs(&costs.ranks[at]);
-            let (busy_ns, idle_pct) = evaluate::idle(evaluate::works(&edited, &simulation, at));
-            WhatIfRow {
-                edits: name.to_owned(),
-                rank: edited.ranks[at].rank,
-                base_ns,
-                step_ns,
-                low_ns: intervals[at].low_ns,
-                high_ns: intervals[at].high_ns,
-                saving_ns: base_ns - step_ns,
-                saving_pct: -evaluate::error_pct(step_ns, base_ns),
-                busy_ns,
-                idle_pct,
-                measured_pct,
-                modelled_pct,
-                unknown_pct,
-            }
-        };
-        let rows = (0..edited.ranks.len()).map(row).collect();
-        Ok(WhatIf { program: edited, simulation, rows })
+        let program = edit::apply(self.program, edits)?;
+        let prediction =
+            predict_with_prices(&program, self.setting, self.calibration, &self.prices, draws)?;
+        let mut rows = prediction.rows;
+        for (at, row) in rows.iter_mut().enumerate() {
+            // A rank that an edit added is compared with the recorded rank that it copies.
+            let base_ns = self.simulation.step_ns(program.ranks[at].copy_of.unwrap_or(at));
+            row.edits = Some(name.to_owned());
+            row.base_ns = Some(base_ns);
+            row.saving_ns = Some(base_ns - row.step_ns);
+            row.saving_pct = Some(-evaluate::error_pct(row.step_ns, base_ns));
+        }
+        Ok(WhatIf { program, simulation: prediction.simulation, rows })
     }
 }

@@ -76,7 +76,7 @@ fn no_edits_give_the_recorded_step_and_the_same_traces() {
     };
     let (edited, recorded) = (rows(&found.program, &found.simulation), (&step.program, &predicted));
     assert!(edited == rows(recorded.0, &recorded.1.simulation));
-    assert!(found.rows.iter().all(|row| row.saving_ns == 0));
+    assert!(found.rows.iter().all(|row| row.saving_ns == Some(0)));
 }
 
 #[test]
@@ -236,7 +236,7 @@ fn edits_of_a_real_step_move_it_the_right_way() {
         let edits = [edit];
         let found =
             what_if::predict_edited(&step.program, &setting, &calibration, "", &edits, DRAWS);
-        found.expect("an edit").rows[7].saving_ns
+        found.expect("an edit").rows[7].saving_ns.expect("a saving")
     };
     // The dense optimizer is a loop of small operators; the last rank's host bounds the step.
     assert!(saving(Edit::Remove { operators: text("aten::addcdiv_") }) > 100_000);

@@ -6,7 +6,7 @@ use predict::calibration::launches::{ApiCall, LaunchedWork, Variant};
 use predict::calibration::price::{Method, Prices};
 use predict::calibration::{Calibration, Key, collect};
 use predict::evaluate::error_pct;
-use predict::prediction::{Draws, never_run};
+use predict::prediction::{self, Draws};
 use predict::program::from_execution_trace::Execution;
 use predict::program::{Action, MarkKind, Program, Rank, Returns, WorkKind};
 use predict::recording::{RankSetting, Setting, Step};
@@ -104,7 +104,7 @@ fn the_calibration_of_a_rank_prices_its_own_execution_trace_within_half_a_percen
         let calibration = calibrated(&step, &[0]);
         let found = from_execution(&traces[at..=at], &calibration);
         let predicted =
-            never_run::predict_program(&found.program, &calibration, DRAWS).expect("no cycle");
+            prediction::predict_never_run(&found.program, &calibration, DRAWS).expect("no cycle");
         assert_eq!(predicted.rows[0].unknown_pct, 0.0);
         assert!(predicted.rows[0].measured_pct > 99.0, "{:?}", predicted.rows[0]);
         error_pct(predicted.rows[0].step_ns, step.recorded.ranks[0].step_ns)
@@ -245,7 +245,7 @@ fn unrecorded_operators_are_priced_by_bytes_and_reported() {
             found.unknown.iter().map(|(name, count)| (name.as_str(), *count)).collect();
         assert_eq!(unknown, [("my::op", 1), ("my::view", 1)]);
         let predicted =
-            never_run::predict_program(&found.program, &calibration, DRAWS).expect("no cycle");
+            prediction::predict_never_run(&found.program, &calibration, DRAWS).expect("no cycle");
         let works = &found.program.ranks[0].works;
         assert_eq!(works.len(), 2, "another view of memory launches nothing");
         assert!(predicted.rows[0].unknown_pct > 0.0, "{:?}", predicted.rows[0]);
@@ -270,7 +270,7 @@ fn unrecorded_operators_are_priced_by_bytes_and_reported() {
         "my::op(Tensor x) -> Tensor",
     )]);
     let found = from_execution(&[trace], &slower);
-    let predicted = never_run::predict_program(&found.program, &slower, DRAWS).expect("no cycle");
+    let predicted = prediction::predict_never_run(&found.program, &slower, DRAWS).expect("no cycle");
     let (from, to) = predicted.simulation.work_ns(0, 0);
     assert!((990_000..=1_010_000).contains(&(to - from)), "32 kB as 32 kB: {}", to - from);
 }
@@ -283,7 +283,7 @@ fn other_sizes_are_scaled_and_count_as_modelled() {
     let found = from_execution(&[trace], &calibration);
     assert!(found.unknown.is_empty());
     let predicted =
-        never_run::predict_program(&found.program, &calibration, DRAWS).expect("no cycle");
+        prediction::predict_never_run(&found.program, &calibration, DRAWS).expect("no cycle");
     let (from, to) = predicted.simulation.work_ns(0, 0);
     assert_eq!(to - from, 300);
     assert_eq!(predicted.rows[0].measured_pct, 0.0);

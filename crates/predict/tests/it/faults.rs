@@ -8,9 +8,9 @@ use predict::calibration::roofline_scaling::{self, Roof};
 use predict::calibration::{Calibration, Waiting, collect, constants};
 use predict::cost::{Constants, Source};
 use predict::evaluate::replay;
-use predict::mode::algorithm1;
+use predict::published::algorithm1;
 use predict::overheads;
-use predict::prediction::{Draws, never_run};
+use predict::prediction::{self, Draws};
 use predict::program::from_trainer;
 use predict::program::from_trainer::ops;
 use predict::program::{Action, OVERHEADS, Overhead, Returns, WorkKind};
@@ -375,11 +375,11 @@ fn fault_14_unknown_kernels_are_reported_instead_of_failing() {
     let program = from_trainer::build_program(&ops, 1.0);
     let draws = Draws { count: 2, seed: 0 };
     // Of a machine of which one product is known, lookups follow from the roofline: a model.
-    let found = never_run::predict_program(&program, &one_product(), draws).expect("no cycle");
+    let found = prediction::predict_never_run(&program, &one_product(), draws).expect("no cycle");
     assert!(found.rows[0].step_ns > 0 && found.rows[0].modelled_pct > 10.0, "{:?}", found.rows);
     // Of one of which nothing is known, everything is unknown, and said so.
     let found =
-        never_run::predict_program(&program, &Calibration::default(), draws).expect("no cycle");
+        prediction::predict_never_run(&program, &Calibration::default(), draws).expect("no cycle");
     assert_eq!((found.rows[0].step_ns, found.rows[0].unknown_pct), (0, 100.0));
 }
 
@@ -410,6 +410,6 @@ fn fault_17_extrapolated_kernels_follow_the_roofline_and_count_as_modelled() {
     let ops = ops(&config, 1);
     let program = from_trainer::build_program(&ops, 1.0);
     let draws = Draws { count: 2, seed: 0 };
-    let found = never_run::predict_program(&program, &one_product(), draws).expect("no cycle");
+    let found = prediction::predict_never_run(&program, &one_product(), draws).expect("no cycle");
     assert_eq!(found.rows[0].measured_pct, 0.0);
 }

@@ -3,7 +3,7 @@
 
 use predict::calibration::{Calibration, Key, WorkSamples, collect, runs};
 use predict::prediction::next::{self, Subject};
-use predict::prediction::{self, Draws, never_run};
+use predict::prediction::{self, Draws};
 use predict::program::{
     Action, Call, Mark, MarkKind, Overhead, Program, Rank, Returns, Segment, Stream, Thread, Work,
     WorkKind,
@@ -67,7 +67,7 @@ fn calibration(took: [i64; 3]) -> Calibration {
 
 /// Median and interval of a step, microseconds.
 fn interval(batch: u64, calibration: &Calibration) -> (i64, i64, i64) {
-    let found = never_run::predict_program(&product(batch), calibration, DRAWS).expect("no cycle");
+    let found = prediction::predict_never_run(&product(batch), calibration, DRAWS).expect("no cycle");
     let row = &found.rows[0];
     (row.low_ns / 1_000, row.median_ns / 1_000, row.high_ns / 1_000)
 }
@@ -108,7 +108,7 @@ fn recording(steps: &[i64]) -> Calibration {
 }
 
 fn step_ns(calibration: &Calibration) -> i64 {
-    never_run::predict_program(&product(1024), calibration, DRAWS).expect("no cycle").rows[0]
+    prediction::predict_never_run(&product(1024), calibration, DRAWS).expect("no cycle").rows[0]
         .step_ns
 }
 

@@ -1,0 +1,62 @@
+//! Published methods of predicting a step, for comparison with our simulation. They predict only
+//! when a step ends. `rowmill-bench published` prints their errors; predictions do not use them.
+
+pub mod algorithm1;
+pub mod published_code;
+
+use serde::Serialize;
+
+use crate::Error;
+use crate::calibration::price::{Method, Prices};
+use crate::evaluate::{error_pct, leave_out};
+use crate::recording::Step;
+use crate::simulate;
+
+/// Errors of published methods on a rank whose samples were not used for calibration. They belong
+/// beside the error of our prediction, [`leave_out::LeftOutRow`].
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PublishedRow {
+    pub rank: u32,
+    pub measured_ns: i64,
+    /// Our simulation with one mean for all time between operators, as published.
+    pub one_mean_error_pct: f64,
+    /// Our simulation with samples trimmed at 1.5 interquartile ranges.
+    pub trimmed_error_pct: f64,
+    /// See [`published_code`].
+    pub published_code_error_pct: f64,
+    /// See [`algorithm1`].
+    pub published_error_pct: f64,
+}
+
+/// Predicts each rank of a step from the samples of the other ranks, with every published method.
+///
+/// # Errors
+/// [`Error::TooFewRanks`] for a job of one rank, and [`Error::Cycle`] from the simulation.
+pub fn evaluate_left_out_ranks(step: &Step) -> Result<Vec<PublishedRow>, Error> {
+    leave_out::evaluate_each_rank(step, row)
+}
+
+fn row(step: &Step, rank: usize) -> Result<PublishedRow, Error> {
+    let (calibration, constants) = leave_out::calibrate_without_rank(step, rank)?;
+    let program = &step.program;
+    let setting = step.recorded.setting(program);
+    let measured_ns = step.recorded.ranks[rank].step_ns;
+    let price = |method| Prices::new(&calibration, method).price(program, &setting);
+    let simulate = |method| -> Result<f64, Error> {
+        let mut costs = price(method);
+        costs.constants = constants.clone();
+        Ok(error_pct(simulate::run(program, &costs)?.step_ns(rank), measured_ns))
+    };
+    let algorithm =
+        algorithm1::predict_step_times(program, &setting, &calibration, &constants)[rank];
+    let code =
+        published_code::predict_step_times(program, &price(Method::Trimmed), &constants)[rank];
+    Ok(PublishedRow {
+        rank: program.ranks[rank].rank,
+        measured_ns,
+        one_mean_error_pct: simulate(Method::OneMean)?,
+        trimmed_error_pct: simulate(Method::Trimmed)?,
+        published_code_error_pct: error_pct(code, measured_ns),
+        published_error_pct: error_pct(algorithm, measured_ns),
+    })
+}
