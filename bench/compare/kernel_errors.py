@@ -1,6 +1,6 @@
 """Draws the errors of kernel models beside those of the published MLPs and of rooflines, and writes them as Markdown.
 
-    rowmill predict evaluate --kernels --published TABLES --format json > known.json
+    rowmill-bench published --kernels TABLES --format json > known.json
     rowmill predict evaluate --kernels --leave-out TABLES --format json > left_out.json
     python3 bench/compare/kernel_errors.py known.json left_out.json docs/kernel-errors.svg
 """

@@ -6,7 +6,7 @@
 
 1. Records `dlrm-default` and `dlrm-ddp` at B = 512 and 2048 (`rowmill-bench train --trace`), each three times in processes of their own, and
    calibrates on these alone: what recordings of one configuration differ by is how much runs differ.
-2. Predicts base and change of every case (`rowmill predict model`) and writes all predictions to predictions.json, synced,
+2. Predicts base and change of every case (`rowmill predict step --model`) and writes all predictions to predictions.json, synced,
    with a checksum that the record repeats.
 3. Measures base and change in turns: every turn is a process of its own, base first in even turns, the change in odd ones.
 
@@ -233,7 +233,7 @@ class Evidence:
         """Of the slowest rank's step, in ns, and on what it rests, in %."""
         options = [f"--set={key}={value}" for key, value in run["set"].items()]
         text = self.rowmill(
-            "predict", "model", run["config"], "--calibration", self.calibration, "--batch-size", run["batch"],
+            "predict", "step", "--model", run["config"], "--calibration", self.calibration, "--batch-size", run["batch"],
             "--pooling", run["pooling"], "--ranks", run["ranks"], *options, "--draws", 400, "--format", "csv",
         )
         rows = list(csv.DictReader(io.StringIO(text)))

@@ -19,8 +19,8 @@ from pathlib import Path
 
 TRACE = ["breakdown", "idle", "kernels", "ops", "overlap", "launches", "queue", "memory", "steps", "collectives", "stragglers",
          "critical-path", "findings", "doctor"]
-PREDICT = ["overheads", "next", "findings", "evaluate"]
-VERBS = [("trace", verb) for verb in TRACE] + [("predict", verb) for verb in PREDICT]
+PREDICT = ["calibrate --overheads", "next", "next --by finding", "evaluate"]
+VERBS = [("trace", verb) for verb in TRACE] + [("predict", *verb.split()) for verb in PREDICT]
 MODELS = [[], ["training.precision=bf16"], ["batch_size=97"], *([f"optimizer.sparse.kind={kind}"] for kind in
           ("sgd", "rowwise_adagrad", "sparse_adam", "adam", "lamb")), ["ranks=2"], ["ranks=4"]]
 LARGEST = 60_000_000

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use bench::sample::Sampling;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use kernel_model::MlpGrid;
 use schema::{DataType, IdLaw, Optimizer, Precision};
 use setup::args::{Global, OnDevice, key_value};
 
@@ -129,6 +130,8 @@ The events of PATH are repeated, shifted in time, until the text reaches --megab
     Trace(BenchTrace),
     /// Calibration, simulation, edits and draws of a recorded job, against reading its traces
     Predict(BenchPredict),
+    /// Errors of published methods of predicting steps and kernels
+    Published(BenchPublished),
 }
 
 /// Options of `rowmill-bench train`.
@@ -365,4 +368,52 @@ pub struct BenchPredict {
     #[arg(long, value_name = "N", default_value_t = 11)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repeats: u32,
+}
+
+/// Options of `rowmill-bench published`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rowmill-bench published traces/
+  rowmill-bench published --kernels neusight/linear_*.csv.gz
+  rowmill-bench published --kernels suite/     Table IV of arXiv:2201.07821 for the GPU of a suite
+
+From traces of several ranks: each rank is predicted from the costs of the others, by the simulation
+of rowmill with one T1 for all operators (one_mean) or with trimmed samples (trimmed), by the code
+published with arXiv:2201.07821 (published_code), and by its Algorithm 1 (published).
+From tables of latencies: trains the MLPs of arXiv:2201.07821 and prints their errors beside those of
+rowmill's kernel models.")]
+pub struct BenchPublished {
+    /// Traces of a job: files, archives, folders; with --kernels, tables of latencies or a suite that
+    /// bench/collect recorded on a GPU
+    #[arg(required = true, value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
+    /// Evaluate published models of kernels instead of published simulations of steps
+    #[arg(long)]
+    pub kernels: bool,
+    /// With --kernels: kernel models to use instead of the built-in ones
+    #[arg(long, value_name = "FOLDER", requires = "kernels")]
+    pub models: Option<PathBuf>,
+    /// With --kernels: settings of the MLPs to try. `small` takes minutes to an hour; `whole` is
+    /// Table II of the paper and takes weeks on a CPU
+    #[arg(long, value_enum, default_value_t = PublishedGrid::Small, requires = "kernels")]
+    pub grid: PublishedGrid,
+}
+
+/// Settings of the published MLPs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PublishedGrid {
+    /// 16 settings for 8 epochs each, the best one for 120
+    Small,
+    /// All 280 settings for 800 epochs each
+    Whole,
+}
+
+impl From<PublishedGrid> for MlpGrid {
+    fn from(grid: PublishedGrid) -> Self {
+        match grid {
+            PublishedGrid::Small => Self::Small,
+            PublishedGrid::Whole => Self::Whole,
+        }
+    }
 }

@@ -8,6 +8,7 @@ mod interaction;
 mod limit;
 mod operation;
 mod predict;
+mod published;
 mod trace;
 mod train;
 mod turns;
@@ -28,5 +29,6 @@ pub fn run(bench: &BenchCommand, session: &Session) -> Result<ExitCode, Error> {
         BenchCommand::Data(args) => data::run(args, session),
         BenchCommand::Trace(args) => trace::run(args, session).map(|()| ExitCode::SUCCESS),
         BenchCommand::Predict(args) => predict::run(args, session).map(|()| ExitCode::SUCCESS),
+        BenchCommand::Published(args) => published::run(args, session).map(|()| ExitCode::SUCCESS),
     }
 }

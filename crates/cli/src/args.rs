@@ -40,15 +40,12 @@ mod tune;
 pub use capture::{Capture, Doctor, With};
 pub use fleet::{Align, Fleet, FleetTrace, FleetVerb, ProcessSelection, Reach};
 pub use init::Init;
-pub use kernels::{
-    KernelEvaluation, PredictHardware, PredictKernels, PredictTrainKernels, PublishedGrid,
-};
+pub use kernels::{KernelEvaluation, PredictKernels};
 pub use learn::PredictLearn;
 pub use links::{DoctorLinks, VerbChoice};
 pub use predict::{
-    PlayedBy, Predict, PredictCalibrate, PredictCompare, PredictEvaluate, PredictModel,
-    PredictNext, PredictOverheads, PredictResize, PredictServe, PredictStep, PredictWhatIf,
-    Recorded, StepRows,
+    FormerWords, NextRows, Predict, PredictCalibrate, PredictEvaluate, PredictNext, PredictResize,
+    PredictServe, PredictStep, PredictWhatIf, StepRows, StepSelection,
 };
 pub use report::ReportArgs;
 pub use scope::check_scopes;

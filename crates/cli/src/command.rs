@@ -77,7 +77,7 @@ fn moved(words: &[String]) -> Error {
         _ => ("rowmill-bench", words),
     };
     let now = std::iter::once(now.0).chain(now.1.iter().map(String::as_str));
-    Error::MovedCommand { was: "bench", now: now.collect::<Vec<_>>().join(" ") }
+    Error::MovedCommand { was: "bench".to_owned(), now: now.collect::<Vec<_>>().join(" ") }
 }
 
 fn completions(shell: Shell, session: &Session) -> Result<(), Error> {

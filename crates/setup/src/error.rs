@@ -358,7 +358,7 @@ pub enum Error {
     Tune { run: String, said: String },
     /// The command line of an earlier version.
     #[error("rowmill {was}: no such command any more")]
-    MovedCommand { was: &'static str, now: String },
+    MovedCommand { was: String, now: String },
     /// A step that was not recorded.
     #[error("step {step}: expected one of 0..{count}, those that all ranks recorded")]
     NoSuchStep { step: usize, count: usize },

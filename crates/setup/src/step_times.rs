@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 
-use trace::store::Trace;
+use predict::recording::Span;
 
 use crate::Session;
 use crate::error::Error;
 use crate::recorded_steps::{Steps, open_recordings, whole_scopes};
 
-/// The steps of a rank after the edits were made.
+/// The measured steps of a rank.
 pub struct Measured {
     pub rank: u32,
     pub mean_ns: f64,
@@ -39,7 +39,7 @@ impl Drift {
     }
 }
 
-/// The recorded steps of every rank; none of no paths.
+/// Reads the recorded steps of every rank; empty without a path.
 pub fn measured(paths: &[PathBuf], session: &Session) -> Result<Vec<Measured>, Error> {
     if paths.is_empty() {
         return Ok(Vec::new());
@@ -47,13 +47,18 @@ pub fn measured(paths: &[PathBuf], session: &Session) -> Result<Vec<Measured>, E
     let traces = open_recordings(paths, session)?;
     let scopes = whole_scopes(&traces);
     let steps = Steps::find(&scopes)?;
-    let one = |(trace, spans): (&Trace, &Vec<predict::recording::Span>)| {
+    let both = traces.iter().zip(&steps.spans);
+    Ok(both.map(|(trace, spans)| Measured::from_spans(trace.rank, spans)).collect())
+}
+
+impl Measured {
+    /// Computes the mean and the noise of the steps of a rank.
+    pub fn from_spans(rank: u32, spans: &[Span]) -> Self {
         let lengths: Vec<f64> = spans.iter().map(|span| (span.end - span.start) as f64).collect();
         let count = lengths.len() as f64;
         let mean_ns = lengths.iter().sum::<f64>() / count;
         let square = lengths.iter().map(|ns| (ns - mean_ns).powi(2)).sum::<f64>();
         let noise_pct = 100.0 * (square / count).sqrt() / mean_ns.max(1.0);
-        Measured { rank: trace.rank, mean_ns, noise_pct }
-    };
-    Ok(traces.iter().zip(&steps.spans).map(one).collect())
+        Self { rank, mean_ns, noise_pct }
+    }
 }

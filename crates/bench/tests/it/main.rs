@@ -1,6 +1,8 @@
 //! `rowmill-bench` as its users type it, on tiny sizes: the fields are there and are numbers.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "test code fails by panicking")]
 
+mod published;
+
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -321,7 +323,9 @@ fn reading_a_trace_reports_speed_and_memory() {
 #[test]
 fn the_help_of_every_command_shows_examples() {
     let place = Place::new();
-    for command in ["train", "embedding", "gemm", "interaction", "data", "trace", "predict"] {
+    for command in
+        ["train", "embedding", "gemm", "interaction", "data", "trace", "predict", "published"]
+    {
         let ran = place.done(&format!("{command} --help"));
         assert!(ran.stdout.contains("Example"), "{command}: {}", ran.stdout);
     }

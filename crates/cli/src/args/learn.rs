@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-/// Learn what operations take.
+/// Options of `rowmill predict learn`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -13,6 +13,8 @@ Examples:
   rowmill predict learn cpu --output again     learn from earlier measurements
   rowmill predict learn run1 run2 --output both        learn from two runs on this machine
   rowmill predict learn suite/ --output gpu    kernel models and overheads of a suite's GPU
+  rowmill predict learn --kernels neusight/*.csv.gz --output models
+  rowmill predict learn --kernels --shots my-gpu.csv --output models
 
 Trains a few steps of each of many made-up configurations and times every operation. One
 configuration in five, chosen by a hash, is held out to compute the errors printed. Steps disturbed
@@ -24,23 +26,37 @@ written to steps.jsonl of the output. Give runs another --seed to measure other 
 
 For a suite that bench/collect recorded on a GPU: its microbenchmarks adapt the built-in kernel
 models (one shape in five is held out) and give the rates that the GPU reached; its traces become
-calibration.json, which --calibration takes. --hardware takes this folder, too.")]
+calibration.json, which --calibration takes. --hardware takes this folder, too.
+
+With --kernels, kernel models learn from tables of latencies; --models of `predict kernels` and
+`predict evaluate --kernels` takes the folder. A table has a header and the columns OPName, Latency
+(milliseconds), Device, and the sizes of its operation: B,M,N,K of linear and bmm; B,H of ln,
+softmax, add, mul, gelu, relu, tanh; B, Input_Channel, Output_Channel, Kernel_Szie, Input_Size,
+Stride, Padding of conv. Other columns are ignored. Of ten shapes, six train the model, two set its
+intervals and two test it.")]
+#[command(group = clap::ArgGroup::new("latencies").args(["measured", "shots"]).multiple(true))]
 pub struct PredictLearn {
     /// A recorded suite, or steps measured earlier: folders or files, gzip or zstd too [default:
-    /// measure this CPU now]
+    /// measure this CPU now]; with --kernels, tables of latencies
     #[arg(value_name = "RECORDED")]
     pub measured: Vec<PathBuf>,
+    /// Learn kernel models: the paths are CSV tables of measured latencies, plain or compressed
+    #[arg(long, requires = "latencies")]
+    pub kernels: bool,
+    /// With --kernels: adapt the models to the device of this table (five rows or more)
+    #[arg(long, value_name = "CSV", requires = "kernels")]
+    pub shots: Option<PathBuf>,
     /// Configurations to measure, a second or two each
-    #[arg(long, value_name = "N", default_value_t = 300, conflicts_with = "measured")]
+    #[arg(long, value_name = "N", default_value_t = 300, conflicts_with_all = ["measured", "kernels"])]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub configurations: u32,
     /// Shapes of tables whose lookups and row updates are measured without a model, in six rounds
     /// of a sixth of a second each
-    #[arg(long, value_name = "N", default_value_t = 800, conflicts_with = "measured")]
+    #[arg(long, value_name = "N", default_value_t = 800, conflicts_with_all = ["measured", "kernels"])]
     #[arg(value_parser = clap::value_parser!(u32).range(0..=100_000))]
     pub tables: u32,
     /// Seed of the configurations and tables
-    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "measured")]
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with_all = ["measured", "kernels"])]
     pub seed: u64,
     /// The folder to write into
     #[arg(short, long, value_name = "FOLDER")]

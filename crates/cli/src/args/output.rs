@@ -82,22 +82,13 @@ fn checkpoint_outputs(checkpoint: &CheckpointCommand) -> Vec<OutputPath> {
 
 fn predict_outputs(predict: &Predict) -> Vec<OutputPath> {
     match predict {
-        Predict::Calibrate(args) => files([Some(&args.output)]),
+        Predict::Calibrate(args) => files([args.svg.as_ref(), args.output.as_ref()]),
         Predict::Step(args) => args.write_trace.iter().cloned().map(OutputPath::Folder).collect(),
-        Predict::Model(args) => args.write_trace.iter().cloned().map(OutputPath::Folder).collect(),
         Predict::WhatIf(args) => files([args.page.as_ref()]),
-        Predict::Resize(_)
-        | Predict::Evaluate(_)
-        | Predict::Next(_)
-        | Predict::Compare(_)
-        | Predict::Findings(_)
-        | Predict::Serve(_) => Vec::new(),
-        Predict::Overheads(args) => files([args.svg.as_ref(), args.output.as_ref()]),
-        Predict::Hardware(args) => files([args.output.as_ref()]),
         Predict::Kernels(args) => files([args.output.as_ref()]),
         Predict::Sweep(args) => files([args.svg.as_ref(), args.output.as_ref()]),
-        Predict::TrainKernels(args) => vec![OutputPath::Folder(args.output.clone())],
         Predict::Learn(args) => vec![OutputPath::Folder(args.output.clone())],
+        _ => Vec::new(),
     }
 }
 

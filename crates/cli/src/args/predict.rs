@@ -3,18 +3,14 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-use predict::mode::Mode;
 use predict::prediction::Draws;
 
 use setup::args::NeverRunStep;
 
 use super::priced::PricedHost;
-use super::{
-    KernelEvaluation, PredictHardware, PredictKernels, PredictLearn, PredictSweep,
-    PredictTrainKernels,
-};
+use super::{KernelEvaluation, PredictKernels, PredictLearn, PredictSweep};
 
-/// Predict the time of a training step from recorded traces.
+/// The verbs of `rowmill predict`.
 #[derive(Debug, Subcommand)]
 #[command(after_help = "\
 Examples:
@@ -22,21 +18,21 @@ Examples:
   rowmill predict calibrate traces/ -o host.json        what operators, launches and waits cost here
   rowmill predict step traces/ --calibration host.json  a step by these costs, with an interval
   rowmill predict step --execution-trace et/ --calibration host.json    a step that was never timed
+  rowmill predict step --model dlrm-mlperf --calibration host.json      a step that was never run
   rowmill predict step --model dlrm-mlperf --hardware h100x8    any model on any GPU, no traces
   rowmill predict sweep                                 models x GPUs x batch sizes
   rowmill predict what-if traces/ --edits fused.toml    the step with an edit that nobody made yet
   rowmill predict resize b512/ b2048/ --sizes 512,2048 --to 1024
-  rowmill predict model dlrm-mlperf --calibration host.json --batch-size 1024
   rowmill predict next traces/                          what to make faster next
-  rowmill predict findings traces/                      what findings save, by simulation
+  rowmill predict next traces/ --by finding             what findings save, by simulation
   rowmill predict serve traces/                         edit a step in a browser of this machine
-  rowmill predict overheads traces/ --svg t1-t5.svg     the host's overheads, by rank
+  rowmill predict calibrate traces/ --overheads         the host's overheads, by rank
   rowmill predict kernels --hardware a100 'linear 2048 1024 1024'
 
 A trace becomes a program: the work of threads and streams and its dependencies, without times. Costs
 come from samples. Simulating the program with its costs gives a trace again.")]
 pub enum Predict {
-    /// Collect the costs of a recording's host and devices
+    /// Collect the costs of a recording's host and devices, or print the host's overheads
     Calibrate(PredictCalibrate),
     /// Predict a step: recorded, never timed, or of any model on any GPU
     Step(PredictStep),
@@ -46,33 +42,46 @@ pub enum Predict {
     WhatIf(PredictWhatIf),
     /// Predict a step at another batch size from recordings at two
     Resize(PredictResize),
-    /// Predict the step of a configuration that was never run
-    Model(PredictModel),
-    /// Compare a predicted step with measured ones
-    Compare(PredictCompare),
-    /// Rank what to speed up next, by the gain of the step
+    /// Rank what to speed up next, or findings, by the gain of the step
     Next(PredictNext),
-    /// Price findings by a simulated step
-    Findings(PredictNext),
     /// Edit a recorded step in a browser of this machine
     Serve(PredictServe),
     /// Measure prediction errors
     Evaluate(PredictEvaluate),
-    /// Print mean and deviation of the host's overheads T1 to T5
-    Overheads(PredictOverheads),
-    /// Print hardware data of GPUs, with sources
-    Hardware(PredictHardware),
-    /// Predict single kernels on a GPU, without a trace
+    /// Predict single kernels on a GPU without a trace, or list GPUs with their hardware data
     Kernels(PredictKernels),
-    /// Learn kernel models from measured latencies
-    TrainKernels(PredictTrainKernels),
-    /// Learn the cost of operations: measure this CPU, or read a recorded suite
+    /// Learn from measurements: the operations of this CPU, a recorded suite, or kernel models
     Learn(PredictLearn),
+    /// The former name of `step --model`
+    #[command(hide = true, disable_help_flag = true)]
+    Model(FormerWords),
+    /// The former name of `evaluate --measured`
+    #[command(hide = true, disable_help_flag = true)]
+    Compare(FormerWords),
+    /// The former name of `next --by finding`
+    #[command(hide = true, disable_help_flag = true)]
+    Findings(FormerWords),
+    /// The former name of `calibrate --overheads`
+    #[command(hide = true, disable_help_flag = true)]
+    Overheads(FormerWords),
+    /// The former name of `kernels --list-hardware`
+    #[command(hide = true, disable_help_flag = true)]
+    Hardware(FormerWords),
+    /// The former name of `learn --kernels`
+    #[command(hide = true, disable_help_flag = true)]
+    TrainKernels(FormerWords),
 }
 
-/// How intervals are found.
+/// All arguments of a command that has another name now.
+#[derive(Debug, Args)]
+pub struct FormerWords {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub words: Vec<String>,
+}
+
+/// The random draws that an interval is computed from.
 #[derive(Clone, Copy, Debug, Args)]
-pub struct Drawn {
+pub struct DrawOptions {
     /// Number of draws for the interval
     #[arg(long, value_name = "N", default_value_t = 200)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
@@ -82,15 +91,15 @@ pub struct Drawn {
     pub seed: u64,
 }
 
-impl From<Drawn> for Draws {
-    fn from(drawn: Drawn) -> Self {
-        Self { count: drawn.draws, seed: drawn.seed }
+impl From<DrawOptions> for Draws {
+    fn from(options: DrawOptions) -> Self {
+        Self { count: options.draws, seed: options.seed }
     }
 }
 
-/// Which recorded step is priced, and by whose calibration.
+/// Which recorded step is predicted, and whether a calibration of another machine may be used.
 #[derive(Clone, Copy, Debug, Args)]
-pub struct Recorded {
+pub struct StepSelection {
     /// Allow a calibration of another host or devices
     #[arg(long)]
     pub force: bool,
@@ -106,11 +115,18 @@ Examples:
   rowmill predict calibrate traces/ --output host.json
   rowmill predict calibrate run-a/ --merge host.json --output shared.json
   rowmill predict calibrate traces/ --unrecorded 14200000 --output host.json
+  rowmill predict calibrate traces/ --overheads
+  rowmill predict calibrate model-a.json model-b.json --overheads --svg overheads.svg
 
 With --unrecorded, predictions are for steps without the profiler: its cost per event is estimated,
 stored, and subtracted from host times. Without it, they are for recorded steps.
 Every sample is kept, none trimmed. If all ranks were recorded, a collective takes the time of its
-last rank: all others wait.")]
+last rank: all others wait.
+
+--overheads prints a table instead: T1 between operators, T2 before an operator's first launch, T3
+after its last, T4 in a runtime call, T5 between launches; host_only is an operator without calls.
+Every PATH is a workload of its own. Overheads whose means differ between ranks, or between sizes of
+an operator's tensors, by more than 3 standard errors are listed.")]
 pub struct PredictCalibrate {
     /// Traces: files, archives, folders, or `-` for standard input
     #[arg(required = true, value_name = "PATH")]
@@ -124,9 +140,18 @@ pub struct PredictCalibrate {
     /// Also merge calibrations of other hosts or devices
     #[arg(long)]
     pub force: bool,
-    /// The file to write
-    #[arg(short, long, value_name = "FILE")]
-    pub output: PathBuf,
+    /// Print mean and deviation of the host's overheads T1 to T5 instead of writing a calibration
+    #[arg(long, conflicts_with_all = ["merge", "unrecorded", "force"])]
+    pub overheads: bool,
+    /// With --overheads: operators to print per kind, by total time
+    #[arg(long, value_name = "N", default_value_t = 10, requires = "overheads")]
+    pub top: usize,
+    /// With --overheads: draw the mean and deviation of each kind
+    #[arg(long, value_name = "FILE", requires = "overheads")]
+    pub svg: Option<PathBuf>,
+    /// The calibration to write; with --overheads, the table [default: stdout]
+    #[arg(short, long, value_name = "FILE", required_unless_present = "overheads")]
+    pub output: Option<PathBuf>,
 }
 
 /// Options of `rowmill predict step`.
@@ -140,6 +165,7 @@ Examples:
   rowmill predict step --model my.toml --hardware 4xa100x8 --plan plan.json --by rank
   rowmill predict step --model my.toml --hardware a100 --calibration host.json
   rowmill predict step --execution-trace et/ --hardware v100-sxm2
+  rowmill predict step --model dlrm-default --calibration host.json --batch-size 4096 --pooling 8
 
 From a recording: ranks start when they did in it. `low` and `high` are the 5th and 95th percentile
 of steps drawn with other samples and another host speed.
@@ -148,12 +174,18 @@ name and sizes did in the calibration; kernels wait for those that wrote their t
 start together. Operators missing from the calibration are named and count as unknown.
 From --execution-trace with --hardware instead of a calibration: the kernels that names and tensors
 of operators imply, priced by kernel models and formulas. Exchanges and host time are left out.
-From --model, without a recording: the trainer's operations run as GPU kernels, one by one. Ranks
-meet at every exchange. `low` and `high` add up the errors of the kernels.
+From --model with --hardware, without a recording: the trainer's operations run as GPU kernels, one
+by one. Ranks meet at every exchange. `low` and `high` add up the errors of the kernels.
 `measured_pct` of the time is backed by measured kernels of that GPU, `outside_pct` is not. JSON adds
 `domain` (what the rest is backed by) and `bytes_by_kind`. With --calibration, a step takes no less
-than its launches on that host: its recorded host time divided by the kernels that it launched.")]
+than its launches on that host: its recorded host time divided by the kernels that it launched.
+From --model with --calibration alone: a step of rowmill's own trainer on the calibrated host.
+Kernels of unrecorded sizes are scaled from the nearest ones by FLOPs and bytes, and count as
+modelled. Ids follow [synthetic], else are uniform; calibrate on a single rank that uses all threads
+(rowmill train --trace records steps).")]
 #[command(group = clap::ArgGroup::new("never_timed").args(["model", "execution_trace"]))]
+#[command(group = clap::ArgGroup::new("costs").args(["calibration", "hardware"])
+    .required(true).multiple(true))]
 pub struct PredictStep {
     /// Traces: files, archives, folders, or `-` for standard input
     #[arg(required_unless_present_any = ["model", "execution_trace"], value_name = "PATH")]
@@ -161,55 +193,32 @@ pub struct PredictStep {
     /// Predict a step that was never timed: PyTorch execution traces instead of traces (repeatable)
     #[arg(long, value_name = "PATH", conflicts_with_all = ["paths", "model", "force"])]
     pub execution_trace: Vec<PathBuf>,
-    /// Costs: a file of `rowmill predict calibrate`; with --model, those of the host alone
-    #[arg(long, value_name = "FILE", required_unless_present = "hardware")]
+    /// Costs: a file of `rowmill predict calibrate`; with --model and --hardware, those of the host
+    /// alone
+    #[arg(long, value_name = "FILE")]
     pub calibration: Option<PathBuf>,
     #[command(flatten)]
-    pub recorded: Recorded,
+    pub selection: StepSelection,
     #[command(flatten)]
-    pub drawn: Drawn,
-    /// How the step is simulated
-    #[arg(long, value_enum, default_value_t = PlayedBy::Full, conflicts_with = "model")]
-    pub mode: PlayedBy,
+    pub draws: DrawOptions,
     /// Also write the predicted step as traces into this folder, one per rank
     #[arg(long, value_name = "FOLDER")]
     pub write_trace: Option<PathBuf>,
-    /// Predict a step of this configuration instead: a TOML file, or a ready-made one
-    #[arg(long, value_name = "CONFIG", requires = "hardware")]
-    #[arg(conflicts_with_all = ["paths", "write_trace"])]
+    /// Predict a step of this configuration instead: a TOML file, or a ready-made one (rowmill train
+    /// --list)
+    #[arg(long, value_name = "CONFIG", conflicts_with = "paths")]
     pub model: Option<String>,
     /// With --model or --execution-trace: the device, as in h100, h100x8 or 4xh100x8 (hosts x
     /// device x devices per host), or a folder of `rowmill predict learn`
     #[arg(long, value_name = "DEVICE", requires = "never_timed")]
     pub hardware: Option<String>,
     #[command(flatten)]
-    pub asked: NeverRunStep,
+    pub workload: NeverRunStep,
     #[command(flatten)]
     pub host: PricedHost,
-    /// With --model: one row per …
+    /// With --model and --hardware: one row per …
     #[arg(long, value_enum, default_value_t = StepRows::Step, requires = "model")]
     pub by: StepRows,
-}
-
-/// How a step is simulated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum PlayedBy {
-    /// Threads, streams, waits and costs by sizes.
-    Full,
-    /// The code published with arXiv:2201.07821, for comparison: two streams, one T1, 4 us a call.
-    Published,
-    /// Algorithm 1 of arXiv:2201.07821, for comparison: no waits, one T1, calls of 10 us.
-    Seed,
-}
-
-impl From<PlayedBy> for Mode {
-    fn from(mode: PlayedBy) -> Self {
-        match mode {
-            PlayedBy::Full => Self::Full,
-            PlayedBy::Published => Self::Published,
-            PlayedBy::Seed => Self::Algorithm1,
-        }
-    }
 }
 
 /// What a row of a predicted step is.
@@ -268,9 +277,9 @@ pub struct PredictWhatIf {
     #[arg(long, value_name = "FILE")]
     pub calibration: Option<PathBuf>,
     #[command(flatten)]
-    pub recorded: Recorded,
+    pub selection: StepSelection,
     #[command(flatten)]
-    pub drawn: Drawn,
+    pub draws: DrawOptions,
     /// Traces recorded with the edits really made: prints the prediction error
     #[arg(long, value_name = "PATH")]
     pub measured: Vec<PathBuf>,
@@ -279,51 +288,41 @@ pub struct PredictWhatIf {
     pub page: Option<PathBuf>,
 }
 
-/// Compare prediction and measurement.
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  rowmill predict model dlrm-default --calibration host.json --batch-size 1024 --write-trace said
-  rowmill train dlrm-default --synthetic 100000 --set batch_size=1024 --trace made
-  rowmill predict compare said --measured made
-
-Prints the step of every rank, then device work by name, largest error first: the mean of
-the predicted steps against the mean of the measured ones.")]
-pub struct PredictCompare {
-    /// Predicted traces, as --write-trace writes them
-    #[arg(required = true, value_name = "PATH")]
-    pub predicted: Vec<PathBuf>,
-    /// Measured traces
-    #[arg(long, required = true, value_name = "PATH")]
-    pub measured: Vec<PathBuf>,
-    /// Kinds of device work to print; 0 for all
-    #[arg(long, value_name = "N", default_value_t = 20)]
-    pub top: usize,
-}
-
-/// Rank what decides a step.
+/// Options of `rowmill predict next`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   rowmill predict next traces/
-  rowmill predict findings traces/ --format csv
+  rowmill predict next traces/ --by finding --format csv
 
-next: gradient_ns is dT/dw, the gain of the slowest step if a name's work went to zero at the initial
-rate; saving_ns is its real gain if that work took no time.
-findings: those whose remedy can be simulated are priced by simulating one step, the others keep the
-price of the recording; `source` says which.")]
+By operation: gradient_ns is dT/dw, the gain of the slowest step if a name's work went to zero at
+the initial rate; saving_ns is its real gain if that work took no time.
+By finding: findings whose remedy can be simulated are priced by simulating one step, the others keep
+the price of the recording; `source` says which.")]
 pub struct PredictNext {
     /// Traces: files, archives, folders, or `-` for standard input
     #[arg(required = true, value_name = "PATH")]
     pub paths: Vec<PathBuf>,
+    /// One row per …
+    #[arg(long, value_enum, default_value_t = NextRows::Operation)]
+    pub by: NextRows,
     /// Costs: a calibration [default: the recording's own]
     #[arg(long, value_name = "FILE")]
     pub calibration: Option<PathBuf>,
     #[command(flatten)]
-    pub recorded: Recorded,
+    pub selection: StepSelection,
     /// Rows to print, most important first; 0 for all
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub top: usize,
+}
+
+/// What `rowmill predict next` ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum NextRows {
+    /// Operators, kernels and transfers, by name
+    Operation,
+    /// Findings of `rowmill trace findings`
+    Finding,
 }
 
 /// Edit a step in a browser.
@@ -344,7 +343,7 @@ pub struct PredictServe {
     #[arg(long, value_name = "FILE")]
     pub calibration: Option<PathBuf>,
     #[command(flatten)]
-    pub recorded: Recorded,
+    pub selection: StepSelection,
     /// Loopback port [default: a free one]
     #[arg(long, value_name = "PORT", default_value_t = 0, hide_default_value = true)]
     pub port: u16,
@@ -373,38 +372,10 @@ pub struct PredictResize {
     #[arg(long, value_name = "N", required = true)]
     pub to: Vec<u64>,
     #[command(flatten)]
-    pub drawn: Drawn,
+    pub draws: DrawOptions,
     /// Traces recorded at the last size of --to: prints the prediction error
     #[arg(long, value_name = "PATH")]
     pub measured: Vec<PathBuf>,
-}
-
-/// Predict what was never run.
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  rowmill train dlrm-default --synthetic 100000 --trace run   record steps to calibrate on
-  rowmill predict calibrate run --output host.json
-  rowmill predict model dlrm-default --calibration host.json --batch-size 4096 --pooling 8
-  rowmill predict model dlrm-default --calibration host.json --set optimizer.sparse.kind=adam
-
-Predicts steps of rowmill's own trainer from the configuration alone. Kernels of unrecorded sizes
-are scaled from the nearest ones by FLOPs and bytes, and count as modelled.
-Ids follow [synthetic], else are uniform; calibrate on a single rank that uses all threads.")]
-pub struct PredictModel {
-    /// A TOML file, or the name of a ready-made configuration (rowmill train --list)
-    #[arg(value_name = "CONFIG")]
-    pub config: String,
-    #[command(flatten)]
-    pub step: NeverRunStep,
-    /// Costs: a file of `rowmill predict calibrate`
-    #[arg(long, value_name = "FILE")]
-    pub calibration: PathBuf,
-    #[command(flatten)]
-    pub drawn: Drawn,
-    /// Also write the predicted step as traces into this folder, one per rank
-    #[arg(long, value_name = "FOLDER")]
-    pub write_trace: Option<PathBuf>,
 }
 
 /// Options of `rowmill predict evaluate`.
@@ -414,10 +385,9 @@ Examples:
   rowmill predict evaluate traces/
   rowmill predict evaluate traces/ --calibrate-ranks 2 --format json
   rowmill predict evaluate traces/ --execution et/
+  rowmill predict evaluate predicted/ --measured recorded/
   rowmill predict evaluate --kernels neusight/*.csv.gz
   rowmill predict evaluate --kernels --leave-out neusight/*.csv.gz
-  rowmill predict evaluate --kernels --published neusight/linear_*.csv.gz
-  rowmill predict evaluate --kernels suite/    Table IV of arXiv:2201.07821 for the GPU of a suite
 
 Tests, as far as the recording allows them:
   replay       one step: its own host segments and kernels; starts, waits and transfers from a few
@@ -426,9 +396,11 @@ Tests, as far as the recording allows them:
   later steps  several steps: the first half predicts the mean of the rest
   launched     with --execution: device time of the step from execution traces alone, by kernel
                models, and by the kernels of one other rank (median and worst)
-For comparison, the published methods are printed too: `published` and `seed`.")]
+With --measured, a table instead: the step of every rank, then device work by name, largest error
+first; the mean of the predicted steps against the mean of the measured ones.")]
 pub struct PredictEvaluate {
-    /// Traces: files, archives, folders, or `-` for standard input; tables with --kernels
+    /// Traces: files, archives, folders, or `-` for standard input; tables with --kernels; predicted
+    /// traces (predict step --write-trace) with --measured
     #[arg(required = true, value_name = "PATH")]
     pub paths: Vec<PathBuf>,
     /// Derive the constants of the replay from the first N ranks [default: half of them]
@@ -440,53 +412,26 @@ pub struct PredictEvaluate {
     /// With --execution: the device [default: the recording's]
     #[arg(long, value_name = "DEVICE", requires = "execution")]
     pub hardware: Option<String>,
+    /// Traces to compare with: the paths are predicted traces (repeatable)
+    #[arg(long, value_name = "PATH")]
+    #[arg(conflicts_with_all = ["calibrate_ranks", "execution", "kernels"])]
+    pub measured: Vec<PathBuf>,
+    /// With --measured: kinds of device work to print; 0 for all
+    #[arg(long, value_name = "N", default_value_t = 20, requires = "measured")]
+    pub top: usize,
     #[command(flatten)]
     pub kernels: KernelEvaluation,
-}
-
-/// Options of `rowmill predict overheads`.
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  rowmill predict overheads traces/
-  rowmill predict overheads model-a.json model-b.json --svg overheads.svg
-  rowmill predict overheads traces/ --top 0 --format csv
-
-T1 between operators, T2 before an operator's first launch, T3 after its last, T4 in a runtime call,
-T5 between launches; host_only is an operator without calls. Overheads whose means differ between
-ranks, or between sizes of an operator's tensors, by more than 3 standard errors are listed.")]
-pub struct PredictOverheads {
-    /// Traces: files, archives, folders, or `-` for standard input
-    #[arg(required = true, value_name = "PATH")]
-    pub paths: Vec<PathBuf>,
-    /// Operators to print per kind, by total time
-    #[arg(long, value_name = "N", default_value_t = 10)]
-    pub top: usize,
-    /// Draw the mean and deviation of each kind
-    #[arg(long, value_name = "FILE")]
-    pub svg: Option<PathBuf>,
-    /// Write to FILE instead of stdout
-    #[arg(short, long, value_name = "FILE")]
-    pub output: Option<PathBuf>,
 }
 
 impl Predict {
     /// Whether it prints rows, which have more formats than a report.
     pub fn has_rows(&self) -> bool {
-        matches!(
-            self,
-            Self::Step(_)
-                | Self::Sweep(_)
-                | Self::WhatIf(_)
-                | Self::Resize(_)
-                | Self::Model(_)
-                | Self::Overheads(_)
-                | Self::Next(_)
-                | Self::Compare(_)
-                | Self::Findings(_)
-                | Self::Hardware(_)
-                | Self::Kernels(_)
-        )
+        match self {
+            Self::Calibrate(args) => args.overheads,
+            Self::Evaluate(args) => !args.measured.is_empty(),
+            Self::Serve(_) | Self::Learn(_) => false,
+            _ => true,
+        }
     }
 }
 

@@ -39,13 +39,12 @@ const fn scope(verb: &'static str, options: &'static [&'static str], need: Need)
     OptionScope { verb, options, need }
 }
 
-const FULL: Need = Need::Value("mode", "full");
 const HOSTS: Need = Need::AnyOf(&["hosts", "slurm"]);
 const RAW: Need = Need::NoneOf(&["synthetic"]);
 const SEQUENCE: Need = Need::Value("by", "sequence");
 
 /// Every such option that clap does not check itself.
-const SCOPES: [OptionScope; 28] = [
+const SCOPES: [OptionScope; 27] = [
     scope("train", &["trace-steps"], Need::AnyOf(&["trace"])),
     scope("train", &["accept-rule-change"], Need::AnyOf(&["resume", "resume-from"])),
     scope("train", &["malformed-max", "strict", "delimiter"], RAW),
@@ -59,16 +58,15 @@ const SCOPES: [OptionScope; 28] = [
     scope("trace ops", &["operator", "kernels-min"], SEQUENCE),
     scope("predict calibrate", &["force"], Need::AnyOf(&["merge"])),
     scope("predict step", &["hardware"], Need::NoneOf(&["execution-trace+calibration"])),
-    scope("predict step", &["force", "step", "draws", "seed"], Need::NoneOf(&["model"])),
-    scope("predict step", &["draws", "seed", "write-trace"], FULL),
-    scope("predict step", &CALIBRATED, Need::NoneOf(&["execution-trace+hardware"])),
-    scope("predict step", &["launch-us"], Need::AnyOf(&["model"])),
+    scope("predict step", &["force", "step"], Need::NoneOf(&["model"])),
+    scope("predict step", &["draws", "seed", "write-trace"], Need::NoneOf(&["hardware"])),
+    scope("predict step", &["by"], Need::AnyOf(&["model+hardware"])),
+    scope("predict step", &["launch-us"], Need::AnyOf(&["model+hardware"])),
     scope("predict step", &["launch-us"], Need::NoneOf(&["calibration"])),
     scope("predict step", &["models"], Need::AnyOf(&["hardware"])),
     scope("predict step", &ASKED, Need::AnyOf(&["model"])),
     scope("predict what-if", &["force"], Need::AnyOf(&["calibration"])),
     scope("predict next", &["force"], Need::AnyOf(&["calibration"])),
-    scope("predict findings", &["force"], Need::AnyOf(&["calibration"])),
     scope("predict serve", &["force"], Need::AnyOf(&["calibration"])),
     scope("capture", &["align"], Need::NoneOf(&["duration"])),
     scope("fleet *", &["token-file", "ca"], HOSTS),
@@ -101,8 +99,6 @@ const LISTED: [&str; 20] = [
 ];
 /// Options of processes, which threads of one process do without.
 const NETWORK: [&str; 3] = ["mpi-library", "timeout", "collectives"];
-/// Options of a step that a calibration prices.
-const CALIBRATED: [&str; 4] = ["draws", "seed", "write-trace", "mode"];
 /// Options of a step that a configuration gives, without a recording.
 const ASKED: [&str; 6] = ["set", "batch-size", "pooling", "ranks", "sharding", "plan"];
 
@@ -286,11 +282,9 @@ mod tests {
              --calibration",
         );
         check("predict step --execution-trace e --hardware a100", "");
-        check("predict step --model m --hardware a100 --draws 9", "does not apply with --model");
-        check(
-            "predict step t --calibration c --mode seed --seed 3",
-            "applies only with --mode full",
-        );
+        check("predict step --model m --hardware a100 --draws 9", "does not apply with --hardware");
+        check("predict step --model m --calibration c --draws 9", "");
+        check("predict step --model m --calibration c --by op", "with --model and --hardware");
         check("trace ops t --kernels-min 2", "applies only with --by sequence");
         check("trace ops t --by sequence --kernels-min 2", "");
         check("explain H05 --as markdown", "applies only to rowmill explain config");

@@ -1,16 +1,16 @@
-//! `rowmill predict …`: what a step would take. The predictions are in `predict`.
+//! `rowmill predict …`: reads recordings and calibrations, and prints predicted steps. The
+//! predictions are made in `predict` and `kernel_model`.
 
 mod calibrate;
 mod calibrated;
 mod compare;
 mod drawing;
 mod evaluate;
-mod execution;
+mod execution_step;
 mod findings;
+mod hardware_step;
 mod kernel;
 mod learn;
-mod model;
-mod model_step;
 mod next;
 mod on_cpu;
 mod overheads;
@@ -20,31 +20,64 @@ mod serve;
 mod simulated_traces;
 mod step;
 mod sweep;
+mod trainer_step;
 mod what_if;
 
-use crate::args::Predict;
+use crate::args::{FormerWords, NextRows, Predict, PredictStep};
 use setup::Session;
 use setup::error::Error;
 
 /// Runs the chosen verb of `rowmill predict`.
 pub fn run(args: &Predict, session: &Session) -> Result<(), Error> {
     match args {
+        Predict::Calibrate(args) if args.overheads => overheads::run(args, session),
         Predict::Calibrate(args) => calibrate::run(args, session),
-        Predict::Step(args) => step::run(args, session),
+        Predict::Step(args) => predict_step(args, session),
         Predict::Sweep(args) => sweep::run(args, session),
         Predict::WhatIf(args) => what_if::run(args, session),
         Predict::Resize(args) => resize::run(args, session),
-        Predict::Model(args) => model::run(args, session),
-        Predict::Compare(args) => compare::run(args, session),
+        Predict::Next(args) if args.by == NextRows::Finding => findings::run(args, session),
         Predict::Next(args) => next::run(args, session),
-        Predict::Findings(args) => findings::run(args, session),
         Predict::Serve(args) => serve::run(args, session),
         Predict::Evaluate(args) if args.kernels.kernels => kernel::evaluate::run(args, session),
+        Predict::Evaluate(args) if !args.measured.is_empty() => compare::run(args, session),
         Predict::Evaluate(args) => evaluate::run(args, session),
-        Predict::Overheads(args) => overheads::run(args, session),
-        Predict::Hardware(args) => kernel::hardware::run(args, session),
-        Predict::Kernels(args) => kernel::price::run(args, session),
-        Predict::TrainKernels(args) => kernel::train::run(args, session),
+        Predict::Kernels(args) => match &args.list_hardware {
+            Some(devices) => kernel::hardware::run(devices, args, session),
+            None => kernel::price::run(args, session),
+        },
+        Predict::Learn(args) if args.kernels => kernel::train::run(args, session),
         Predict::Learn(args) => learn::run(args, session),
+        Predict::Model(former) => Err(moved("model", "step --model", former)),
+        Predict::Compare(former) => Err(moved("compare", "evaluate", former)),
+        Predict::Findings(former) => Err(moved("findings", "next --by finding", former)),
+        Predict::Overheads(former) => Err(moved("overheads", "calibrate --overheads", former)),
+        Predict::Hardware(former) => Err(moved("hardware", "kernels --list-hardware", former)),
+        Predict::TrainKernels(former) => Err(moved("train-kernels", "learn --kernels", former)),
     }
+}
+
+/// Predicts a step by the inputs that are there: a configuration, execution traces or a recording,
+/// and hardware or a calibration.
+fn predict_step(args: &PredictStep, session: &Session) -> Result<(), Error> {
+    let is_recorded = args.execution_trace.is_empty();
+    match (&args.model, &args.hardware, &args.calibration) {
+        (Some(config), Some(hardware), _) => hardware_step::run(config, hardware, args, session),
+        (Some(config), None, Some(file)) => trainer_step::run(config, file, args, session),
+        (None, _, Some(file)) if is_recorded => step::run(file, args, session),
+        (None, None, Some(file)) => execution_step::run(file, args, session),
+        (_, hardware, _) => {
+            let hardware = hardware.as_deref().unwrap_or_default();
+            execution_step::run_with_models(hardware, args, session)
+        }
+    }
+}
+
+/// The error of a former name of a verb, whose hint is the present command line.
+fn moved(was: &str, now: &str, former: &FormerWords) -> Error {
+    let words: Vec<&str> = ["rowmill predict", now]
+        .into_iter()
+        .chain(former.words.iter().map(String::as_str))
+        .collect();
+    Error::MovedCommand { was: format!("predict {was}"), now: words.join(" ") }
 }

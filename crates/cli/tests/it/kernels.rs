@@ -1,4 +1,4 @@
-//! `rowmill predict hardware | kernels | train-kernels` and `evaluate --kernels` as typed.
+//! `rowmill predict kernels`, `learn --kernels` and `evaluate --kernels` as typed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -42,13 +42,13 @@ fn tables(name: &str) -> Option<String> {
 #[test]
 fn hardware_comes_with_its_sources() {
     let place = Place::new();
-    let rows = json(&place.done("predict hardware --format json"));
+    let rows = json(&place.done("predict kernels --list-hardware --format json"));
     let rows = rows.as_array().unwrap();
     assert!(rows.len() >= 12);
     assert!(rows.iter().all(|row| !row["source"].as_str().unwrap().is_empty()));
-    let one = json(&place.done("predict hardware v100 --format json"));
+    let one = json(&place.done("predict kernels --list-hardware v100 --format json"));
     assert_eq!(one[0]["dram_gb_per_s"], 900.0);
-    refused(&place, "predict hardware v10", &["\"v10\"", "like it: v100"]);
+    refused(&place, "predict kernels --list-hardware v10", &["\"v10\"", "like it: v100"]);
 }
 
 #[test]
@@ -136,21 +136,25 @@ fn what_is_no_kernel_table_or_model_is_refused() {
     refused(&place, "predict kernels --hardware a100 relu", &["expected 1 sizes: elements"]);
     refused(&place, "predict kernels --hardware a100 gemmm", &["expected one of linear"]);
     fs::write(place.path("a.csv"), "OPName,Device,B,H\n").unwrap();
-    refused(&place, "predict train-kernels a.csv --output m", &["a.csv", "\"Latency\"", "hint: "]);
+    refused(
+        &place,
+        "predict learn --kernels a.csv --output m",
+        &["a.csv", "\"Latency\"", "hint: "],
+    );
     let rows = "OPName,Latency,Device,B,H\nadd,0,Tesla T4,8,8\nadd,-2,Tesla T4,8,8\n";
     fs::write(place.path("b.csv"), rows).unwrap();
-    refused(&place, "predict train-kernels b.csv --output m", &["2 of 2 rows", "line 2"]);
+    refused(&place, "predict learn --kernels b.csv --output m", &["2 of 2 rows", "line 2"]);
     fs::write(place.path("c.csv"), "OPName,Latency,Device,B,H\nadd,1,Tesla T4,8,8\n").unwrap();
-    refused(&place, "predict train-kernels c.csv --output m", &["at least 200 rows"]);
+    refused(&place, "predict learn --kernels c.csv --output m", &["at least 200 rows"]);
     let bytes: Vec<u8> = (0..60_000u32).map(|at| (at * 37 % 251) as u8).collect();
     fs::write(place.path("e.csv"), bytes).unwrap();
-    let ran = place.run("predict train-kernels e.csv --output m");
+    let ran = place.run("predict learn --kernels e.csv --output m");
     assert_eq!(ran.code, Some(2), "{}", ran.stderr);
     assert!(ran.stderr.contains("e.csv: expected a column \"OPName\""), "{}", ran.stderr);
     let is_plain = |c: char| !c.is_control() || c == '\n';
     assert!(ran.stderr.chars().all(is_plain) && ran.stderr.len() < 3_000, "{}", ran.stderr);
     fs::write(place.path("d.csv"), "").unwrap();
-    refused(&place, "predict train-kernels d.csv --output m", &["\"OPName\", got no text"]);
+    refused(&place, "predict learn --kernels d.csv --output m", &["\"OPName\", got no text"]);
     assert!(!place.path("m").exists(), "nothing is written");
     fs::create_dir(place.path("other")).unwrap();
     let other = place.path("other/element_wise.kernels");
@@ -200,9 +204,9 @@ fn models_reach_their_bars_on_rows_they_did_not_learn_from() {
 fn the_models_that_come_with_rowmill_are_what_training_makes() {
     let Some(tables) = tables("softmax") else { return };
     let place = Place::new();
-    place.done(&format!("predict train-kernels {tables} --output models"));
+    place.done(&format!("predict learn --kernels {tables} --output models"));
     let made = fs::read(place.path("models/softmax.kernels")).unwrap();
     assert!(made.len() <= 300_000);
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kernel_model/models/softmax.kernels");
-    assert!(made == fs::read(own).unwrap(), "train again: rowmill predict train-kernels");
+    assert!(made == fs::read(own).unwrap(), "train again: rowmill predict learn --kernels");
 }

@@ -104,7 +104,9 @@ fn a_step_is_predicted_with_an_interval_and_its_sources() {
 #[test]
 fn predictions_are_the_same_for_any_number_of_threads() {
     let place = place();
-    for words in ["step t.json --calibration c.json", "evaluate t.json", "overheads t.json"] {
+    for words in
+        ["step t.json --calibration c.json", "evaluate t.json", "calibrate t.json --overheads"]
+    {
         let run = |threads: u32| {
             place.done(&format!("predict {words} --format json --threads {threads}")).stdout
         };
@@ -261,7 +263,7 @@ fn edits_that_cannot_be_made_are_refused() {
 #[test]
 fn overheads_are_printed_and_drawn() {
     let place = place();
-    let ran = place.done("predict overheads t.json --svg o.svg --format csv");
+    let ran = place.done("predict calibrate t.json --overheads --svg o.svg --format csv");
     assert!(ran.stdout.contains("before_first_launch") && ran.stdout.contains("aten::mm"));
     let svg = fs::read_to_string(place.path("o.svg")).unwrap();
     assert!(svg.starts_with("<svg") && svg.contains("between_ops"), "{svg}");
@@ -277,14 +279,7 @@ fn the_evaluation_of_a_job_prints_its_constants_and_errors() {
     assert!(report["replay_worst_pct"].as_f64().unwrap() <= 0.5);
     assert!(report["leave_one_out_geomean_pct"].as_f64().unwrap() <= 3.0);
     let ran = place.done(&format!("predict evaluate {}", job.display()));
-    for text in [
-        "12 constants, of rank 0, 1, 2, 3",
-        "Replay",
-        "Leave one rank out",
-        "trimmed %",
-        "published %",
-        "seed %",
-    ] {
+    for text in ["12 constants, of rank 0, 1, 2, 3", "Replay", "Leave one rank out"] {
         assert!(ran.stdout.contains(text), "{text}: {}", ran.stdout);
     }
 }
@@ -320,7 +315,7 @@ fn written_down(config: &str, ranks: u32, set: &str) {
     place.done("predict calibrate traces --output c.json");
     // On as many threads as the recording had for each rank.
     let predicted = place.done(&format!(
-        "predict model {config} {set} --ranks {ranks} --threads 1 --calibration c.json \
+        "predict step --model {config} {set} --ranks {ranks} --threads 1 --calibration c.json \
          --write-trace predicted --format json"
     ));
     for rank in 0..ranks {
@@ -460,27 +455,52 @@ fn execution_traces_are_priced_by_models_of_a_gpu() {
     };
     assert!(device_ns("v100-sxm2") > device_ns("h100"));
     refused(&place, &format!("{step} --hardware h1000"), &["h1000", "like it: "]);
-    let both = format!("{step} --hardware v100-sxm2 --mode seed");
-    refused(&place, &both, &["--mode", "does not apply with --execution-trace and --hardware"]);
+    let both = format!("{step} --hardware v100-sxm2 --seed 1");
+    refused(&place, &both, &["--seed", "does not apply with --hardware"]);
 }
 
 #[test]
-fn published_ways_to_predict_say_when_a_step_ends() {
+fn a_former_verb_is_refused_with_the_present_command_line() {
+    let place = Place::new();
+    for (former, now) in [
+        ("model m.toml --calibration c.json", "step --model m.toml --calibration c.json"),
+        ("compare said --measured made --top 3", "evaluate said --measured made --top 3"),
+        ("findings traces --top 0", "next --by finding traces --top 0"),
+        ("overheads t.json --svg o.svg", "calibrate --overheads t.json --svg o.svg"),
+        ("hardware v100 --this-machine", "kernels --list-hardware v100 --this-machine"),
+        ("train-kernels a.csv --output m", "learn --kernels a.csv --output m"),
+    ] {
+        refused(&place, &format!("predict {former}"), &[&format!("run: rowmill predict {now}")]);
+    }
+}
+
+#[test]
+fn options_of_another_mode_are_refused() {
     let place = place();
-    for mode in ["published", "seed"] {
-        let words = format!("predict step t.json --calibration c.json --mode {mode}");
-        let rows = json(&place.done(&format!("{words} --format json")));
-        assert_eq!(rows[0]["mode"], Value::from(mode));
-        assert!(rows[0]["step_ns"].as_i64().unwrap() > 0, "{rows}");
-        assert!(rows[0]["error_pct"].is_number(), "{rows}");
-        refused(&place, &format!("{words} --write-trace w"), &["--mode full"]);
+    for (words, option) in [
+        ("calibrate t.json --overheads --merge c.json", "--merge"),
+        ("calibrate t.json --output d.json --top 3", "--overheads"),
+        ("calibrate t.json", "--output"),
+        ("evaluate t.json --measured t.json --kernels", "--kernels"),
+        ("evaluate t.json --top 3", "--measured"),
+        ("kernels --list-hardware --hardware v100", "--hardware"),
+        ("kernels --hardware v100 --this-machine", "--list-hardware"),
+        ("learn --kernels --output m", "RECORDED"),
+        ("learn --shots a.csv --output m", "--kernels"),
+        ("learn --kernels a.csv --seed 3 --output m", "--seed"),
+        ("step --model dlrm-ddp", "--calibration"),
+        ("step --model dlrm-ddp --calibration c.json --by op", "--hardware"),
+        ("step --model dlrm-ddp --calibration c.json --launch-us 3", "--hardware"),
+        ("step --model dlrm-ddp --hardware a100 --write-trace w", "--hardware"),
+    ] {
+        refused(&place, &format!("predict {words}"), &[option]);
     }
 }
 
 #[test]
 fn steps_that_cannot_be_written_down_are_refused() {
     let place = place();
-    let model = "predict model --calibration c.json";
+    let model = "predict step --calibration c.json --model";
     refused(&place, &format!("{model} dlrm-ddp --batch-size 0"), &["batch_size"]);
     refused(&place, &format!("{model} dlrm-ddp --ranks 0"), &["--ranks"]);
     let auto = "--set model.tables.t0.rows=\"auto\"";

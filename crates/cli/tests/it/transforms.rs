@@ -75,7 +75,7 @@ fn every_transform_has_a_page_whose_example_runs() {
 fn a_predicted_step_is_compared_with_measured_ones() {
     let place = place();
     place.done("predict step t.json --calibration c.json --write-trace said");
-    let rows = json(&place.done("predict compare said --measured t.json --format json"));
+    let rows = json(&place.done("predict evaluate said --measured t.json --format json"));
     assert_eq!(
         (&rows[0]["name"], &rows[0]["error_pct"]),
         (&"rank 0".into(), &0.0.into()),
@@ -87,7 +87,7 @@ fn a_predicted_step_is_compared_with_measured_ones() {
     let text = fs::read_to_string(place.path("t.json")).unwrap();
     let slow = text.replace("\"dur\":10,", "\"dur\":20,").replace("\"gemm\"", "\"mmeg\"");
     fs::write(place.path("slow.json"), slow).unwrap();
-    let rows = json(&place.done("predict compare said --measured slow.json --format json"));
+    let rows = json(&place.done("predict evaluate said --measured slow.json --format json"));
     let row = |name: &str| {
         let mut all = rows.as_array().unwrap().iter();
         all.find(|row| row["name"] == name).unwrap_or_else(|| panic!("{name}: {rows}"))
@@ -139,7 +139,8 @@ fn what_to_make_faster_next_is_ranked() {
 fn findings_are_priced_by_a_simulation_that_is_named() {
     let Some(job) = fixture("dlrm8") else { return };
     let place = Place::new();
-    let ran = place.done(&format!("predict findings {} --top 0 --format json", job.display()));
+    let ran =
+        place.done(&format!("predict next {} --by finding --top 0 --format json", job.display()));
     assert!(ran.stderr.contains("findings by a simulation of step 0"), "{}", ran.stderr);
     let rows = json(&ran);
     let rows = rows.as_array().unwrap();

@@ -270,7 +270,8 @@ fn unrecorded_operators_are_priced_by_bytes_and_reported() {
         "my::op(Tensor x) -> Tensor",
     )]);
     let found = from_execution(&[trace], &slower);
-    let predicted = prediction::predict_never_run(&found.program, &slower, DRAWS).expect("no cycle");
+    let predicted =
+        prediction::predict_never_run(&found.program, &slower, DRAWS).expect("no cycle");
     let (from, to) = predicted.simulation.work_ns(0, 0);
     assert!((990_000..=1_010_000).contains(&(to - from)), "32 kB as 32 kB: {}", to - from);
 }

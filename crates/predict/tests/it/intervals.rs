@@ -67,7 +67,8 @@ fn calibration(took: [i64; 3]) -> Calibration {
 
 /// Median and interval of a step, microseconds.
 fn interval(batch: u64, calibration: &Calibration) -> (i64, i64, i64) {
-    let found = prediction::predict_never_run(&product(batch), calibration, DRAWS).expect("no cycle");
+    let found =
+        prediction::predict_never_run(&product(batch), calibration, DRAWS).expect("no cycle");
     let row = &found.rows[0];
     (row.low_ns / 1_000, row.median_ns / 1_000, row.high_ns / 1_000)
 }

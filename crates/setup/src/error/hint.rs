@@ -211,7 +211,7 @@ impl Error {
                 "learn from each machine apart, into a folder of its own"
             }
             Self::Kernels { source: KernelError::Column { .. }, .. } => {
-                "rowmill predict train-kernels --help lists the columns of a table"
+                "rowmill predict learn --help lists the columns of a table"
             }
             Self::OtherMachine { .. } => {
                 "calibrate on this machine, or use it all the same with --force"

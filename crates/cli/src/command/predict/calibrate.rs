@@ -1,4 +1,4 @@
-//! `rowmill predict calibrate`: samples of recorded steps, as a file.
+//! `rowmill predict calibrate`: collects samples of recorded steps and writes them to a file.
 
 use std::fs;
 use std::io::Write;
@@ -28,13 +28,13 @@ struct Report {
     ranks: usize,
     /// Number of recordings, merged ones included.
     recordings: usize,
-    /// Recordings of a configuration that was recorded more than once: they say how runs differ.
+    /// Recordings of a configuration that was recorded more than once. They show how runs differ.
     repeated: usize,
     steps: u32,
     overheads: usize,
     works: usize,
     samples: u64,
-    /// Nanoseconds of recording an event, which samples of the host are without.
+    /// Time of recording an event, which was subtracted from the samples of the host.
     event_ns: f64,
 }
 
@@ -49,40 +49,44 @@ pub fn run(args: &PredictCalibrate, session: &Session) -> Result<(), Error> {
     let event_ns = match &args.unrecorded {
         None => 0.0,
         Some(given) => {
-            let calibrated = |event_ns| collect_samples(&read, traces.len(), event_ns);
-            let found = recording_cost::event_ns(&read, unrecorded_ns(given)?, calibrated)?;
-            if found == 0.0 {
+            let calibrate = |event_ns| collect_samples(&read, traces.len(), event_ns);
+            let event_ns = recording_cost::event_ns(&read, unrecorded_ns(given)?, calibrate)?;
+            if event_ns == 0.0 {
                 session.console.warn(
                     "--unrecorded: steps take no less than the recorded ones, so what recording an \
                      event takes stays unknown: predictions are of recorded steps",
                 );
             }
-            found
+            event_ns
         }
     };
-    let mut found = collect_samples(&read, traces.len(), event_ns);
-    found.machine = machine.clone();
+    let mut calibration = collect_samples(&read, traces.len(), event_ns);
+    calibration.machine = machine.clone();
     for path in &args.merge {
         let other = read_calibration(path)?;
-        check_machine((path, &other.machine), &machine, (args.force, session))?;
-        found.merge(other);
+        let checked = check_machine(path, &other.machine, &machine);
+        match checked {
+            Err(error) if args.force => session.console.warn(&error),
+            checked => checked?,
+        }
+        calibration.merge(other);
     }
-    let text = found.to_json()?;
-    output::put(&args.output, |file| {
-        writeln!(file, "{text}").map_err(Error::io(&args.output, "write"))
-    })?;
+    let text = calibration.to_json()?;
+    // clap requires the option unless --overheads is given, which runs another command.
+    let path = args.output.clone().unwrap_or_default();
+    output::put(&path, |file| writeln!(file, "{text}").map_err(Error::io(&path, "write")))?;
     let report = Report {
-        path: args.output.clone(),
-        host: found.machine.host.clone(),
-        devices: found.machine.devices.clone(),
+        path,
+        host: calibration.machine.host.clone(),
+        devices: calibration.machine.devices.clone(),
         ranks: traces.len(),
-        recordings: found.recordings.len(),
-        repeated: runs::factors(&found).len(),
-        steps: found.step_count(),
-        overheads: found.overheads.len(),
-        works: found.works.len(),
-        samples: found.sample_count(),
-        event_ns: found.event_ns,
+        recordings: calibration.recordings.len(),
+        repeated: runs::factors(&calibration).len(),
+        steps: calibration.step_count(),
+        overheads: calibration.overheads.len(),
+        works: calibration.works.len(),
+        samples: calibration.sample_count(),
+        event_ns: calibration.event_ns,
     };
     session.console.report(&report, |report| {
         render::facts(&[
@@ -93,16 +97,16 @@ pub fn run(args: &PredictCalibrate, session: &Session) -> Result<(), Error> {
             ("kinds of host time", render::count(report.overheads as u64)),
             ("kinds of device work", render::count(report.works as u64)),
             ("samples", render::count(report.samples)),
-            ("recording an event", event(report.event_ns)),
+            ("recording an event", format_event(report.event_ns)),
         ])
     })
 }
 
-fn event(ns: f64) -> String {
+fn format_event(ns: f64) -> String {
     if ns > 0.0 { format!("{}, left out", render::nanos(ns)) } else { "not known".to_owned() }
 }
 
-/// The median of times in nanoseconds: one as typed, or those of a file, one a line.
+/// The time of a step without the profiler: a number as typed, or the median of a file's lines.
 fn unrecorded_ns(given: &str) -> Result<i64, Error> {
     if let Ok(ns) = given.parse::<i64>() {
         return Ok(ns);

@@ -1,60 +1,67 @@
-//! A recorded step and the calibration that prices it, and whether the two are of one machine.
+//! Reads a recorded step together with the calibration that prices it, and checks that both are of
+//! one machine.
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use analyze::Scope;
 use predict::calibration::{Calibration, Machine};
-use predict::recording::{Span, Step};
+use predict::recording::Step;
 use trace::store::Trace;
 
-use crate::args::Recorded;
+use crate::args::StepSelection;
 use setup::Session;
 use setup::error::Error;
 use setup::recorded_steps::{Steps, calibrate_steps, prepare_job, recorded_machine};
 
-/// A recorded step with the calibration that prices it: one that was given, or that of its own
-/// recording.
-pub struct Priced {
+/// A recorded step with the calibration that prices it.
+pub struct CalibratedStep {
     pub step: Step,
-    pub known: Calibration,
-    pub spans: Vec<Span>,
+    pub calibration: Calibration,
+    /// All recorded steps, of which `step` is one.
+    pub steps: Steps,
 }
 
-/// Reads the step that `recorded` selects, and its calibration.
+/// Reads the selected step, and its calibration from a file. Without a file, calibrates on the
+/// recording itself.
 ///
 /// # Errors
 /// The step was not recorded, or the calibration is of another machine.
-pub fn price_recorded_step(
-    (path, recorded): (Option<&PathBuf>, Recorded),
-    (traces, scopes): (&[Trace], &[Scope<'_>]),
+pub fn read_step(
+    calibration: Option<&Path>,
+    selection: StepSelection,
+    traces: &[Trace],
+    scopes: &[Scope<'_>],
     session: &Session,
-) -> Result<Priced, Error> {
+) -> Result<CalibratedStep, Error> {
     let steps = Steps::find(scopes)?;
-    let spans = steps.spans_of_step(steps.check_number(recorded.step)?);
+    let spans = steps.spans_of_step(steps.check_number(selection.step)?);
     let job = prepare_job(scopes, session);
-    let known = match path {
+    let calibration = match calibration {
         None => calibrate_steps(&job, &steps, traces.len())?,
         Some(path) => {
-            let given = read_calibration(path)?;
-            check_machine(
-                (path, &given.machine),
-                &recorded_machine(traces),
-                (recorded.force, session),
-            )?;
-            given
+            let calibration = read_calibration(path)?;
+            let checked = check_machine(path, &calibration.machine, &recorded_machine(traces));
+            match checked {
+                Err(error) if selection.force => session.console.warn(&error),
+                checked => checked?,
+            }
+            calibration
         }
     };
-    Ok(Priced { step: job.step(&spans)?, known, spans })
+    Ok(CalibratedStep { step: job.step(&spans)?, calibration, steps })
 }
 
 /// Reads a file of `rowmill predict calibrate`.
 ///
 /// # Errors
 /// The file cannot be read or has another version.
-pub fn read_calibration(path: &PathBuf) -> Result<Calibration, Error> {
+pub fn read_calibration(path: &Path) -> Result<Calibration, Error> {
     let text = std::fs::read_to_string(path).map_err(Error::io(path, "read"))?;
-    let read = Calibration::from_json(&text);
-    read.map_err(|source| Error::CalibrationFile { path: path.clone(), source: Box::new(source) })
+    let calibration = Calibration::from_json(&text);
+    calibration.map_err(|source| Error::CalibrationFile {
+        path: path.to_owned(),
+        source: Box::new(source),
+    })
 }
 
 /// With `-v`, prints the machine on which a calibration was collected. Used where no recording
@@ -64,12 +71,8 @@ pub fn report_machine(machine: &Machine, session: &Session) {
     session.console.detail(format_args!("calibrated on {host}, {}", machine.devices.join(", ")));
 }
 
-/// Refuses a calibration of another host or other devices, or with `force` only says so.
-pub fn check_machine(
-    (path, calibrated): (&PathBuf, &Machine),
-    recorded: &Machine,
-    (force, session): (bool, &Session),
-) -> Result<(), Error> {
+/// Refuses a calibration of another host or other devices. An unknown host or device is accepted.
+pub fn check_machine(path: &Path, calibrated: &Machine, recorded: &Machine) -> Result<(), Error> {
     let differs = |a: &str, b: &str| !a.is_empty() && !b.is_empty() && a != b;
     let devices = |machine: &Machine| machine.devices.join(", ");
     let is_other = differs(&calibrated.host, &recorded.host)
@@ -77,18 +80,10 @@ pub fn check_machine(
     if !is_other {
         return Ok(());
     }
-    let named = |machine: &Machine| {
+    let describe = |machine: &Machine| {
         let host = if machine.host.is_empty() { "unknown host" } else { &machine.host };
         format!("{host} with {}", devices(machine))
     };
-    let error = Error::OtherMachine {
-        path: path.clone(),
-        expected: named(recorded),
-        got: named(calibrated),
-    };
-    if force {
-        session.console.warn(&error);
-        return Ok(());
-    }
-    Err(error)
+    let (expected, got) = (describe(recorded), describe(calibrated));
+    Err(Error::OtherMachine { path: path.to_owned(), expected, got })
 }

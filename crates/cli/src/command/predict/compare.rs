@@ -1,17 +1,18 @@
-//! `rowmill predict compare`: a predicted step, as traces, beside steps that were measured.
+//! `rowmill predict evaluate --measured`: compares predicted steps, read from traces, with measured
+//! ones.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::Serialize;
 
-use crate::args::PredictCompare;
+use crate::args::PredictEvaluate;
 use setup::Session;
 use setup::error::Error;
 use setup::recorded_steps::{Steps, open_recordings, prepare_job, whole_scopes};
 use setup::table_output::{self, TableTarget};
 
-/// What a row is of; as it is printed.
+/// Kind of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Subject {
@@ -21,11 +22,10 @@ enum Subject {
     Work,
 }
 
-/// Something predicted beside the same measured; of a step.
+/// The predicted and the measured time of a rank's step, or of device work with one name.
 #[derive(Debug, Serialize)]
-struct Row {
+struct ComparisonRow {
     subject: Subject,
-    /// The rank, or the name.
     name: String,
     predicted_ns: i64,
     /// Mean of the measured steps.
@@ -36,42 +36,46 @@ struct Row {
     noise_pct: f64,
 }
 
-/// Runs `rowmill predict compare` and prints its result.
-pub fn run(args: &PredictCompare, session: &Session) -> Result<(), Error> {
-    let predicted = lengths(&args.predicted, session)?;
-    let measured = lengths(&args.measured, session)?;
+/// Runs `rowmill predict evaluate --measured` and prints its result.
+pub fn run(args: &PredictEvaluate, session: &Session) -> Result<(), Error> {
+    let predicted = read_times(&args.paths, session)?;
+    let measured = read_times(&args.measured, session)?;
     let mean = |all: Option<&Vec<f64>>, steps: usize| {
         all.map_or(0.0, |all| all.iter().sum::<f64>()) / steps.max(1) as f64
     };
     let mut rows = Vec::new();
-    let mut keys: Vec<&(Subject, String)> = predicted.of.keys().chain(measured.of.keys()).collect();
+    let mut keys: Vec<&(Subject, String)> =
+        predicted.times.keys().chain(measured.times.keys()).collect();
     keys.sort();
     keys.dedup();
     for key in keys {
-        let taken = measured.of.get(key);
-        if key.0 == Subject::Step && taken.is_none() {
+        let measured_times = measured.times.get(key);
+        if key.0 == Subject::Step && measured_times.is_none() {
             let rank = key.1.trim_start_matches("rank ").parse().unwrap_or_default();
             return Err(Error::NotMeasured { rank });
         }
-        let said = mean(predicted.of.get(key), predicted.steps);
-        let usual = mean(taken, measured.steps);
+        let predicted_ns = mean(predicted.times.get(key), predicted.step_count);
+        let measured_ns = mean(measured_times, measured.step_count);
         let square = |all: &Vec<f64>| {
-            // Steps without any of a name have none of its time.
-            let absent = (measured.steps - all.len().min(measured.steps)) as f64 * usual.powi(2);
-            all.iter().map(|ns| (ns - usual).powi(2)).sum::<f64>() + absent
+            // A step without this work counts as a step in which it took no time.
+            let absent = (measured.step_count - all.len().min(measured.step_count)) as f64
+                * measured_ns.powi(2);
+            all.iter().map(|ns| (ns - measured_ns).powi(2)).sum::<f64>() + absent
         };
-        let deviation = (taken.map_or(0.0, square) / measured.steps.max(1) as f64).sqrt();
-        rows.push(Row {
+        let deviation =
+            (measured_times.map_or(0.0, square) / measured.step_count.max(1) as f64).sqrt();
+        rows.push(ComparisonRow {
             subject: key.0,
             name: key.1.clone(),
-            predicted_ns: said.round() as i64,
-            measured_ns: usual.round() as i64,
-            error_pct: (usual > 0.0).then(|| 100.0 * (said - usual) / usual),
-            noise_pct: 100.0 * deviation / usual.max(1.0),
+            predicted_ns: predicted_ns.round() as i64,
+            measured_ns: measured_ns.round() as i64,
+            error_pct: (measured_ns > 0.0)
+                .then(|| 100.0 * (predicted_ns - measured_ns) / measured_ns),
+            noise_pct: 100.0 * deviation / measured_ns.max(1.0),
         });
     }
-    // What is off the most by itself comes first.
-    let off = |row: &Row| (row.subject, -(row.predicted_ns - row.measured_ns).abs());
+    // The largest absolute error comes first.
+    let off = |row: &ComparisonRow| (row.subject, -(row.predicted_ns - row.measured_ns).abs());
     rows.sort_by_key(|row| (off(row), row.name.clone()));
     let steps = rows.iter().filter(|row| row.subject == Subject::Step).count();
     if args.top > 0 {
@@ -80,18 +84,19 @@ pub fn run(args: &PredictCompare, session: &Session) -> Result<(), Error> {
     table_output::write_rows(session.console, &rows, TableTarget::default())
 }
 
-/// How long everything took in each step that has it.
-struct Lengths {
-    steps: usize,
-    of: BTreeMap<(Subject, String), Vec<f64>>,
+/// Times of ranks and of device work in several steps.
+struct StepTimes {
+    step_count: usize,
+    /// Nanoseconds in each step that has the rank or the work.
+    times: BTreeMap<(Subject, String), Vec<f64>>,
 }
 
-fn lengths(paths: &[PathBuf], session: &Session) -> Result<Lengths, Error> {
+fn read_times(paths: &[PathBuf], session: &Session) -> Result<StepTimes, Error> {
     let traces = open_recordings(paths, session)?;
     let scopes = whole_scopes(&traces);
     let steps = Steps::find(&scopes)?;
     let job = prepare_job(&scopes, session);
-    let mut found = Lengths { steps: steps.count(), of: BTreeMap::new() };
+    let mut found = StepTimes { step_count: steps.count(), times: BTreeMap::new() };
     for number in 0..steps.count() {
         let step = job.step(&steps.spans_of_step(number))?;
         let mut sums: BTreeMap<(Subject, String), f64> = BTreeMap::new();
@@ -104,7 +109,7 @@ fn lengths(paths: &[PathBuf], session: &Session) -> Result<Lengths, Error> {
             }
         }
         for (key, ns) in sums {
-            found.of.entry(key).or_default().push(ns);
+            found.times.entry(key).or_default().push(ns);
         }
     }
     Ok(found)

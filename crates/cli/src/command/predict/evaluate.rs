@@ -1,9 +1,9 @@
-//! `rowmill predict evaluate`: how far predictions are off, on a recording of your own.
+//! `rowmill predict evaluate`: prints prediction errors on a recording of the user.
 
 use predict::cost::Constants;
 use predict::evaluate::iterations::{self, IterationRow};
 use predict::evaluate::leave_out::{self, LeftOutRow};
-use predict::evaluate::{RankRow, geomean_pct, replay};
+use predict::evaluate::{ReplayRow, geomean_pct, replay};
 use predict::recording::Step;
 use predict::step::Models;
 use predict::step::execution_trace_time::{self, ExecutionTraceTimeRow};
@@ -11,19 +11,19 @@ use schema::topology::hardware;
 use serde::Serialize;
 use trace::store::Trace;
 
-use super::execution;
+use super::execution_step::{add_origin, read_execution_traces};
 use crate::args::PredictEvaluate;
 use setup::Session;
 use setup::error::Error;
 use setup::recorded_steps::{Steps, open_recordings, prepare_job, recorded_machine, whole_scopes};
 use setup::render;
 
-/// All tests that the recording allows.
+/// Results of all tests that the recording allows.
 #[derive(Serialize)]
 struct Report {
     constants: Constants,
     constant_count: usize,
-    replay: Vec<RankRow>,
+    replay: Vec<ReplayRow>,
     replay_worst_pct: f64,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     leave_one_out: Vec<LeftOutRow>,
@@ -53,7 +53,7 @@ pub fn run(args: &PredictEvaluate, session: &Session) -> Result<(), Error> {
     } else {
         Vec::new()
     };
-    let launched = launched_rows(args, (&traces, &step), session)?;
+    let launched = launched_rows(args, &traces, &step, session)?;
     let sizes = |take: fn(&LeftOutRow) -> f64| {
         (!leave_one_out.is_empty()).then(|| geomean_pct(leave_one_out.iter().map(take)))
     };
@@ -68,43 +68,44 @@ pub fn run(args: &PredictEvaluate, session: &Session) -> Result<(), Error> {
         later_steps,
         launched,
     };
-    session.console.report(&report, for_people)
+    session.console.report(&report, format_report)
 }
 
-fn for_people(report: &Report) -> String {
-    let mut parts = vec![constants(report), replayed(report)];
+fn format_report(report: &Report) -> String {
+    let mut parts = vec![format_constants(report), format_replayed(report)];
     if !report.leave_one_out.is_empty() {
-        parts.push(left_out(report));
+        parts.push(format_left_out(report));
     }
     if !report.later_steps.is_empty() {
-        parts.push(later(report));
+        parts.push(format_later(report));
     }
     if !report.launched.is_empty() {
-        parts.push(launched(report));
+        parts.push(format_launched(report));
     }
     parts.join("\n\n")
 }
 
-/// Device time that execution traces launch, where any were given.
+/// Predicts the device time that execution traces launch; empty without execution traces.
 fn launched_rows(
     args: &PredictEvaluate,
-    (traces, step): (&[Trace], &Step),
+    traces: &[Trace],
+    step: &Step,
     session: &Session,
 ) -> Result<Vec<ExecutionTraceTimeRow>, Error> {
     if args.execution.is_empty() {
         return Ok(Vec::new());
     }
-    let executions = execution::read(&args.execution, session)?;
+    let executions = read_execution_traces(&args.execution, session)?;
     let devices = recorded_machine(traces).devices;
     let recorded = devices.first().map_or("", String::as_str);
     let device = hardware(args.hardware.as_deref().unwrap_or(recorded));
     let device = device.map_err(kernel_model::Error::from)?;
     let models = Models::shipped()?;
     let rows = execution_trace_time::rows(&executions, 0, step, &models, device);
-    rows.map_err(|source| execution::named(&executions, source))
+    rows.map_err(|source| add_origin(source, &executions))
 }
 
-fn launched(report: &Report) -> String {
+fn format_launched(report: &Report) -> String {
     let percent = |value: f64| format!("{value:.2}");
     let row = |row: &ExecutionTraceTimeRow| {
         vec![
@@ -137,7 +138,7 @@ fn launched(report: &Report) -> String {
     )
 }
 
-fn constants(report: &Report) -> String {
+fn format_constants(report: &Report) -> String {
     let constants = &report.constants;
     let nanos = |ns: i64| render::nanos(ns as f64);
     let mut rows = vec![
@@ -172,8 +173,8 @@ fn constants(report: &Report) -> String {
     )
 }
 
-fn replayed(report: &Report) -> String {
-    let row = |row: &RankRow| {
+fn format_replayed(report: &Report) -> String {
+    let row = |row: &ReplayRow| {
         let idle = row.idle_pct - row.measured_idle_pct;
         vec![
             row.rank.to_string(),
@@ -205,7 +206,7 @@ fn replayed(report: &Report) -> String {
     )
 }
 
-fn left_out(report: &Report) -> String {
+fn format_left_out(report: &Report) -> String {
     let percent = |value: f64| format!("{value:.2}");
     let row = |row: &LeftOutRow| {
         vec![
@@ -216,25 +217,10 @@ fn left_out(report: &Report) -> String {
             percent(row.baseline_error_pct),
             percent(row.all_priced_error_pct),
             percent(row.together_error_pct),
-            percent(row.one_mean_error_pct),
-            percent(row.trimmed_error_pct),
-            percent(row.published_code_error_pct),
-            percent(row.published_error_pct),
         ]
     };
-    let header = [
-        "rank",
-        "recorded",
-        "predicted",
-        "error %",
-        "others' end %",
-        "all priced %",
-        "together %",
-        "one T1 %",
-        "trimmed %",
-        "published %",
-        "seed %",
-    ];
+    let header =
+        ["rank", "recorded", "predicted", "error %", "others' end %", "all priced %", "together %"];
     let rows: Vec<Vec<String>> = report.leave_one_out.iter().map(row).collect();
     format!(
         "Leave one rank out: geometric mean {:.2} %, of \"ends when the others end\" {:.2} %\n{}",
@@ -244,7 +230,7 @@ fn left_out(report: &Report) -> String {
     )
 }
 
-fn later(report: &Report) -> String {
+fn format_later(report: &Report) -> String {
     let row = |row: &IterationRow| {
         vec![
             row.rank.to_string(),

@@ -1,11 +1,11 @@
-//! `rowmill predict findings`: what findings save, by a simulated step.
+//! `rowmill predict next --by finding`: the savings of findings, by a simulated step.
 
 use analyze::findings::{SavingSource, Severity};
 use predict::finding_savings;
 use predict::prediction::{self, Draws};
 use serde::Serialize;
 
-use super::calibrated::{Priced, price_recorded_step};
+use super::calibrated::{CalibratedStep, read_step};
 use crate::args::PredictNext;
 use setup::Session;
 use setup::error::Error;
@@ -13,12 +13,11 @@ use setup::findings::{is_inside, with_savings};
 use setup::recorded_steps::{open_recordings, whole_scopes};
 use setup::table_output::{self, TableTarget};
 
-/// A finding with what it saves.
+/// A finding with its savings by simulation and by the recording.
 #[derive(Serialize)]
-struct Row {
+struct FindingRow {
     rule: String,
     severity: Severity,
-    /// What the saving was found on.
     source: SavingSource,
     saving_ns: i64,
     saving_pct: f64,
@@ -28,14 +27,14 @@ struct Row {
     key: String,
 }
 
-/// Runs `rowmill predict findings` and prints its result.
+/// Runs `rowmill predict next --by finding` and prints its result.
 pub fn run(args: &PredictNext, session: &Session) -> Result<(), Error> {
     let traces = open_recordings(&args.paths, session)?;
-    let all = whole_scopes(&traces);
-    let asked = (args.calibration.as_ref(), args.recorded);
-    let Priced { step, known, spans } = price_recorded_step(asked, (&traces, &all), session)?;
-    let predicted = prediction::predict_step(&step, &known, Draws { count: 0, seed: 0 })?;
-    let mut findings = with_savings(&all)?;
+    let scopes = whole_scopes(&traces);
+    let CalibratedStep { step, calibration, steps } =
+        read_step(args.calibration.as_deref(), args.selection, &traces, &scopes, session)?;
+    let predicted = prediction::predict_step(&step, &calibration, Draws { count: 0, seed: 0 })?;
+    let mut findings = with_savings(&scopes)?;
     let recorded: Vec<(String, i64)> = findings
         .iter()
         .filter_map(|finding| Some((finding.key.clone(), finding.saving?.mid_ns)))
@@ -43,20 +42,20 @@ pub fn run(args: &PredictNext, session: &Session) -> Result<(), Error> {
     let repriced = finding_savings::reprice_findings(
         &step,
         &predicted.simulation,
-        is_inside(&all, &spans),
+        is_inside(&scopes, &steps.spans_of_step(args.selection.step)),
         &mut findings,
     );
     session.console.say(format_args!(
         "{repriced} of {} findings by a simulation of step {}, the others by the recording",
         findings.len(),
-        args.recorded.step
+        args.selection.step
     ));
-    let rows: Vec<Row> = findings
+    let rows: Vec<FindingRow> = findings
         .into_iter()
         .filter_map(|finding| {
             let saving = finding.saving?;
             let of_key = recorded.iter().find(|(key, _)| *key == finding.key);
-            Some(Row {
+            Some(FindingRow {
                 rule: finding.rule,
                 severity: finding.severity,
                 source: saving.source,

@@ -1,5 +1,5 @@
-//! `rowmill predict learn`: what operations take on a CPU, measured and learnt in one command, or
-//! what a recorded suite says of a GPU. The models are `kernel_model`'s.
+//! `rowmill predict learn`: measures the operations of this CPU and learns their costs, or learns
+//! from a recorded suite or from tables of latencies. The models are in `kernel_model`.
 
 mod alone;
 pub mod device;
@@ -7,7 +7,6 @@ mod draw;
 pub mod folder;
 mod measure;
 mod recorded;
-pub mod suite;
 
 use std::fs::File;
 use std::io::Read;
@@ -26,19 +25,19 @@ use setup::args::NeverRunStep;
 use setup::error::Error;
 use setup::output;
 use setup::render;
+use setup::suite::SUITE;
 use setup::workload::Workload;
-use suite::SUITE;
 
-/// What was measured, in the folder that is written.
+/// The file of measured steps in the output folder.
 const STEPS: &str = "steps.jsonl";
 
-/// What was learnt, and how far off it is.
+/// The learned model of a CPU with its errors, as the command prints it.
 #[derive(Serialize)]
 struct Report {
     hardware: String,
     cpu: String,
     threads: u32,
-    /// Steps learnt from and judged by, of those that were measured.
+    /// Number of steps that were kept, and of all that were measured.
     steps: [usize; 2],
     stream_gb_per_s: f64,
     kinds: Vec<CpuKindErrors>,
@@ -54,8 +53,8 @@ pub fn run(args: &PredictLearn, session: &Session) -> Result<(), Error> {
         }
         return recorded::run(folder, &args.output, session);
     }
-    let earlier = joined(&args.measured)?;
-    // Measuring takes minutes: where nothing can be written, none are spent.
+    let earlier = join_steps(&args.measured)?;
+    // Measuring takes minutes, so the folder is made first: an error must come before them.
     let _made = output::folder(&args.output)?;
     let is_new = args.measured.len() != 1;
     let measured = match earlier {
@@ -63,10 +62,10 @@ pub fn run(args: &PredictLearn, session: &Session) -> Result<(), Error> {
         None => measure::run(args, session)?,
     };
     if is_new {
-        // Before anything is learnt, which may fail.
+        // Learning may fail, and the measurements took minutes, so they are written before it.
         write(&args.output.join(STEPS), &measured.to_text()?)?;
     }
-    let (model, kinds) = learnt(&measured)?;
+    let (model, kinds) = learn_model(&measured)?;
     let path = args.output.join(HARDWARE);
     write(&path, &model.to_text()?)?;
     let report = Report {
@@ -77,14 +76,14 @@ pub fn run(args: &PredictLearn, session: &Session) -> Result<(), Error> {
         stream_gb_per_s: model.stream_gb_per_s,
         kinds,
     };
-    session.console.report(&report, for_people)
+    session.console.report(&report, format_report)
 }
 
-/// What several runs measured, if there is any.
-fn joined(paths: &[PathBuf]) -> Result<Option<MeasuredSteps>, Error> {
+/// Joins the steps that several runs measured; `None` without a path.
+fn join_steps(paths: &[PathBuf]) -> Result<Option<MeasuredSteps>, Error> {
     let mut all: Option<MeasuredSteps> = None;
     for path in paths {
-        let found = read(path)?;
+        let found = read_steps(path)?;
         match &mut all {
             None => all = Some(found),
             Some(all) => {
@@ -95,8 +94,8 @@ fn joined(paths: &[PathBuf]) -> Result<Option<MeasuredSteps>, Error> {
     Ok(all)
 }
 
-/// Steps that were measured before: its file, which may be compressed, or its folder.
-fn read(path: &Path) -> Result<MeasuredSteps, Error> {
+/// Reads steps that were measured before, from a file, which may be compressed, or its folder.
+fn read_steps(path: &Path) -> Result<MeasuredSteps, Error> {
     let file = if path.is_dir() { path.join(STEPS) } else { path.to_owned() };
     let mut text = String::new();
     File::open(&file)
@@ -105,7 +104,7 @@ fn read(path: &Path) -> Result<MeasuredSteps, Error> {
     MeasuredSteps::parse(&text).map_err(|source| Error::Kernels { path: file, source })
 }
 
-fn learnt(measured: &MeasuredSteps) -> Result<(CpuModel, Vec<CpuKindErrors>), Error> {
+fn learn_model(measured: &MeasuredSteps) -> Result<(CpuModel, Vec<CpuKindErrors>), Error> {
     let workloads: Vec<Workload> = measured.steps.iter().map(workload).collect::<Result<_, _>>()?;
     let both = workloads.iter().zip(&measured.steps);
     let examples: Vec<Example<'_>> = both
@@ -114,9 +113,9 @@ fn learnt(measured: &MeasuredSteps) -> Result<(CpuModel, Vec<CpuKindErrors>), Er
     Ok(CpuModel::learn(measured.machine.clone(), &examples, &measured.tables)?)
 }
 
-/// What a measured step trained.
+/// The configuration that a measured step trained.
 fn workload(step: &MeasuredStep) -> Result<Workload, Error> {
-    let asked = NeverRunStep {
+    let options = NeverRunStep {
         set: step.set.clone(),
         batch_size: None,
         pooling: step.pooling,
@@ -124,10 +123,10 @@ fn workload(step: &MeasuredStep) -> Result<Workload, Error> {
         sharding: None,
         plan: None,
     };
-    Workload::resolve(&step.config, &asked, 1)
+    Workload::resolve(&step.config, &options, 1)
 }
 
-fn for_people(report: &Report) -> String {
+fn format_report(report: &Report) -> String {
     let [kept, all] = report.steps;
     let facts = render::facts(&[
         (

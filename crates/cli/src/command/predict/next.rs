@@ -1,10 +1,10 @@
-//! `rowmill predict next`: what to make faster next.
+//! `rowmill predict next`: ranks operators and kernels by the gain of the step if they were faster.
 
 use predict::calibration::price::{Method, Prices};
 use predict::prediction::next;
 use predict::simulate;
 
-use super::calibrated::{Priced, price_recorded_step};
+use super::calibrated::read_step;
 use crate::args::PredictNext;
 use setup::Session;
 use setup::error::Error;
@@ -15,10 +15,11 @@ use setup::table_output::{self, TableTarget};
 pub fn run(args: &PredictNext, session: &Session) -> Result<(), Error> {
     let traces = open_recordings(&args.paths, session)?;
     let scopes = whole_scopes(&traces);
-    let asked = (args.calibration.as_ref(), args.recorded);
-    let Priced { step, known, .. } = price_recorded_step(asked, (&traces, &scopes), session)?;
+    let calibrated =
+        read_step(args.calibration.as_deref(), args.selection, &traces, &scopes, session)?;
+    let step = calibrated.step;
     let setting = step.recorded.setting(&step.program);
-    let costs = Prices::new(&known, Method::Full).price(&step.program, &setting);
+    let costs = Prices::new(&calibrated.calibration, Method::Full).price(&step.program, &setting);
     let simulation = simulate::run(&step.program, &costs)?;
     let mut rows = next::rank_speedups(&step.program, &simulation);
     if args.top > 0 {

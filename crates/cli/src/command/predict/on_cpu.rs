@@ -1,5 +1,5 @@
-//! The memory of a step of rowmill's own trainer on a CPU: what the trainer's constructors count,
-//! for the process as a whole. The times are `predict::step::cpu`'s.
+//! Estimates the memory of a training step on a CPU, for the process as a whole. The times are
+//! computed in `predict::step::cpu`.
 
 use kernel_model::cpu::Machine;
 use predict::step::largest_batch;
@@ -8,10 +8,10 @@ use train::memory::{MemoryMoment, WeightSource};
 use setup::memory::{MemoryLook, RunSize};
 use setup::workload::Workload;
 
-/// Batches that a run has in memory.
+/// Number of batches that a run keeps in memory.
 const BATCHES: u64 = 4;
 
-/// The moment of a run that takes most; bags have `pooling` ids.
+/// Estimates the moment of a run with the most memory. Bags have `pooling` ids.
 pub fn peak(workload: &Workload, pooling: u32, machine: &Machine) -> Option<MemoryMoment> {
     let config = &workload.job.config;
     let rows = BATCHES * config.training.batch_size as u64;
@@ -27,7 +27,8 @@ pub fn peak(workload: &Workload, pooling: u32, machine: &Machine) -> Option<Memo
     run.room().estimate.peak().cloned()
 }
 
-/// The largest batch of all ranks with which the run fits; `None` where no sample does.
+/// Finds the largest batch, over all ranks, with which the run fits; `None` where one sample is too
+/// much.
 pub fn max_batch_size(workload: &Workload, pooling: u32, machine: &Machine) -> Option<usize> {
     let fits = |batch_size: usize| {
         let mut job = workload.job.clone();

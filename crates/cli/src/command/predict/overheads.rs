@@ -1,4 +1,5 @@
-//! `rowmill predict overheads`: T1 to T5 of each rank, as a table and a drawing.
+//! `rowmill predict calibrate --overheads`: the host's overheads T1 to T5 of each rank, as a table
+//! and a drawing.
 
 use std::io::Write;
 
@@ -6,7 +7,7 @@ use predict::calibration::{Calibration, collect};
 use predict::overheads::{self, OverheadRow};
 
 use super::drawing;
-use crate::args::PredictOverheads;
+use crate::args::PredictCalibrate;
 use setup::Session;
 use setup::error::Error;
 use setup::output;
@@ -14,14 +15,14 @@ use setup::recorded_steps::{Steps, open_recordings, prepare_job, whole_scopes};
 use setup::render;
 use setup::table_output::{self, TableTarget};
 
-/// Standard errors from which on means count as different.
+/// Means that are at least this many standard errors apart count as different.
 const LIMIT: f64 = 3.0;
 
-/// Runs `rowmill predict overheads` and prints its result.
-pub fn run(args: &PredictOverheads, session: &Session) -> Result<(), Error> {
+/// Runs `rowmill predict calibrate --overheads` and prints its result.
+pub fn run(args: &PredictCalibrate, session: &Session) -> Result<(), Error> {
     let mut rows: Vec<OverheadRow> = Vec::new();
     let mut together = Calibration::default();
-    // A path is a workload of its own: two models have the same ranks.
+    // Every path is a workload of its own, because traces of two models have the same rank numbers.
     for path in &args.paths {
         let traces = open_recordings(std::slice::from_ref(path), session)?;
         let scopes = whole_scopes(&traces);
@@ -53,7 +54,7 @@ pub fn run(args: &PredictOverheads, session: &Session) -> Result<(), Error> {
             one.standard_errors
         ));
     }
-    say_sizes(&together, session);
+    report_sizes(&together, session);
     if let Some(path) = &args.svg {
         let text = drawing::draw_overheads(&rows);
         output::put(path, |file| {
@@ -64,8 +65,8 @@ pub fn run(args: &PredictOverheads, session: &Session) -> Result<(), Error> {
     table_output::write_rows(session.console, &rows, target)
 }
 
-/// Names the overheads inside operators that depend on sizes: those farthest apart.
-fn say_sizes(calibration: &Calibration, session: &Session) {
+/// Prints the overheads inside operators that depend most on tensor sizes.
+fn report_sizes(calibration: &Calibration, session: &Session) {
     const NAMED: usize = 3;
     let found = overheads::by_size(calibration, LIMIT);
     for one in found.iter().take(NAMED) {

@@ -10,7 +10,7 @@ use predict::recording::Step;
 use report::html::{self, PageOrigin};
 use report::predicted::{self, BarLanes, Predicted};
 
-use super::calibrated::price_recorded_step;
+use super::calibrated::read_step;
 use crate::args::PredictServe;
 use crate::server::{ServedPage, Server};
 use setup::Session;
@@ -19,25 +19,26 @@ use setup::interrupt;
 use setup::open_job::job_title;
 use setup::recorded_steps::{open_recordings, whole_scopes};
 
-/// What the server calls the answers to edits.
+/// The path below the page's address that answers edits.
 const EDIT: &str = "edit";
-/// Draws of an interval; an edit is answered before a person notices.
+/// Few draws, so that an edit is answered at once.
 const DRAWS: Draws = Draws { count: 20, seed: 0 };
 
 /// Runs the command until Ctrl-C.
 pub fn run(args: &PredictServe, session: &Session) -> Result<(), Error> {
     let traces = open_recordings(&args.paths, session)?;
     let scopes = whole_scopes(&traces);
-    let asked = (args.calibration.as_ref(), args.recorded);
-    let priced = price_recorded_step(asked, (&traces, &scopes), session)?;
+    let calibrated =
+        read_step(args.calibration.as_deref(), args.selection, &traces, &scopes, session)?;
     let port = args.port;
     let server = Server::bind(port).map_err(|source| Error::Serve { port, source })?;
     let origin = PageOrigin::Editor { edit: server.path(EDIT) };
     let title = job_title(&args.paths);
-    let setting = priced.step.recorded.setting(&priced.step.program);
-    let base = Unedited::new(&priced.step.program, &setting, &priced.known)?;
-    let shown = Shown { title: &title, step: &priced.step, base };
-    let first = shown.with(&[], DRAWS)?;
+    let step = &calibrated.step;
+    let setting = step.recorded.setting(&step.program);
+    let base = Unedited::new(&step.program, &setting, &calibrated.calibration)?;
+    let edited = EditedStepPage { title: &title, step, base };
+    let first = edited.with(&[], DRAWS)?;
     let page = ServedPage {
         content_type: "text/html; charset=utf-8",
         policy: Some(html::predicted_policy(&origin)),
@@ -45,7 +46,7 @@ pub fn run(args: &PredictServe, session: &Session) -> Result<(), Error> {
     };
     let find = |name: &str| match name.split_once('?') {
         None if name.is_empty() => Ok(Some(page.clone())),
-        Some((EDIT, query)) => shown.answer(query).map(Some),
+        Some((EDIT, query)) => edited.answer(query).map(Some),
         _ => Ok(None),
     };
     let stop = interrupt::stop_flag("stopping");
@@ -55,21 +56,22 @@ pub fn run(args: &PredictServe, session: &Session) -> Result<(), Error> {
     server.run(&stop, &find).map_err(|source| Error::Serve { port, source })
 }
 
-/// A recorded step that pages show.
-pub struct Shown<'a> {
+/// A recorded step and its prediction, from which pages with any edits are made.
+pub struct EditedStepPage<'a> {
     pub title: &'a str,
     pub step: &'a Step,
     pub base: Unedited<'a>,
 }
 
-impl Shown<'_> {
-    /// What a page shows of it with edits.
+impl EditedStepPage<'_> {
+    /// Builds the content of the page with edits.
     pub fn with(&self, edits: &[Edit], draws: Draws) -> Result<Predicted, Error> {
         let found = self.base.with("", edits, draws)?;
         Ok(predicted::build_page(self.title, self.step, &found, text(edits)))
     }
 
-    /// It with the edits of a query, or why they cannot be made. What was recorded is on the page.
+    /// Answers a query of edits with the predicted step, or with the reason why they cannot be made.
+    /// Recorded bars are left out, because the page has them already.
     fn answer(&self, query: &str) -> io::Result<ServedPage> {
         let edits = decoded(query).and_then(|text| serde_json::from_str::<Vec<Edit>>(&text).ok());
         let found = match edits {
@@ -88,7 +90,7 @@ impl Shown<'_> {
     }
 }
 
-/// Edits as the file that `rowmill predict what-if` takes; empty of none.
+/// The text of an edits file for `rowmill predict what-if`; empty without edits.
 fn text(edits: &[Edit]) -> String {
     match edits {
         [] => String::new(),
@@ -96,7 +98,7 @@ fn text(edits: &[Edit]) -> String {
     }
 }
 
-/// Text of which a browser has written bytes as `%41`; `None` if it is none.
+/// Decodes percent-encoded text such as `%41`; `None` where it is malformed.
 fn decoded(query: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(query.len());
     let mut rest = query.bytes();
@@ -117,7 +119,7 @@ mod tests {
     use super::decoded;
 
     #[test]
-    fn a_query_is_text_again() {
+    fn percent_encoded_queries_are_decoded() {
         assert_eq!(decoded("%5B%22\u{e4}%C3%A4%22%5D").as_deref(), Some("[\"ää\"]"));
         for broken in ["%", "%4", "%zz", "%ff"] {
             assert_eq!(decoded(broken), None, "{broken}");

@@ -1,10 +1,10 @@
-//! `rowmill predict sweep`: steps of many models, devices and batch sizes, never run.
+//! `rowmill predict sweep`: predicts steps of many models, devices and batch sizes.
 
 use std::io::Write;
 
 use predict::step::{SweepRow, mark_best};
 
-use super::model_step::Hardware;
+use super::hardware_step::Hardware;
 use super::pareto::{self, PooledRow};
 use crate::args::{PredictSweep, each};
 use setup::Session;
@@ -26,7 +26,7 @@ pub fn run(args: &PredictSweep, session: &Session) -> Result<(), Error> {
         for model in &args.model {
             for (name, hardware) in names.iter().zip(&hardware) {
                 for batch_size in each(&args.batch_size) {
-                    let asked = NeverRunStep {
+                    let options = NeverRunStep {
                         set: args.set.clone(),
                         batch_size: Some(batch_size),
                         pooling,
@@ -34,7 +34,7 @@ pub fn run(args: &PredictSweep, session: &Session) -> Result<(), Error> {
                         sharding: args.sharding,
                         plan: None,
                     };
-                    let workload = Workload::resolve(model, &asked, hardware.ranks())?;
+                    let workload = Workload::resolve(model, &options, hardware.ranks())?;
                     let priced = hardware.price(&workload, pooling, launch_ns)?;
                     rows.push(SweepRow::new(model, name, batch_size, &priced.price));
                 }

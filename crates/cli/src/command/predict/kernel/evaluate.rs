@@ -1,18 +1,18 @@
 //! `rowmill predict evaluate --kernels`: errors of kernel models on rows they did not learn from.
 
 use analyze::distribution;
-use kernel_model::evaluate::{self, KernelRow, MlpRow};
+use kernel_model::evaluate::{self, KernelRow};
 use kernel_model::leave_out::{self, LeftOutRow};
 use kernel_model::{Kind, Measured, Part};
 use serde::Serialize;
 
-use super::{model, published, read, suite};
 use crate::args::PredictEvaluate;
 use setup::Session;
 use setup::error::Error;
+use setup::kernel_files::{read_model, read_table};
 use setup::render;
 
-/// What is known of the models.
+/// Errors of kernel models, of one kind of evaluation or the other.
 #[derive(Serialize)]
 struct Report {
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -23,10 +23,10 @@ struct Report {
 
 /// Runs `rowmill predict evaluate --kernels` and prints its result.
 pub fn run(args: &PredictEvaluate, session: &Session) -> Result<(), Error> {
-    if let Some(folder) = suite::named(args) {
-        return suite::run(folder, args, session);
+    let mut rows = Vec::new();
+    for path in &args.paths {
+        rows.extend(read_table(path)?);
     }
-    let (rows, _) = read(&args.paths)?;
     let has_kind = |kind: &Kind| rows.iter().any(|row| row.work.kind() == *kind);
     let kinds: Vec<Kind> = Kind::ALL.into_iter().filter(has_kind).collect();
     let mut report = Report { kernels: Vec::new(), left_out: Vec::new() };
@@ -39,17 +39,14 @@ pub fn run(args: &PredictEvaluate, session: &Session) -> Result<(), Error> {
             ));
             continue;
         }
-        let model = model(args.kernels.models.as_deref(), kind)?;
+        let model = read_model(args.kernels.models.as_deref(), kind)?;
         report.kernels.extend(evaluate::evaluate_model(&model, &rows, Part::Test));
     }
-    if let Some(grid) = args.kernels.published {
-        published::add(&mut report.kernels, &kinds, &rows, grid, session)?;
-    }
-    say_unknown(&report, &rows, session);
-    session.console.report(&report, for_people)
+    warn_without_rows(&report, &rows, session);
+    session.console.report(&report, format_report)
 }
 
-fn say_unknown(report: &Report, rows: &[Measured], session: &Session) {
+fn warn_without_rows(report: &Report, rows: &[Measured], session: &Session) {
     if report.kernels.is_empty() && report.left_out.is_empty() {
         session.console.warn(format_args!(
             "{} rows, but none of them could be evaluated; leaving out takes three devices",
@@ -58,50 +55,45 @@ fn say_unknown(report: &Report, rows: &[Measured], session: &Session) {
     }
 }
 
-fn for_people(report: &Report) -> String {
+fn format_report(report: &Report) -> String {
     let mut parts = Vec::new();
     if !report.kernels.is_empty() {
-        parts.push(known(report));
+        parts.push(format_errors(report));
     }
     if !report.left_out.is_empty() {
-        parts.push(left_out(report));
+        parts.push(format_left_out(report));
     }
     parts.join("\n\n")
 }
 
-fn known(report: &Report) -> String {
-    let both = |gmae: f64, mape: f64| format!("{gmae:.2}/{mape:.2}");
-    let has_mlps = report.kernels.iter().any(|row| row.mlp.is_some());
+fn format_errors(report: &Report) -> String {
     let row = |row: &KernelRow| {
-        let mut cells = vec![
+        let drift = format!("{} a row", render::nanos(row.drift_ns_per_row));
+        vec![
             row.kind.to_owned(),
             row.device.clone(),
             render::count(row.rows as u64),
             format!("{:.1}/{:.1}", row.roofline_gmae_pct, row.roofline_mape_pct),
             format!("{:.1}/{:.1}", row.measured_peak_gmae_pct, row.measured_peak_mape_pct),
-        ];
-        if has_mlps {
-            let errors = |mlp: &MlpRow| both(mlp.gmae_pct, mlp.mape_pct);
-            cells.push(row.mlp.as_ref().map(errors).unwrap_or_default());
-        }
-        cells.extend([
-            both(row.gmae_pct, row.mape_pct),
+            format!("{:.2}/{:.2}", row.gmae_pct, row.mape_pct),
             format!("{:.2}", row.kernel_mape_pct),
             format!("{:.1}", row.covered_pct),
             render::nanos(row.floor_ns),
-            if row.drift_ns_per_row > 0.0 {
-                format!("{} a row", render::nanos(row.drift_ns_per_row))
-            } else {
-                String::new()
-            },
-        ]);
-        cells
+            if row.drift_ns_per_row > 0.0 { drift } else { String::new() },
+        ]
     };
-    let mut header = vec!["kernel", "device", "rows", "roofline %", "of measured peaks %"];
-    if has_mlps {
-        header.push("MLP %");
-    }
-    header.extend(["model %", "far above floor %", "covered %", "floor", "drift"]);
+    let header = [
+        "kernel",
+        "device",
+        "rows",
+        "roofline %",
+        "of measured peaks %",
+        "model %",
+        "far above floor %",
+        "covered %",
+        "floor",
+        "drift",
+    ];
     let rows: Vec<Vec<String>> = report.kernels.iter().map(row).collect();
     format!(
         "Rows that took no part in training, above the floor and long enough to show: geometric \
@@ -110,7 +102,7 @@ fn known(report: &Report) -> String {
     )
 }
 
-fn left_out(report: &Report) -> String {
+fn format_left_out(report: &Report) -> String {
     let percent = |value: f64| format!("{value:.1}");
     let row = |row: &LeftOutRow| {
         vec![

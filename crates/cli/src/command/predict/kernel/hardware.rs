@@ -1,4 +1,4 @@
-//! `rowmill predict hardware`: what is known of devices, and where from.
+//! `rowmill predict kernels --list-hardware`: the hardware data of devices, with their sources.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use schema::HardwareSpec;
 use schema::topology::{Flops, HARDWARE, hardware};
 use serde::Serialize;
 
-use crate::args::PredictHardware;
+use crate::args::PredictKernels;
 use setup::Session;
 use setup::error::Error;
 use setup::machine;
@@ -17,7 +17,7 @@ use setup::table_output::{self, TableTarget};
 
 /// A known device with its peaks and sustained rates.
 #[derive(Serialize)]
-struct Row {
+struct DeviceRow {
     key: String,
     name: String,
     f32_tflop_per_s: f64,
@@ -36,16 +36,16 @@ struct Row {
     source: String,
 }
 
-/// Runs `rowmill predict hardware` and prints its result.
-pub fn run(args: &PredictHardware, session: &Session) -> Result<(), Error> {
-    let named = args.devices.iter().map(|name| hardware(name));
+/// Prints the hardware data of these devices, or of all.
+pub fn run(devices: &[String], args: &PredictKernels, session: &Session) -> Result<(), Error> {
+    let named = devices.iter().map(|name| hardware(name));
     let mut specs: Vec<&HardwareSpec> =
         named.collect::<Result<_, _>>().map_err(KernelError::from)?;
     if specs.is_empty() {
         specs.extend(&HARDWARE);
     }
     let own = args.this_machine.then(|| this_machine(session));
-    let rows: Vec<Row> = specs.into_iter().chain(&own).map(row).collect();
+    let rows: Vec<DeviceRow> = specs.into_iter().chain(&own).map(row).collect();
     table_output::write_rows(
         session.console,
         &rows,
@@ -53,10 +53,10 @@ pub fn run(args: &PredictHardware, session: &Session) -> Result<(), Error> {
     )
 }
 
-fn row(spec: &HardwareSpec) -> Row {
+fn row(spec: &HardwareSpec) -> DeviceRow {
     let tera = |value: f64| value / 1e12;
     let giga = |value: f64| value / 1e9;
-    Row {
+    DeviceRow {
         key: spec.key.clone().into_owned(),
         name: spec.name.clone().into_owned(),
         f32_tflop_per_s: tera(spec.peak.f32),
@@ -76,11 +76,11 @@ fn row(spec: &HardwareSpec) -> Row {
     }
 }
 
-/// This machine's CPU as a device, by what its threads reach now.
+/// Measures the rates that the threads of this machine's CPU reach now.
 pub fn this_machine(session: &Session) -> HardwareSpec {
-    /// Far beyond every cache.
+    /// More than any cache holds, so that memory is measured.
     const BYTES: usize = 1 << 30;
-    /// The machine is shared: the best of so many.
+    /// Other processes may slow down some turns: the best of them counts.
     const TURNS: usize = 5;
     let cpu = Cpu::new(session.threads);
     let best = |measure: &dyn Fn() -> f64| (0..TURNS).map(|_| measure()).fold(0.0, f64::max);

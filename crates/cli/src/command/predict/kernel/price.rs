@@ -1,4 +1,4 @@
-//! `rowmill predict kernels`: what single kernels take on a device.
+//! `rowmill predict kernels`: predicts the times of single kernels on a device.
 
 use kernel_model::Estimate;
 use kernel_model::embedding;
@@ -9,15 +9,15 @@ use predict::step::RankExchange;
 use schema::{HardwareSpec, Topology};
 use serde::Serialize;
 
-use super::model;
 use crate::args::PredictKernels;
 use setup::Session;
 use setup::error::Error;
+use setup::kernel_files::read_model;
 use setup::table_output::{self, TableTarget};
 
 /// The predicted time of one kernel on one device.
 #[derive(Serialize)]
-struct Row {
+struct KernelPriceRow {
     work: String,
     hardware: String,
     mean_ns: f64,
@@ -27,12 +27,12 @@ struct Row {
     domain: String,
 }
 
-/// The work to price, and what prices it.
-enum Asked {
-    /// Priced by a trained model.
-    Work(Work),
-    Single(SingleWork),
-    /// Between the ranks of a topology, with so many bytes of each.
+/// A work as typed, by the method that predicts its time.
+enum TypedWork {
+    /// Predicted by a trained model.
+    Model(Work),
+    Formula(SingleWork),
+    /// An exchange between ranks, with the bytes of each rank.
     Exchange(RankExchange, u64),
 }
 
@@ -41,22 +41,23 @@ pub fn run(args: &PredictKernels, session: &Session) -> Result<(), Error> {
     let topologies = args.hardware.iter().map(|name| Topology::parse(name));
     let topologies: Vec<Topology> =
         topologies.collect::<Result<_, _>>().map_err(KernelError::from)?;
-    let asked: Vec<Asked> = args.works.iter().map(|text| asked(text)).collect::<Result<_, _>>()?;
-    let is_asked = |kind: Kind| {
-        asked.iter().any(|one| matches!(one, Asked::Work(work) if work.kind() == kind))
+    let works: Vec<TypedWork> =
+        args.works.iter().map(|text| parse_work(text)).collect::<Result<_, _>>()?;
+    let has_kind = |kind: Kind| {
+        works.iter().any(|one| matches!(one, TypedWork::Model(work) if work.kind() == kind))
     };
     let mut models: Vec<KernelModel> = Vec::new();
-    for kind in Kind::ALL.into_iter().filter(|kind| is_asked(*kind)) {
-        models.push(model(args.models.as_deref(), kind)?);
+    for kind in Kind::ALL.into_iter().filter(|kind| has_kind(*kind)) {
+        models.push(read_model(args.models.as_deref(), kind)?);
     }
     let mut rows = Vec::new();
-    for (text, one) in args.works.iter().zip(&asked) {
+    for (text, one) in args.works.iter().zip(&works) {
         for (name, topology) in args.hardware.iter().zip(&topologies) {
             rows.extend(match one {
-                Asked::Work(work) => learnt(&models, work, &topology.device),
-                Asked::Single(work) => Some(by_formula(work, &topology.device)),
-                Asked::Exchange(exchange, bytes) => {
-                    Some(between_ranks(text, *exchange, *bytes, name, topology)?)
+                TypedWork::Model(work) => predict_by_model(&models, work, &topology.device),
+                TypedWork::Formula(work) => Some(predict_by_formula(work, &topology.device)),
+                TypedWork::Exchange(exchange, bytes) => {
+                    Some(predict_exchange(text, *exchange, *bytes, name, topology)?)
                 }
             });
         }
@@ -68,8 +69,8 @@ pub fn run(args: &PredictKernels, session: &Session) -> Result<(), Error> {
     )
 }
 
-/// Such as `linear 512 1024 1024`.
-fn asked(text: &str) -> Result<Asked, Error> {
+/// Parses a work such as `linear 512 1024 1024`.
+fn parse_work(text: &str) -> Result<TypedWork, Error> {
     let mut words = text.split_whitespace();
     let name = words.next().unwrap_or_default();
     let sizes: Option<Vec<u64>> = words.map(|word| word.parse().ok()).collect();
@@ -79,16 +80,16 @@ fn asked(text: &str) -> Result<Asked, Error> {
             let (kind, expected) = (collective.name(), "1 size above 0: bytes".to_owned());
             return Err(KernelError::Shape { kind, sizes, expected }.into());
         };
-        return Ok(Asked::Exchange(collective, bytes));
+        return Ok(TypedWork::Exchange(collective, bytes));
     }
     match SingleKind::named(name) {
-        Some(kind) => Ok(Asked::Single(SingleWork::new(kind, &sizes)?)),
-        None => Ok(Asked::Work(operation(name).map_err(with_formulas)?.work(&sizes)?)),
+        Some(kind) => Ok(TypedWork::Formula(SingleWork::new(kind, &sizes)?)),
+        None => Ok(TypedWork::Model(operation(name).map_err(add_formula_names)?.work(&sizes)?)),
     }
 }
 
-/// Names the operations that formulas price, too.
-fn with_formulas(error: KernelError) -> KernelError {
+/// Adds the operations that formulas predict to the names that an error lists.
+fn add_formula_names(error: KernelError) -> KernelError {
     match error {
         KernelError::Operation { name, mut known } => {
             known.extend(SingleKind::ALL.iter().map(|kind| kind.name()));
@@ -99,22 +100,27 @@ fn with_formulas(error: KernelError) -> KernelError {
     }
 }
 
-fn learnt(models: &[KernelModel], work: &Work, device: &HardwareSpec) -> Option<Row> {
+fn predict_by_model(
+    models: &[KernelModel],
+    work: &Work,
+    device: &HardwareSpec,
+) -> Option<KernelPriceRow> {
     let model = models.iter().find(|model| model.kind() == work.kind())?;
     let Price { mean_ns, low_ns, high_ns, domain } = model.price(work, device);
-    Some(Row {
+    Some(KernelPriceRow {
         work: work.to_string(),
         hardware: device.key.clone().into_owned(),
         mean_ns,
         low_ns,
         high_ns,
         roofline_ns: roofline_ns(work, device),
-        domain: described(&domain),
+        domain: describe_domain(&domain),
     })
 }
 
-/// The roofline of a lookup is the paper's formula, that of another kernel its bytes.
-fn by_formula(work: &SingleWork, device: &HardwareSpec) -> Row {
+/// Predicts a kernel by a formula. The roofline of a lookup is the published formula; the roofline of
+/// another kernel is the time to move its bytes.
+fn predict_by_formula(work: &SingleWork, device: &HardwareSpec) -> KernelPriceRow {
     let Estimate { mean_ns, low_ns, high_ns } = work.price(device);
     let roofline_ns = match work.kind() {
         SingleKind::EmbeddingForward => embedding::published_ns(&work.tables(), device),
@@ -125,7 +131,7 @@ fn by_formula(work: &SingleWork, device: &HardwareSpec) -> Row {
         true => "formula; the longest bag decides",
         false => "formula; not measured",
     };
-    Row {
+    KernelPriceRow {
         work: work.to_string(),
         hardware: device.key.clone().into_owned(),
         mean_ns,
@@ -136,24 +142,25 @@ fn by_formula(work: &SingleWork, device: &HardwareSpec) -> Row {
     }
 }
 
-fn between_ranks(
+fn predict_exchange(
     text: &str,
     exchange: RankExchange,
     bytes: u64,
     hardware: &str,
     topology: &Topology,
-) -> Result<Row, Error> {
+) -> Result<KernelPriceRow, Error> {
     let Some(time) = exchange.price(bytes, topology) else {
         let expected = "two ranks at least, as in h100x8".to_owned();
         let got = format!("{hardware} for {text:?}");
         return Err(predict::Error::Workload { expected, got }.into());
     };
     let link = if topology.hosts == 1 { &topology.within } else { &topology.between };
-    // Beyond the largest measured size a link keeps its bandwidth.
+    // A link keeps its bandwidth beyond the largest measured size, so the difference of two large
+    // exchanges is the time of their bytes without the latency.
     let ns_per_byte = (link.ns(2e9) - link.ns(1e9)) / 1e9;
     let is_measured = topology.hosts == 1 && topology.device.key.starts_with("v100");
     let domain = if is_measured { "link measured up to 2.8 MB" } else { "link not measured" };
-    Ok(Row {
+    Ok(KernelPriceRow {
         work: text.to_owned(),
         hardware: hardware.to_owned(),
         mean_ns: time.mean_ns,
@@ -164,7 +171,7 @@ fn between_ranks(
     })
 }
 
-fn described(domain: &Domain) -> String {
+fn describe_domain(domain: &Domain) -> String {
     let mut parts = Vec::new();
     if domain.is_unseen_device {
         parts.push("device not measured".to_owned());

@@ -1,36 +1,57 @@
-//! `rowmill predict train-kernels`: tables of measurements → models.
+//! `rowmill predict learn --kernels`: trains kernel models from tables of measured latencies.
 
 use std::io::Write;
 use std::path::PathBuf;
 
-use kernel_model::{KernelModel, Kind, MODEL_BYTES_MOST, few_shot};
+use kernel_model::{KernelModel, Kind, MODEL_BYTES_MOST, Measured, Source, few_shot};
 
-use super::{file, model, read, table};
-use crate::args::PredictTrainKernels;
+use crate::args::PredictLearn;
 use setup::Session;
 use setup::error::Error;
+use setup::kernel_files::{model_path, read_model, read_table};
 use setup::output;
 use setup::render;
 
-/// Runs `rowmill predict train-kernels` and prints its result.
-pub fn run(args: &PredictTrainKernels, session: &Session) -> Result<(), Error> {
-    let mut models = learnt(&args.tables, session)?;
+/// Runs `rowmill predict learn --kernels` and prints its result.
+pub fn run(args: &PredictLearn, session: &Session) -> Result<(), Error> {
+    let mut models = train_models(&args.measured, session)?;
     if let Some(path) = &args.shots {
-        let rows = table(path)?;
+        let rows = read_table(path)?;
         let has_kind = |kind: Kind| rows.iter().any(|row| row.work.kind() == kind);
         let wrong = |source| Error::Kernels { path: path.clone(), source };
         for kind in Kind::ALL.into_iter().filter(|kind| has_kind(*kind)) {
             let at = models.iter().position(|model| model.kind() == kind);
-            let base = at.map_or_else(|| model(None, kind), |at| Ok(models.swap_remove(at)))?;
+            let base =
+                at.map_or_else(|| read_model(None, kind), |at| Ok(models.swap_remove(at)))?;
             models.push(few_shot::calibrate(base, &rows).map_err(wrong)?);
         }
     }
     let _made = output::folder(&args.output)?;
-    models.iter().try_for_each(|model| write(model, args, session))
+    models.iter().try_for_each(|model| write_model(model, args, session))
 }
 
-fn learnt(paths: &[PathBuf], session: &Session) -> Result<Vec<KernelModel>, Error> {
-    let (rows, sources) = read(paths)?;
+/// Reads the measurements of tables, and the sources of each kind of kernel.
+fn read_tables(paths: &[PathBuf]) -> Result<(Vec<Measured>, Vec<Vec<Source>>), Error> {
+    let mut all = Vec::new();
+    let mut sources = vec![Vec::new(); Kind::ALL.len()];
+    for path in paths {
+        let table = read_table(path)?;
+        let text = std::fs::read(path).map_err(Error::io(path, "read"))?;
+        let checksum = format!("{:016x}", xxhash_rust::xxh3::xxh3_64(&text));
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        for (kind, sources) in Kind::ALL.into_iter().zip(&mut sources) {
+            let rows = table.iter().filter(|row| row.work.kind() == kind).count();
+            if rows > 0 {
+                sources.push(Source { name: name.clone(), rows, checksum: checksum.clone() });
+            }
+        }
+        all.extend(table);
+    }
+    Ok((all, sources))
+}
+
+fn train_models(paths: &[PathBuf], session: &Session) -> Result<Vec<KernelModel>, Error> {
+    let (rows, sources) = read_tables(paths)?;
     let mut models = Vec::new();
     for (kind, sources) in Kind::ALL.into_iter().zip(sources) {
         if sources.is_empty() {
@@ -44,8 +65,8 @@ fn learnt(paths: &[PathBuf], session: &Session) -> Result<Vec<KernelModel>, Erro
     Ok(models)
 }
 
-fn write(model: &KernelModel, args: &PredictTrainKernels, session: &Session) -> Result<(), Error> {
-    let path = file(&args.output, model.kind());
+fn write_model(model: &KernelModel, args: &PredictLearn, session: &Session) -> Result<(), Error> {
+    let path = model_path(&args.output, model.kind());
     let bytes = model.to_bytes().map_err(|source| Error::Kernels { path: path.clone(), source })?;
     if bytes.len() > MODEL_BYTES_MOST {
         session.console.warn(format_args!(

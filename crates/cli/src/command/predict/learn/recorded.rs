@@ -14,15 +14,15 @@ use serde::Serialize;
 
 use super::device::{DEVICE_VERSION, LearntDevice};
 use super::folder::{HARDWARE, write};
-use super::suite::{self, SuiteFile};
-use crate::command::predict::kernel::{file, model};
 use setup::Session;
 use setup::error::Error;
+use setup::kernel_files::{model_path, read_model};
 use setup::output;
 use setup::recorded_steps::{
     Steps, calibrate_steps, open_recordings, prepare_job, recorded_machine, whole_scopes,
 };
 use setup::render;
+use setup::suite::{self, SuiteFile};
 
 /// What the host adds, in the folder that is written.
 const CALIBRATION: &str = "calibration.json";
@@ -64,7 +64,7 @@ pub fn run(folder: &Path, output: &Path, session: &Session) -> Result<(), Error>
         ),
         Some(gpu) => {
             let spec = hardware(gpu).map_err(kernel_model::Error::from)?;
-            let rows = learnt(&suite::microbenchmarks(folder, &suite)?, spec);
+            let rows = learnt(&suite::read_microbenchmarks(folder, &suite)?, spec);
             let (paths, judged) = models(&rows, output)?;
             written.extend(paths);
             kernels = judged;
@@ -129,9 +129,9 @@ fn models(rows: &[Measured], output: &Path) -> Result<(Vec<String>, Vec<KernelRo
         if learnt.len() < ROWS_LEAST {
             continue;
         }
-        let adapted = few_shot::calibrate(model(None, kind)?, &learnt)?;
+        let adapted = few_shot::calibrate(read_model(None, kind)?, &learnt)?;
         judged.extend(evaluate::evaluate_model(&adapted, &of_kind, Part::Test));
-        let path = file(output, kind);
+        let path = model_path(output, kind);
         let bytes = adapted.to_bytes()?;
         output::put(&path, |file| file.write_all(&bytes).map_err(Error::io(&path, "write")))?;
         written.push(path.display().to_string());

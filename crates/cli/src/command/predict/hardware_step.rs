@@ -1,27 +1,30 @@
-//! `rowmill predict step --model`: a step of a model on hardware, never run. The prices are
-//! `predict::step`'s.
+//! `rowmill predict step --model` with `--hardware`: a step of a configuration that was never run, on
+//! GPUs or on a measured CPU. Times are computed in `predict::step`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::kernel::{file as kernel_file, model};
+use super::calibrated::read_calibration;
 use super::learn::device;
 use super::learn::folder::HARDWARE;
 use super::on_cpu;
 use crate::args::{PredictStep, StepRows};
 use kernel_model::cpu::CpuModel;
 use kernel_model::{Error as KernelError, Estimate};
+use predict::overheads;
 use predict::step::{self, Conditions, Models, Stage, StepDomain, StepPrice, StepPricer};
 use schema::Topology;
 use serde::Serialize;
 use setup::Session;
 use setup::error::Error;
+use setup::kernel_files::{model_path, read_model};
+use setup::render;
 use setup::table_output::{self, TableTarget};
 use setup::workload::Workload;
 
 /// A step of `--by step`, with its bounds on the slowest rank.
 #[derive(Serialize)]
-struct StepRow<'a> {
+struct HardwareStepRow<'a> {
     model: &'a str,
     hardware: &'a str,
     ranks: usize,
@@ -34,9 +37,9 @@ struct StepRow<'a> {
     /// Memory of the device; on a CPU, of the host.
     memory_bytes: u64,
     fits: bool,
-    /// What takes most of the memory.
+    /// The purpose that takes most of the memory.
     largest: &'a str,
-    /// On the rank that takes most; of a CPU, of all ranks together.
+    /// On the rank that takes most; on a CPU, of all ranks together.
     bytes_by_kind: BTreeMap<&'a str, u64>,
     max_batch_size: Option<usize>,
     launches: u32,
@@ -58,7 +61,7 @@ struct StageRow {
 
 /// A row of the table of ranks: predicted time of each stage on one rank.
 #[derive(Serialize)]
-struct RankRow {
+struct RankStagesRow {
     rank: u32,
     lookup_ns: f64,
     dense_ns: f64,
@@ -88,14 +91,14 @@ struct MemoryRow<'a> {
     memory: &'a str,
     bytes: u64,
     share_pct: f64,
-    /// The rank that takes most; none of a CPU, whose ranks share memory.
+    /// The rank that takes most; `None` on a CPU, whose ranks share memory.
     rank: Option<u32>,
 }
 
-/// A priced step with its memory.
-pub struct PricedStep {
+/// The price of a step on hardware, with its memory.
+pub struct HardwareStep {
     pub price: StepPrice,
-    /// What memory is for, of the rank that takes most or of all together.
+    /// Bytes by purpose, of the rank that takes most or of all ranks together.
     memory: Vec<(String, u64)>,
     /// The rank that takes most, where each has memory of its own.
     fullest: Option<u32>,
@@ -112,12 +115,12 @@ pub enum Hardware {
 }
 
 impl Hardware {
-    /// A device by name, else a file or folder of `rowmill predict learn`.
+    /// Finds a device by name, or else reads a file or folder of `rowmill predict learn`.
     ///
     /// # Errors
-    /// The nearest names of devices; of a file, what is wrong with it.
+    /// Neither a device nor a file has this name, or the file is malformed.
     pub fn from_name(text: &str, models: Option<&Path>) -> Result<Self, Error> {
-        let models_of = || Models::from_loader(|kind| model(models, kind)).map(Box::new);
+        let models_of = || Models::from_loader(|kind| read_model(models, kind)).map(Box::new);
         let unknown = match topology(text) {
             Ok(topology) => return Ok(Self::Devices(Box::new(topology), models_of()?)),
             Err(error) => error,
@@ -135,13 +138,13 @@ impl Hardware {
         let topology = Topology { device: spec.clone(), ..topology(&spec.key)? };
         let beside = file.parent().unwrap_or(Path::new("."));
         let own = Models::from_loader(|kind| {
-            let is_own = models.is_none() && kernel_file(beside, kind).exists();
-            model(if is_own { Some(beside) } else { models }, kind)
+            let is_own = models.is_none() && model_path(beside, kind).exists();
+            read_model(if is_own { Some(beside) } else { models }, kind)
         });
         Ok(Self::Devices(Box::new(topology), Box::new(own?)))
     }
 
-    /// Ranks of a step, unless it says how many.
+    /// Default number of ranks of a step.
     pub fn ranks(&self) -> u64 {
         match self {
             Self::Devices(topology, _) => topology.ranks(),
@@ -149,16 +152,16 @@ impl Hardware {
         }
     }
 
-    /// The price of a step whose bags have `pooling` ids.
+    /// Predicts a step whose bags have `pooling` ids.
     ///
     /// # Errors
-    /// What no step can be made of.
+    /// The workload does not fit the hardware.
     pub fn price(
         &self,
         workload: &Workload,
         pooling: u32,
         launch_ns: f64,
-    ) -> Result<PricedStep, Error> {
+    ) -> Result<HardwareStep, Error> {
         match self {
             Self::Devices(topology, models) => {
                 let conditions = Conditions { topology, models, launch_ns };
@@ -167,7 +170,7 @@ impl Hardware {
                 let parts = fullest.into_iter().flat_map(|rank| rank.memory.parts());
                 let memory = parts.map(|(name, bytes)| (name.to_owned(), bytes)).collect();
                 let fullest = fullest.map(|rank| rank.rank);
-                Ok(PricedStep { memory, fullest, memory_bytes: self.memory_bytes(), price })
+                Ok(HardwareStep { memory, fullest, memory_bytes: self.memory_bytes(), price })
             }
             Self::Cpu(model) => {
                 let mut price = step::cpu::price(workload.borrowed(), model)?;
@@ -176,18 +179,18 @@ impl Hardware {
                     price.cost.peak_bytes = peak.total.0;
                     price.cost.fits = peak.total.0 <= model.machine.spec.memory_bytes;
                     for part in &peak.parts {
-                        // As JSON of `rowmill train --estimate` has it.
+                        // The JSON of `rowmill train --estimate` uses the same names.
                         let name = serde_json::to_value(part.of).map_err(Error::Json)?;
                         let name = name.as_str().unwrap_or(part.of.name()).to_owned();
                         memory.push((name, part.bytes.0));
                     }
                 }
-                Ok(PricedStep { price, memory, fullest: None, memory_bytes: self.memory_bytes() })
+                Ok(HardwareStep { price, memory, fullest: None, memory_bytes: self.memory_bytes() })
             }
         }
     }
 
-    /// The largest batch that fits; `None` where no sample does.
+    /// The largest batch that fits; `None` where one sample is too much.
     fn max_batch_size(&self, workload: &Workload, pooling: u32) -> Result<Option<usize>, Error> {
         Ok(match self {
             Self::Devices(topology, models) => {
@@ -211,32 +214,41 @@ fn topology(text: &str) -> Result<Topology, Error> {
     Ok(Topology::parse(text).map_err(KernelError::from)?)
 }
 
-/// Runs `predict step --model`.
-/// Host time per launch is `launch_ns`.
-pub fn step(args: &PredictStep, launch_ns: f64, session: &Session) -> Result<(), Error> {
-    let (name, hardware) = (args.model.as_deref(), args.hardware.as_deref());
-    let (name, hardware) = (name.unwrap_or_default(), hardware.unwrap_or_default());
-    let on = Hardware::from_name(hardware, args.host.models.as_deref())?;
-    let workload = Workload::resolve(name, &args.asked, on.ranks())?;
-    let pooling = args.asked.pooling;
-    let priced = on.price(&workload, pooling, launch_ns)?;
+/// Predicts a step of a configuration on hardware, and prints it.
+pub fn run(
+    config: &str,
+    hardware_name: &str,
+    args: &PredictStep,
+    session: &Session,
+) -> Result<(), Error> {
+    let launch_ns = find_launch_ns(args, session)?;
+    let hardware = Hardware::from_name(hardware_name, args.host.models.as_deref())?;
+    let workload = Workload::resolve(config, &args.workload, hardware.ranks())?;
+    let pooling = args.workload.pooling;
+    let priced = hardware.price(&workload, pooling, launch_ns)?;
     let price = &priced.price;
-    if let Hardware::Devices(topology, _) = &on {
-        say_links(topology, price.ranks.len(), session);
+    if let Hardware::Devices(topology, _) = &hardware {
+        report_links(topology, price.ranks.len(), session);
     }
     let console = session.console;
     match args.by {
         StepRows::Step => {
             let batch_size = workload.job.config.training.batch_size;
-            let most = on.max_batch_size(&workload, pooling)?;
-            let row = step_row((name, hardware), (batch_size, most), &priced);
+            let max_batch_size = hardware.max_batch_size(&workload, pooling)?;
+            let row = HardwareStepRow {
+                model: config,
+                hardware: hardware_name,
+                batch_size,
+                max_batch_size,
+                ..step_row(&priced)
+            };
             table_output::write_rows(console, &[row], TableTarget::default())
         }
         StepRows::Stage => {
             table_output::write_rows(console, &stage_rows(price), TableTarget::default())
         }
         StepRows::Rank => {
-            let rows: Vec<RankRow> = price.ranks.iter().map(rank_row).collect();
+            let rows: Vec<RankStagesRow> = price.ranks.iter().map(rank_row).collect();
             table_output::write_rows(console, &rows, TableTarget::default())
         }
         StepRows::Op => table_output::write_rows(console, &op_rows(price), TableTarget::default()),
@@ -246,7 +258,18 @@ pub fn step(args: &PredictStep, launch_ns: f64, session: &Session) -> Result<(),
     }
 }
 
-fn say_links(topology: &Topology, ranks: usize, session: &Session) {
+/// Finds the host time of a launch: in a calibration, or as typed.
+fn find_launch_ns(args: &PredictStep, session: &Session) -> Result<f64, Error> {
+    let Some(path) = &args.calibration else { return Ok(1e3 * args.host.launch_us) };
+    let Some(ns) = overheads::host_ns_per_launch(&read_calibration(path)?) else {
+        let expected = "launches of a GPU's kernels".to_owned();
+        return Err(predict::Error::Calibration { expected, got: "none".to_owned() }.into());
+    };
+    session.console.detail(format_args!("the host needs {} for a launch", render::nanos(ns)));
+    Ok(ns)
+}
+
+fn report_links(topology: &Topology, ranks: usize, session: &Session) {
     if ranks > 1 {
         session.console.detail(format_args!("within a host: {}", topology.within.source()));
     }
@@ -255,11 +278,8 @@ fn say_links(topology: &Topology, ranks: usize, session: &Session) {
     }
 }
 
-fn step_row<'a>(
-    (model, hardware): (&'a str, &'a str),
-    (batch_size, max_batch_size): (usize, Option<usize>),
-    priced: &'a PricedStep,
-) -> StepRow<'a> {
+/// The row of a step, without the columns that its command line has.
+fn step_row(priced: &HardwareStep) -> HardwareStepRow<'_> {
     let price = &priced.price;
     let slowest = Stage::ALL.into_iter().max_by(|a, b| {
         let stage_ns = |stage: &Stage| price.stages[*stage as usize].mean_ns;
@@ -268,11 +288,11 @@ fn step_row<'a>(
     let kinds = priced.memory.iter().map(|(name, bytes)| (name.as_str(), *bytes));
     let largest = kinds.clone().max_by_key(|kind| kind.1);
     let Estimate { mean_ns, low_ns, high_ns } = price.cost.step;
-    StepRow {
-        model,
-        hardware,
+    HardwareStepRow {
+        model: "",
+        hardware: "",
         ranks: price.ranks.len(),
-        batch_size,
+        batch_size: 0,
         step_ns: mean_ns,
         low_ns,
         high_ns,
@@ -282,7 +302,7 @@ fn step_row<'a>(
         fits: price.cost.fits,
         largest: largest.map_or("none", |kind| kind.0),
         bytes_by_kind: kinds.collect(),
-        max_batch_size,
+        max_batch_size: None,
         launches: price.launches,
         slowest_stage: slowest.map_or("none", Stage::name),
         measured_pct: price.domain.measured_pct,
@@ -300,9 +320,9 @@ fn stage_rows(price: &StepPrice) -> Vec<StageRow> {
     Stage::ALL.into_iter().map(row).collect()
 }
 
-fn rank_row(rank: &predict::step::RankPrice) -> RankRow {
+fn rank_row(rank: &predict::step::RankPrice) -> RankStagesRow {
     let stage_ns = |stage: Stage| rank.stages[stage as usize].mean_ns;
-    RankRow {
+    RankStagesRow {
         rank: rank.rank,
         lookup_ns: stage_ns(Stage::EmbeddingForward),
         dense_ns: stage_ns(Stage::Dense),
@@ -335,7 +355,7 @@ fn op_rows(price: &StepPrice) -> Vec<OpRow> {
     price.ops.iter().map(row).collect()
 }
 
-fn memory_rows(priced: &PricedStep) -> Vec<MemoryRow<'_>> {
+fn memory_rows(priced: &HardwareStep) -> Vec<MemoryRow<'_>> {
     let all = priced.price.cost.peak_bytes.max(1) as f64;
     let parts = priced.memory.iter();
     parts

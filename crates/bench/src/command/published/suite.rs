@@ -1,42 +1,41 @@
-//! `rowmill predict evaluate --kernels SUITE`: the published table of kernel errors for the GPU of
-//! a recorded suite. The figures are `kernel_model::suite`'s.
+//! `rowmill-bench published --kernels SUITE`: the published table of kernel errors for the GPU of a
+//! recorded suite. The errors are computed in `kernel_model::suite`.
 
 use std::path::{Path, PathBuf};
 
 use kernel_model::suite::{self, ErrorPair, SuiteRow};
 use serde::Serialize;
 
-use super::model;
-use crate::args::PredictEvaluate;
-use crate::command::predict::learn::suite as recorded;
+use crate::args::BenchPublished;
 use setup::Session;
 use setup::error::Error;
+use setup::kernel_files::read_model;
 use setup::render;
+use setup::suite::{SUITE, read_kernels};
 
 /// Prediction errors of one kernel of the published suite.
 #[derive(Serialize)]
 struct Report {
     device: String,
-    /// Kernels that were measured.
+    /// Number of measured kernels.
     measured: usize,
     table: Vec<SuiteRow>,
 }
 
-/// The suite among the paths of a command.
-pub fn named(args: &PredictEvaluate) -> Option<&Path> {
-    args.paths.iter().map(PathBuf::as_path).find(|path| path.join(recorded::SUITE).is_file())
+/// Finds the folder of a suite among paths.
+pub fn find(paths: &[PathBuf]) -> Option<&Path> {
+    paths.iter().map(PathBuf::as_path).find(|path| path.join(SUITE).is_file())
 }
 
 /// Prints the table of the suite in `folder`.
-pub fn run(folder: &Path, args: &PredictEvaluate, session: &Session) -> Result<(), Error> {
-    if args.paths.len() > 1 || args.kernels.leave_out || args.kernels.published.is_some() {
-        let expected = "a recorded suite alone, without --leave-out and --published".to_owned();
-        let got = "other paths or these options".to_owned();
+pub fn run(folder: &Path, args: &BenchPublished, session: &Session) -> Result<(), Error> {
+    if args.paths.len() > 1 {
+        let (expected, got) = ("a recorded suite alone".to_owned(), "other paths too".to_owned());
         return Err(predict::Error::Workload { expected, got }.into());
     }
-    let (device, measured) = recorded::kernels(folder)?;
-    let models = args.kernels.models.as_deref();
-    let table = suite::rows(&measured, device, |kind| model(models, kind))?;
+    let (device, measured) = read_kernels(folder)?;
+    let models = args.models.as_deref();
+    let table = suite::rows(&measured, device, |kind| read_model(models, kind))?;
     if table.is_empty() {
         session.console.warn(format_args!(
             "{} kernels, too few of each kind to judge by",
@@ -44,10 +43,10 @@ pub fn run(folder: &Path, args: &PredictEvaluate, session: &Session) -> Result<(
         ));
     }
     let report = Report { device: device.name.to_string(), measured: measured.len(), table };
-    session.console.report(&report, for_people)
+    session.console.report(&report, format_report)
 }
 
-fn for_people(report: &Report) -> String {
+fn format_report(report: &Report) -> String {
     let both = |pair: ErrorPair| format!("{:.2}/{:.2}", pair.gmae_pct, pair.mape_pct);
     let known = |pair: Option<ErrorPair>| pair.map_or(String::new(), both);
     let row = |row: &SuiteRow| {

@@ -1,59 +1,54 @@
-//! `rowmill predict step --execution-trace`: a step that was never timed, by a calibration.
+//! `rowmill predict step --execution-trace`: predicts a step that was never timed, from a calibration
+//! or from kernel models.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use predict::prediction::never_run;
+use predict::prediction;
 use predict::program::Program;
 use predict::program::from_execution_trace::{Execution, UnknownOperators};
-use predict::recording::Setting;
 use predict::step::execution_trace_time;
 use schema::unit::counted;
 use trace::execution_trace::{self, ExecutionTrace};
 use trace::store::Loss;
 
 use super::calibrated::{read_calibration, report_machine};
-use super::model_step::Hardware;
+use super::hardware_step::Hardware;
 use super::simulated_traces::write_traces;
-use super::step::played;
-use crate::args::{PlayedBy, PredictStep};
+use crate::args::PredictStep;
 use setup::Session;
 use setup::error::Error;
 use setup::table_output::{self, TableTarget};
 
-/// Runs `rowmill predict step --execution-trace` and prints its result.
-pub fn run(args: &PredictStep, calibrated: &PathBuf, session: &Session) -> Result<(), Error> {
-    let known = read_calibration(calibrated)?;
-    report_machine(&known.machine, session);
-    let traces = read(&args.execution_trace, session)?;
-    let found = Program::from_execution(&traces, args.recorded.step, &known);
-    let found = found.map_err(|source| named(&traces, source))?;
-    say(&found, args.recorded.step, session);
-    if args.mode != PlayedBy::Full {
-        let setting = Setting::default();
-        return played((&found.program, &setting, None), (args, &known), session);
-    }
-    let predicted = never_run::predict_program(&found.program, &known, args.drawn.into())?;
+/// Predicts a step of execution traces from the calibration in a file, and prints it.
+pub fn run(calibration: &Path, args: &PredictStep, session: &Session) -> Result<(), Error> {
+    let calibration = read_calibration(calibration)?;
+    report_machine(&calibration.machine, session);
+    let traces = read_execution_traces(&args.execution_trace, session)?;
+    let execution = Program::from_execution(&traces, args.selection.step, &calibration)
+        .map_err(|source| add_origin(source, &traces))?;
+    report_execution(&execution, args.selection.step, session);
+    let program = &execution.program;
+    let prediction = prediction::predict_never_run(program, &calibration, args.draws.into())?;
     if let Some(folder) = &args.write_trace {
-        write_traces(folder, &found.program, &predicted.simulation)?;
+        write_traces(folder, program, &prediction.simulation)?;
     }
-    table_output::write_rows(session.console, &predicted.rows, TableTarget::default())
+    table_output::write_rows(session.console, &prediction.rows, TableTarget::default())
 }
 
-/// Prices what execution traces launch on a device by kernel models, without a calibration.
-pub fn by_models(args: &PredictStep, session: &Session) -> Result<(), Error> {
-    let name = args.hardware.as_deref().unwrap_or_default();
-    let on = Hardware::from_name(name, args.host.models.as_deref())?;
-    let Hardware::Devices(topology, models) = &on else {
+/// Predicts the kernels that execution traces launch on a device from kernel models, and prints
+/// their times.
+pub fn run_with_models(name: &str, args: &PredictStep, session: &Session) -> Result<(), Error> {
+    let hardware = Hardware::from_name(name, args.host.models.as_deref())?;
+    let Hardware::Devices(topology, models) = &hardware else {
         let expected = "a GPU, whose kernels execution traces launch".to_owned();
         return Err(predict::Error::Workload { expected, got: format!("the CPU {name:?}") }.into());
     };
-    let traces = read(&args.execution_trace, session)?;
-    let mut rows = Vec::new();
-    for trace in &traces {
-        let found =
-            execution_trace_time::by_models(trace, args.recorded.step, models, &topology.device);
-        rows.push(found.map_err(|source| named(&traces, source))?);
-    }
+    let traces = read_execution_traces(&args.execution_trace, session)?;
+    let rows = traces.iter().map(|trace| {
+        execution_trace_time::by_models(trace, args.selection.step, models, &topology.device)
+    });
+    let rows: Vec<_> =
+        rows.collect::<Result<_, _>>().map_err(|source| add_origin(source, &traces))?;
     let opaque: usize = rows.iter().map(|row| row.opaque).sum();
     if opaque > 0 {
         session.console.warn(format_args!(
@@ -64,15 +59,18 @@ pub fn by_models(args: &PredictStep, session: &Session) -> Result<(), Error> {
     table_output::write_rows(session.console, &rows, TableTarget::default())
 }
 
-/// The execution traces of files, archives and folders, by rank.
-pub fn read(paths: &[PathBuf], session: &Session) -> Result<Vec<ExecutionTrace>, Error> {
+/// Reads the execution traces of files, archives and folders, and sorts them by rank.
+pub fn read_execution_traces(
+    paths: &[PathBuf],
+    session: &Session,
+) -> Result<Vec<ExecutionTrace>, Error> {
     let mut traces = Vec::new();
     for path in paths {
         traces.extend(execution_trace::read(path)?);
     }
     traces.sort_by_key(|trace| trace.rank);
     for trace in &traces {
-        // What makes a trace unusable is refused, with its reason.
+        // Other losses make a trace unusable, so building its program refuses them.
         let repaired = [Loss::BrokenText, Loss::DuplicateNode, Loss::RankConflict];
         for (loss, lost) in trace.losses.iter().filter(|(loss, _)| repaired.contains(loss)) {
             let what = match loss {
@@ -88,8 +86,8 @@ pub fn read(paths: &[PathBuf], session: &Session) -> Result<Vec<ExecutionTrace>,
     Ok(traces)
 }
 
-/// An error with the file that it is about.
-pub fn named(traces: &[ExecutionTrace], source: predict::Error) -> Error {
+/// Adds the file to an error about one execution trace.
+pub fn add_origin(source: predict::Error, traces: &[ExecutionTrace]) -> Error {
     let rank = match &source {
         predict::Error::Execution { rank, .. } => Some(*rank),
         _ => None,
@@ -102,33 +100,33 @@ pub fn named(traces: &[ExecutionTrace], source: predict::Error) -> Error {
     }
 }
 
-fn say(found: &Execution, step: usize, session: &Session) {
+fn report_execution(execution: &Execution, step: usize, session: &Session) {
     let console = session.console;
-    match found.is_marked {
+    match execution.is_marked {
         true => console.detail(format_args!(
             "step {step} of {}, by ProfilerStep",
-            counted(found.steps as u64, "step")
+            counted(execution.steps as u64, "step")
         )),
         false => console.detail("one step, the whole execution trace: it marks no steps"),
     }
-    if found.partial_collectives > 0 {
+    if execution.partial_collectives > 0 {
         console.warn(format_args!(
             "{} wait for nobody: not all of their ranks have an execution trace here",
-            counted(found.partial_collectives as u64, "collective")
+            counted(execution.partial_collectives as u64, "collective")
         ));
     }
-    if !found.unknown.is_empty() {
+    if !execution.unknown.is_empty() {
         console.warn(format_args!(
             "{} of {} that the calibration never saw, priced by the bytes they move: {}",
-            counted(found.unknown.values().sum(), "call"),
-            counted(found.unknown.len() as u64, "operator"),
-            most(&found.unknown)
+            counted(execution.unknown.values().sum(), "call"),
+            counted(execution.unknown.len() as u64, "operator"),
+            list_most_frequent(&execution.unknown)
         ));
     }
 }
 
-/// The names that occur most often.
-fn most(unknown: &UnknownOperators) -> String {
+/// Lists the names that occur most often.
+fn list_most_frequent(unknown: &UnknownOperators) -> String {
     const SHOWN: usize = 8;
     let mut all: Vec<(&String, &u64)> = unknown.iter().collect();
     all.sort_by_key(|(_, count)| std::cmp::Reverse(**count));

@@ -1,5 +1,5 @@
-//! The suite that `bench/collect` recorded: its list of files, its GPU and its microbenchmarks.
-//! Knows no model of them.
+//! Reads a suite that `bench/collect` recorded: its list of files, its GPU and its microbenchmarks.
+//! Models that learn from them are elsewhere.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,12 +11,12 @@ use schema::HardwareSpec;
 use schema::topology::hardware;
 use serde::Deserialize;
 
-use setup::error::Error;
+use crate::error::Error;
 
-/// The list of a suite's files.
+/// Name of the file that lists a suite's files.
 pub const SUITE: &str = "suite.json";
 
-/// What this knows of the list.
+/// The list of a suite's files. Other fields of the file are ignored.
 #[derive(Deserialize)]
 pub struct SuiteFile {
     schema: String,
@@ -45,7 +45,7 @@ pub struct SuiteEntry {
 }
 
 impl SuiteFile {
-    /// The name of its GPU; `None` where it was recorded on a CPU.
+    /// The name of the GPU; `None` for a suite that was recorded on a CPU.
     pub fn gpu(&self) -> Option<&str> {
         let gpu = self.environments.values().find_map(|one| one.gpu.as_ref());
         gpu.map(|gpu| gpu.name.as_str())
@@ -53,6 +53,9 @@ impl SuiteFile {
 }
 
 /// Reads the list of the suite in `folder`.
+///
+/// # Errors
+/// The file cannot be read, or is not such a list.
 pub fn read(folder: &Path) -> Result<SuiteFile, Error> {
     let path = folder.join(SUITE);
     let text = std::fs::read_to_string(&path).map_err(Error::io(&path, "read"))?;
@@ -68,8 +71,11 @@ pub fn read(folder: &Path) -> Result<SuiteFile, Error> {
     Err(wrong(format!("{} of version {}", suite.schema, suite.version)))
 }
 
-/// The GPU of a suite in `folder`, and its microbenchmarks.
-pub fn kernels(folder: &Path) -> Result<(&'static HardwareSpec, Vec<SuiteMeasured>), Error> {
+/// Reads the GPU of the suite in `folder`, and its microbenchmarks.
+///
+/// # Errors
+/// A file cannot be read, or the suite was recorded on a CPU.
+pub fn read_kernels(folder: &Path) -> Result<(&'static HardwareSpec, Vec<SuiteMeasured>), Error> {
     let suite = read(folder)?;
     let Some(gpu) = suite.gpu() else {
         let source = kernel_model::Error::Model {
@@ -79,11 +85,14 @@ pub fn kernels(folder: &Path) -> Result<(&'static HardwareSpec, Vec<SuiteMeasure
         return Err(Error::Kernels { path: folder.join(SUITE), source });
     };
     let device = hardware(gpu).map_err(kernel_model::Error::from)?;
-    Ok((device, microbenchmarks(folder, &suite)?))
+    Ok((device, read_microbenchmarks(folder, &suite)?))
 }
 
-/// The microbenchmarks in f32, and copies.
-pub fn microbenchmarks(folder: &Path, suite: &SuiteFile) -> Result<Vec<SuiteMeasured>, Error> {
+/// Reads the microbenchmarks of a suite: kernels in f32, and copies.
+///
+/// # Errors
+/// A table cannot be read, or a field is missing or malformed.
+pub fn read_microbenchmarks(folder: &Path, suite: &SuiteFile) -> Result<Vec<SuiteMeasured>, Error> {
     let mut rows = Vec::new();
     for recorded in suite.files.iter().filter(|file| file.kind == "microbench") {
         let path = folder.join(&recorded.path);
@@ -124,7 +133,7 @@ pub fn microbenchmarks(folder: &Path, suite: &SuiteFile) -> Result<Vec<SuiteMeas
     Ok(rows)
 }
 
-/// The work of a microbenchmark; `None` for those that no model is for.
+/// The work of a microbenchmark; `None` for a kind that has no model.
 fn work(op: &str, shape: &str) -> Option<SuiteWork> {
     let size = |name: &str| {
         let mut pairs = shape.split_whitespace().filter_map(|pair| pair.split_once('='));

@@ -1,5 +1,5 @@
-//! The MLPs of arXiv:2201.07821, trained by rowmill's own layers: `kernel_model::published` says
-//! which and on what, `train::regression` trains them.
+//! Trains the MLPs of arXiv:2201.07821 with rowmill's own layers, `train::regression`. The settings
+//! and the rows come from `kernel_model::published`.
 
 use device::Cpu;
 use kernel_model::evaluate::KernelRow;
@@ -8,28 +8,23 @@ use kernel_model::{Kind, Measured, MlpGrid, MlpSetting};
 use schema::OptimizerConfig;
 use train::regression::{Regression, RegressionConfig, RegressionExamples};
 
-use crate::args::PublishedGrid;
 use setup::Session;
 use setup::error::Error;
 use setup::render;
 
-/// Rows of a step, the most that the published code uses.
+/// Rows of a training step: the largest number that the published code uses.
 const BATCH_SIZE: usize = 64;
 /// Seed of the initial weights and of the order of rows.
 const SEED: u64 = 1;
 
 /// Trains an MLP for each kind and device, and adds their errors to `table`.
-pub fn add(
+pub fn add_errors(
     table: &mut [KernelRow],
     kinds: &[Kind],
     rows: &[Measured],
-    grid: PublishedGrid,
+    grid: MlpGrid,
     session: &Session,
 ) -> Result<(), Error> {
-    let grid = match grid {
-        PublishedGrid::Small => MlpGrid::Small,
-        PublishedGrid::Whole => MlpGrid::Whole,
-    };
     let problems: Vec<MlpProblem> =
         kinds.iter().flat_map(|kind| published::problems(*kind, rows)).collect();
     let (settings, (first, all)) = (grid.settings().len(), grid.epochs());
