@@ -384,8 +384,8 @@ published with arXiv:2201.07821 (published_code), and by its Algorithm 1 (publis
 From tables of latencies: trains the MLPs of arXiv:2201.07821 and prints their errors beside those of
 rowmill's kernel models.")]
 pub struct BenchPublished {
-    /// Traces of a job: files, archives, folders; with --kernels, tables of latencies or a suite that
-    /// bench/collect recorded on a GPU
+    /// Traces of a job: files, archives, folders; with --kernels, tables of latencies or a suite
+    /// that bench/collect recorded on a GPU
     #[arg(required = true, value_name = "PATH")]
     pub paths: Vec<PathBuf>,
     /// Evaluate published models of kernels instead of published simulations of steps

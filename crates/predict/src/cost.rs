@@ -74,9 +74,9 @@ pub struct Costs {
 pub struct RankCosts {
     /// Start of its step on the common clock.
     pub start_ns: i64,
-    /// By thread and action; 0 for actions that only wait.
+    /// Indexed by thread and action; 0 for actions that only wait.
     pub actions: Vec<Vec<Cost>>,
-    /// By work; unused for collectives that ranks meet in.
+    /// Indexed by work; unused for collectives of several ranks.
     pub works: Vec<Cost>,
     /// Start, relative to the step's start, of each work that an earlier step launched.
     pub left_running_ns: BTreeMap<u32, i64>,

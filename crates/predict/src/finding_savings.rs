@@ -63,7 +63,7 @@ struct EditedSimulation<'a> {
 impl EditedSimulation<'_> {
     /// Applies an edit of rows; `None` if a row of the step has no counterpart.
     fn apply(&mut self, edit: &RowEdit, is_inside: &impl Fn(u32, u32) -> bool) -> Option<()> {
-        // A program has no time of threads that no row covers.
+        // Programs contain only time that rows cover.
         if !edit.spans.is_empty() {
             return None;
         }

@@ -8,6 +8,7 @@ pub mod what_if;
 use serde::Serialize;
 
 use evidence::EvidenceShares;
+pub use interval::Draws;
 use interval::StepInterval;
 
 use crate::Error;
@@ -18,13 +19,6 @@ use crate::evaluate;
 use crate::program::Program;
 use crate::recording::{RankSetting, Setting, Step};
 use crate::simulate::{self, Simulation};
-
-/// Number and seed of the random draws that an interval is computed from.
-#[derive(Clone, Copy, Debug)]
-pub struct Draws {
-    pub count: u32,
-    pub seed: u64,
-}
 
 /// The predicted step of one rank: of a recording, of a recording with edits, or of a program that
 /// was never run. Columns that only some of these have are optional.

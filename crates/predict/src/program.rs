@@ -167,7 +167,7 @@ pub struct Work {
     pub stream: u32,
     /// Operator that launched it; empty if none did.
     pub op: StringId,
-    /// What its time depends on: tensor sizes, grid and block of a kernel, bytes of a copy.
+    /// Sizes that determine the time: tensor sizes, grid and block of a kernel, bytes of a copy.
     pub detail: StringId,
     pub shape: Option<LaunchShape>,
     /// Bytes of a copy or a set.

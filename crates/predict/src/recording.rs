@@ -41,7 +41,7 @@ pub struct TensorSizes {
 pub struct Job<'a> {
     facts: analyze::JobFacts<'a>,
     structure: Structure,
-    /// By rank and row.
+    /// The key is rank and row.
     size_texts: BTreeMap<(u32, u32), String>,
     work: BTreeMap<(u32, u32), OpWork>,
 }

@@ -34,9 +34,9 @@ type Ends = (NodeId, NodeId);
 struct RankNodes {
     start: NodeId,
     main: usize,
-    /// By thread and action: the node at whose end the action is done.
+    /// Node at whose end an action is done, indexed by thread and action.
     actions: Vec<Vec<NodeId>>,
-    /// By work: first and last node.
+    /// First and last node of each work.
     works: Vec<Ends>,
 }
 
@@ -320,9 +320,9 @@ impl Draft<'_> {
 /// Links of a rank that are resolved while its actions are added.
 struct PendingLinks<'a> {
     works: &'a [Ends],
-    /// By work: the node at whose end its launch begins.
+    /// Node at whose end the launch of each work begins.
     launched: Vec<Option<NodeId>>,
-    /// By signal: the node at whose end it is given.
+    /// Node at whose end each signal is given.
     signalled: Vec<Option<NodeId>>,
     /// Nodes that wait for a signal, with the name that prices waking up.
     awaiting: Vec<(u32, NodeId, Option<StringId>)>,

@@ -1,11 +1,12 @@
-//! What a step trains: a configuration, a sharding plan and statistics of the features.
+//! The workload of a training step: a configuration, a sharding plan and statistics of the
+//! features.
 
 use kernel_model::tile_use::{self, TileUse};
 use schema::{FeatureStats, JobConfig, ShardingPlan};
 
 use crate::Error;
 
-/// What a step trains: a configuration, a sharding plan, and statistics of the features.
+/// The workload of a training step. With it, all operations of the step and their sizes are known.
 #[derive(Clone, Copy, Debug)]
 pub struct Workload<'a> {
     /// The job; `training.batch_size` counts the samples of all ranks.
@@ -15,7 +16,7 @@ pub struct Workload<'a> {
     pub features: &'a [FeatureStats],
 }
 
-/// Where a single rank updates dense weights.
+/// The operations in which a single rank updates dense weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DenseUpdates {
     /// Fused into the product that computes the gradient, for optimizers that allow it: as rowmill

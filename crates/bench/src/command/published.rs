@@ -19,7 +19,7 @@ use setup::table_output::{self, TableTarget};
 
 /// Errors of kernel models beside those of published MLPs.
 #[derive(Serialize)]
-struct Report {
+struct KernelReport {
     kernels: Vec<KernelRow>,
 }
 
@@ -58,10 +58,10 @@ fn evaluate_kernels(args: &BenchPublished, session: &Session) -> Result<(), Erro
         kernels.extend(evaluate::evaluate_model(&model, &rows, Part::Test));
     }
     mlp::add_errors(&mut kernels, &kinds, &rows, args.grid.into(), session)?;
-    session.console.report(&Report { kernels }, format_report)
+    session.console.report(&KernelReport { kernels }, format_report)
 }
 
-fn format_report(report: &Report) -> String {
+fn format_report(report: &KernelReport) -> String {
     let both = |gmae: f64, mape: f64| format!("{gmae:.2}/{mape:.2}");
     let row = |row: &KernelRow| {
         let errors = |mlp: &MlpRow| both(mlp.gmae_pct, mlp.mape_pct);

@@ -1,4 +1,4 @@
-//! `rowmill predict …` as typed.
+//! Options of `rowmill predict …`.
 
 use std::path::PathBuf;
 
@@ -204,8 +204,8 @@ pub struct PredictStep {
     /// Also write the predicted step as traces into this folder, one per rank
     #[arg(long, value_name = "FOLDER")]
     pub write_trace: Option<PathBuf>,
-    /// Predict a step of this configuration instead: a TOML file, or a ready-made one (rowmill train
-    /// --list)
+    /// Predict a step of this configuration instead: a TOML file, or a ready-made one (see rowmill
+    /// train --list)
     #[arg(long, value_name = "CONFIG", conflicts_with = "paths")]
     pub model: Option<String>,
     /// With --model or --execution-trace: the device, as in h100, h100x8 or 4xh100x8 (hosts x
@@ -221,22 +221,22 @@ pub struct PredictStep {
     pub by: StepRows,
 }
 
-/// What a row of a predicted step is.
+/// The rows of a predicted step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum StepRows {
     /// One row for the whole step
     Step,
-    /// A stage, on its slowest rank.
+    /// A stage, on its slowest rank
     Stage,
-    /// A rank, with its stages.
+    /// A rank, with its stages
     Rank,
-    /// An operation of the dense layers.
+    /// An operation of the dense layers
     Op,
-    /// What memory is for, on the rank that takes most.
+    /// A purpose of memory, on the rank that takes most
     Memory,
 }
 
-/// Predict an edited step.
+/// Options of `rowmill predict what-if`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -325,7 +325,7 @@ pub enum NextRows {
     Finding,
 }
 
-/// Edit a step in a browser.
+/// Options of `rowmill predict serve`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -399,8 +399,8 @@ Tests, as far as the recording allows them:
 With --measured, a table instead: the step of every rank, then device work by name, largest error
 first; the mean of the predicted steps against the mean of the measured ones.")]
 pub struct PredictEvaluate {
-    /// Traces: files, archives, folders, or `-` for standard input; tables with --kernels; predicted
-    /// traces (predict step --write-trace) with --measured
+    /// Traces: files, archives, folders, or `-` for standard input; tables with --kernels;
+    /// predicted traces (predict step --write-trace) with --measured
     #[arg(required = true, value_name = "PATH")]
     pub paths: Vec<PathBuf>,
     /// Derive the constants of the replay from the first N ranks [default: half of them]

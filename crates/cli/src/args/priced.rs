@@ -1,10 +1,10 @@
-//! What prices steps without a recording, as typed.
+//! Options that determine the costs of steps without a recording.
 
 use std::path::PathBuf;
 
 use clap::Args;
 
-/// What prices kernels and launches.
+/// Costs of launches and kernels of a step without a recording.
 #[derive(Debug, Args)]
 pub struct PricedHost {
     /// Without a recording: host microseconds per launch, a lower bound of the step

@@ -8,10 +8,10 @@ use clap::Args;
 use super::Sharding;
 use super::priced::PricedHost;
 
-/// Most values of one range.
+/// Largest number of values of one range.
 const VALUES_MOST: usize = 1_000;
 
-/// Predict steps of many models, devices and batch sizes.
+/// Options of `rowmill predict sweep`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -67,7 +67,7 @@ pub struct PredictSweep {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Several<T>(Vec<T>);
 
-/// The values of a list of ranges, each once, in their order.
+/// The distinct values of a list of ranges, in order.
 pub fn each<T: Clone + PartialEq>(list: &[Several<T>]) -> Vec<T> {
     let mut all: Vec<T> = Vec::new();
     for value in list.iter().flat_map(|several| &several.0) {
@@ -104,7 +104,7 @@ where
     expanded(text)?.into_iter().map(number).collect::<Result<_, _>>().map(Several)
 }
 
-/// A text with a range of numbers as one text for each of them; any other text as it is.
+/// Expands a range of numbers inside a text to one text per number. Other texts stay as they are.
 fn expanded(text: &str) -> Result<Vec<String>, String> {
     let Some(dots) = text.find("..") else { return Ok(vec![text.to_owned()]) };
     let (before, after) = (&text[..dots], &text[dots + 2..]);
@@ -112,7 +112,7 @@ fn expanded(text: &str) -> Result<Vec<String>, String> {
     let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
     let (last, rest) = after.split_at(digits(after));
     if prefix.len() == before.len() || last.is_empty() {
-        // A path, as in ../cpu.
+        // The dots belong to a path, as in ../cpu.
         return Ok(vec![text.to_owned()]);
     }
     let (step, rest) = match rest.strip_prefix(':') {
@@ -161,12 +161,12 @@ mod tests {
         check("512..2048:512", &["512", "1024", "1536", "2048"]);
         check("h100x1..4", &["h100x1", "h100x2", "h100x4"]);
         check("1..2xh100x8", &["1xh100x8", "2xh100x8"]);
-        // Paths are no ranges.
+        // The dots of a path are not a range.
         check("../cpu", &["../cpu"]);
     }
 
     #[test]
-    fn what_is_no_range_is_refused() {
+    fn malformed_ranges_are_refused() {
         for text in ["9..3", "0..4", "1..4:0", "1..99999999999999999999", "1..9000:1", "1..9:"] {
             assert!(expanded(text).is_err(), "{text}");
         }

@@ -116,7 +116,7 @@ fn segments<'a>(
             };
             let ns = recorded.own_ns(action, *time);
             let paid = (event_ns * f64::from(recorded.events_in(place, at))).round() as i64;
-            // What was recorded in less time than recording takes was free.
+            // Recording took part of the time. An action that took less than that counts 0.
             Some((segment, if paid > 0 { (ns - paid).max(0) } else { ns }))
         })
     })
@@ -207,7 +207,7 @@ fn start(rank: &Rank, recorded: &RankTimes, at: usize, called: i64) -> Option<(W
         WorkKind::Kernel => Waiting::Launch,
         WorkKind::Copy | WorkKind::Set => Waiting::CopyLaunch,
     };
-    // Soon after its launch it may have waited for either.
+    // Within 20 µs of the call, the cause of the wait is ambiguous, so the sample is dropped.
     const SOON_NS: i64 = 20_000;
     match ready {
         _ if ready <= called => Some((launch, started - called)),

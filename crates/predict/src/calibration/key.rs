@@ -1,4 +1,4 @@
-//! What a sample of a calibration measures.
+//! Keys that identify the cost which a sample of a calibration measures.
 
 use crate::program::{Overhead, Part, Program, Segment, WorkKind};
 

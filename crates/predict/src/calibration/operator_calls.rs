@@ -33,7 +33,7 @@ struct OpenOperator {
     name: String,
     sizes: String,
     calls: Vec<ApiCall>,
-    /// By nested caller: its row, its name and sizes, and its calls.
+    /// Nested callers: the row, the name and sizes, and the calls of each.
     inside: Vec<(u32, (String, String), Vec<ApiCall>)>,
 }
 

@@ -12,11 +12,12 @@ use crate::effort::Effort;
 use crate::program::{Action, Overhead, Part, Program, Returns, Segment, Work, WorkKind};
 use crate::recording::Setting;
 
-/// How samples of overheads become prices. Kernels are always priced by the most similar samples.
+/// The choice of samples that price an overhead. Kernels are always priced by the most similar
+/// samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Method {
-    /// By operator and sizes, or else by operator, or else by class. Between operators, by the
-    /// preceding and the following one.
+    /// Samples of the same operator and sizes, or else of the operator, or else of the class. Time
+    /// between operators takes samples of the same preceding and following operator.
     #[default]
     Full,
     /// One mean for all time between operators, and one per operator and class for the rest.
@@ -204,7 +205,7 @@ impl Prices {
     /// Prices all actions and works of a program. Start times and work left running come from
     /// `setting`.
     pub fn price(&self, program: &Program, setting: &Setting) -> Costs {
-        // The same segment is priced a thousand times per step.
+        // A cache: a step has each segment about a thousand times.
         let mut known: BTreeMap<Segment, Cost> = BTreeMap::new();
         let mut kernels = BTreeMap::new();
         let ranks = program.ranks.iter().enumerate().map(|(at, rank)| {
@@ -257,7 +258,7 @@ impl Prices {
         let weighted = costs.iter().zip(&parts).map(|(cost, part)| cost.ns as f64 * part.weight);
         let sum = weighted.sum::<f64>() * work.scale;
         let source = costs.iter().filter_map(|cost| cost.source).max();
-        // A scaled or composed work was not measured as such.
+        // A scaled or composed work counts as modelled, because it was not measured in this form.
         let source = match source {
             Some(Source::Measured) if work.scale != 1.0 || costs.len() > 1 => {
                 Some(Source::Modelled)

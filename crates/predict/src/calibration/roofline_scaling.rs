@@ -101,10 +101,10 @@ fn start_ns(known: &[Neighbour]) -> f64 {
 
 /// The time of a pass over memory: a work that computes little, of an unrecorded kind.
 ///
-/// By the fastest pass of `known` over about as many bytes, so that it meets the same caches; else
-/// by the nearest. `None` for what computes, or where no pass is known.
+/// It has the rate of the fastest known pass over about as many bytes, which uses the same caches,
+/// or else of the nearest in bytes. `None` for works that compute more, or without a known pass.
 pub fn pass(known: &[(&str, f64)], detail: &str) -> Option<f64> {
-    // A multiply-add for each value read or written; sums of rows do less.
+    // One multiply-add for each 4 bytes moved. Sums of rows compute less.
     const FLOPS_PER_BYTE_MAX: f64 = 0.5;
     const ABOUT: f64 = 2.0;
     let passes = |effort: &Effort| effort.flops <= FLOPS_PER_BYTE_MAX * effort.bytes;
@@ -125,6 +125,6 @@ fn between(a: &str, b: &str) -> f64 {
     let intensity = |of: Effort| ((of.flops + 1.0) / (of.bytes + 1.0)).ln();
     let apart = (intensity(a) - intensity(b)).abs();
     let size = ((a.bytes + 1.0) / (b.bytes + 1.0)).ln().abs();
-    // Farther than anything of the same form.
+    // The 10 puts other forms behind all works of the same form.
     10.0 + apart + 0.1 * size
 }

@@ -23,7 +23,7 @@ pub(super) fn apply(
         let actions = program.ranks[rank].threads[source.thread].actions.clone();
         let copied = &actions[source.begin..=source.end];
         check(program, position, rank, copied)?;
-        // Before anything moves.
+        // The name is read first, because pasting moves the operators.
         let text = name(program, rank, *source).to_owned();
         let op = program.names.intern(&text);
         for anchor in anchors.into_iter().rev() {
@@ -104,7 +104,7 @@ pub(super) fn paste(
     let to = anchor.end + 1;
     for action in &mut rank.threads[anchor.thread].actions[to..] {
         let Action::Call(call) = action else { continue };
-        // Who waits later for the last work of a stream waits for the copy, which is that now.
+        // The copy is now the last work of its stream, so later waits for the stream wait for it.
         let follow = |waits: &mut Vec<WorkId>| {
             let all = displaced.iter().filter(|(before, _)| waits.contains(before));
             let copies: Vec<WorkId> = all.map(|(_, copy)| *copy).collect();

@@ -49,7 +49,8 @@ pub(super) fn apply(
         work.scale *= 1.0 - moved.share;
         let parts = work.cost_parts();
         let work = &mut program.ranks[to].works[taken as usize];
-        // Its own scale counts for all parts.
+        // The scale of the receiving work applies to all its parts, so the added ones are divided
+        // by it.
         let weight = moved.share * scale / if work.scale > 0.0 { work.scale } else { 1.0 };
         let more = parts.into_iter().map(|part| Part { weight: part.weight * weight, ..part });
         work.parts = work.cost_parts().into_iter().chain(more).collect();

@@ -49,7 +49,7 @@ fn move_works(rank: &mut Rank, works: &[WorkId], waits: WorkId) {
     let number = rank.streams.iter().map(|stream| stream.number).max().unwrap_or(0) + 1;
     rank.streams.push(Stream { device, number });
     let stream = rank.streams.len() as u32 - 1;
-    // What ran behind them runs behind what was before them.
+    // The moved works leave their stream, so the works behind them follow the works before them.
     for at in 0..rank.works.len() {
         if own.contains(&(at as u32)) {
             continue;

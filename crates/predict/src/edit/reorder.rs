@@ -69,7 +69,7 @@ fn order(actions: &[Action], moved: &[OperatorRange], anchors: &[OperatorRange])
         _ => StringId::default(),
     };
     let mut placed: Vec<Placed> = Vec::new();
-    // The operator before the next gap, if it is no longer the recorded one.
+    // The operator before the next gap, if the edit has changed it.
     let mut left: Option<StringId> = None;
     let mut at = 0;
     while at < actions.len() {
@@ -133,7 +133,7 @@ fn rearrange(rank: &mut Rank, thread: usize, order: &[Placed]) {
             if waits.contains(&(from, work)) {
                 return last.get(&stream_of_work(work, &rank.works)).copied();
             }
-            // Nobody waits for what is called afterwards.
+            // A call does not wait for works that are launched after it.
             let mut known = Some(work);
             while let Some(one) = known.filter(|one| later.contains(one)) {
                 known = rank.works[one as usize].behind;

@@ -166,7 +166,7 @@ impl Interpolation {
         let text = if work.shape == other.shape {
             self.text(details.0, details.1)?
         } else {
-            // Grids do not grow along lines.
+            // The grid of a kernel does not grow linearly, so it is left out of the sizes.
             let sizes = |text: &str| text.split("; ").next().unwrap_or_default().to_owned();
             work.shape = None;
             self.text(&sizes(details.0), &sizes(details.1))?

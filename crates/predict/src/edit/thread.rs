@@ -43,7 +43,8 @@ fn split(
 ) -> usize {
     let mut signals = (next_signal(program, at)..).step_by(2);
     let mut own: Vec<Action> = Vec::new();
-    // By thread and position: the signal that replaces an operator, and the signals to await.
+    // Both maps have thread and position as key. `begins` has the signal that replaces an
+    // operator, `waits` the signals to await.
     let mut begins: BTreeMap<(usize, usize), u32> = BTreeMap::new();
     let mut waits: BTreeMap<(usize, usize), Vec<u32>> = BTreeMap::new();
     let mut joined = 0;

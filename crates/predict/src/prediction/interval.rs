@@ -7,11 +7,17 @@ use schema::median;
 use schema::random::CounterRng;
 use trace::store::StringId;
 
-use super::Draws;
 use crate::calibration::price::Prices;
 use crate::calibration::{Calibration, Key, runs};
 use crate::program::{Action, Part, Program, Returns, Segment, WorkKind};
 use crate::simulate::Simulation;
+
+/// Number and seed of the random draws that an interval is computed from.
+#[derive(Clone, Copy, Debug)]
+pub struct Draws {
+    pub count: u32,
+    pub seed: u64,
+}
 
 /// An action or work whose cost is drawn from samples.
 struct Element<'a> {
@@ -71,7 +77,7 @@ pub(super) fn compute_intervals(
             .map(|(name, all)| all[random.child(SCALING).below(name, all.len() as u64) as usize])
             .collect();
         for (counter, element) in (0u64..).zip(&elements) {
-            // Whatever slows one kernel of a step slows the others too: one factor for all.
+            // Disturbances slow all kernels of a step alike, so all kernels share one factor.
             if let (false, Some(factor)) = (element.is_host, works[element.rank]) {
                 let off = element.scaled_as.map_or(1.0, |name| off[name]);
                 let ns = (element.usual * factor * run * off).round() as i64;
@@ -193,7 +199,7 @@ fn scale(simulation: &Simulation, node: NodeId, parts: &[Vec<&[i64]>]) -> f64 {
     };
     let usual: f64 = parts.iter().map(mean).sum();
     let price = simulation.graph.node(node).weight as f64;
-    // Means are whole nanoseconds.
+    // Prices are rounded to whole nanoseconds, so a difference of 1 ns is not a scale.
     if usual <= 0.0 || (price - usual).abs() <= 1.0 { 1.0 } else { price / usual }
 }
 

@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::program::{Action, MarkKind, Overhead, Program, Returns};
 use crate::simulate::Simulation;
 
-/// What a row of possible speedups refers to.
+/// Kind of the part that a row of speedups is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Subject {

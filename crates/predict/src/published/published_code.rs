@@ -27,7 +27,7 @@ pub fn predict_step_times(program: &Program, costs: &Costs, constants: &Constant
         .map(|(rank, costs)| RankClock::new(program, rank, costs, constants))
         .collect();
     loop {
-        // Each up to the end of its next operator with a collective.
+        // Each rank plays up to the end of its next operator with a collective.
         let met: Vec<usize> =
             (0..ranks.len()).filter(|rank| ranks[*rank].play_to_collective()).collect();
         if met.is_empty() {
@@ -132,7 +132,7 @@ impl<'a> RankClock<'a> {
             clocks.compute = free.max(launched) + self.costs.works[work as usize].ns;
             return;
         };
-        // Both streams go on from where the later one is.
+        // Both streams continue from the later of the two clocks.
         clocks.compute = clocks.front();
         let free = clocks.front() + BETWEEN_KERNELS_NS;
         let transfer = self.constants.transfer_ns(met.operation, met.bytes);

@@ -1,4 +1,4 @@
-//! What the readers of one rank share: its rows, their tree, and the waits between them.
+//! Inputs that the readers of one rank share: its rows, their tree, and the waits between them.
 
 use std::collections::BTreeMap;
 

@@ -21,7 +21,7 @@ pub struct RecordedTimes {
 pub struct RankTimes {
     /// Absolute start of the step.
     pub start_ns: i64,
-    /// How long it took on the host.
+    /// Duration on the host.
     pub step_ns: i64,
     /// Begin and end, by thread and action.
     pub actions: Vec<Vec<TimeRange>>,

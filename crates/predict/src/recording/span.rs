@@ -19,7 +19,7 @@ pub fn spans(scope: &Scope<'_>) -> Vec<Span> {
         let whole = window::recorded(scope.trace);
         return whole.map(|(start, end)| Span { start, end, row: None }).into_iter().collect();
     }
-    // The only step there is may be cut; of several, only whole ones are of use.
+    // A single step is used even if it is cut off. Of several, only whole ones are used.
     let is_any_whole = steps.iter().any(|step| step.is_whole);
     let kept = steps.iter().filter(|step| step.is_whole || !is_any_whole);
     let span = |step: &TrainingStep| Span { start: step.start, end: step.end, row: Some(step.row) };

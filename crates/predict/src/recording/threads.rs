@@ -34,7 +34,7 @@ pub(super) fn read(
         with_points.filter(|(_, events)| !events.is_empty()).collect();
     let main = match read.span.row.map(|row| trace.slices.track[row as usize]) {
         Some(track) => threads.iter().position(|(thread, _)| thread.track == track),
-        // Without a mark, the thread that ends last.
+        // Without a mark, the step belongs to the thread that ends last.
         None => {
             let last = |at: &usize| threads[*at].1.last().map(|event| event.end);
             (0..threads.len()).max_by_key(last)

@@ -21,7 +21,7 @@ pub(super) fn read(
 ) -> BTreeMap<u32, u32> {
     let trace = read.scope.trace;
     let stream = |row: u32| Stream { device: trace.device(row), number: trace.stream(row) };
-    // On the host's clock.
+    // All times are on the host's clock.
     let span = |row: u32| {
         let shift = skew::shift_ns(&read.waits.skews, trace.device(row));
         (trace.slices.start(row) - shift, trace.slices.end(row) - shift)
@@ -75,8 +75,7 @@ fn work(read: &RankReader<'_>, names: &mut Strings, row: u32, stream: u32) -> Wo
     };
     let call = read.scope.links().call(row);
     let op = call.and_then(|call| read.top_operator(call));
-    // ThreadEventKind a product takes depends on more than its grid: the operator's sizes come
-    // first.
+    // The time of a product depends on more than its grid, so the operator's sizes come first.
     let sizes = op.map_or("", |op| read.size_text(op));
     let launch = match (shape, bytes) {
         (Some(shape), _) => format!("{:?}x{:?}", shape.grid, shape.block),

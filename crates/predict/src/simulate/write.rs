@@ -65,7 +65,7 @@ impl TraceWriter<'_> {
                     _ => {}
                 }
             }
-            // What began first and lasts longest goes first, as profilers write it.
+            // Profilers write rows by start, and longer rows before shorter ones of the same start.
             rows.sort_by_key(|(start, end, ..)| (*start, -*end));
             for (start, end, category, name, correlation) in rows {
                 let name = match name.strip_suffix("ProfilerStep#") {

@@ -54,7 +54,7 @@ pub fn price(workload: Workload<'_>, model: &CpuModel) -> Result<StepPrice, Erro
         let expected = format!("at most a rank for each of {threads} threads");
         return Err(Error::Workload { expected, got: format!("{} ranks", ranks.len()) });
     }
-    // Each rank has its share of the threads, of which the measurement had all.
+    // The ranks share the threads, but the measurement ran on all of them.
     let slowdown = threads as f64 / (threads / ranks.len()) as f64;
     let tiles = workload.tiles();
     let exchanges = Exchanges::from_ops(&ranks);

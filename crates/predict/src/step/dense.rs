@@ -105,7 +105,8 @@ pub fn price(
 ) -> DensePart {
     let device = &conditions.topology.device;
     let mut part = DensePart { ops: Vec::new(), time: Estimate::default(), launches: 0 };
-    // When so many elements of gradients were ready, and until when sums are under way.
+    // `ready` has the time at which a number of gradient elements was ready. `summed` is the end
+    // of the last all-reduce.
     let mut ready: Vec<(usize, Estimate)> = Vec::new();
     let (mut gradients, mut sent, mut summed) = (0, 0, Estimate::default());
     for op in ops::list_dense_ops(workload, samples, DenseUpdates::Apart) {
@@ -164,7 +165,7 @@ fn kernels(op: &Op, models: &Models, device: &HardwareSpec) -> OpPrice {
             (0..3).for_each(|_| kernels.added(ADDED_BYTES * batch_size as u64));
         }
         Op::ReluBackward { .. } => kernels.added(op.work().bytes),
-        // Laid out for products nowhere but on a CPU.
+        // Only a CPU lays weights out for products, so these bytes are subtracted.
         Op::DenseUpdate { packed, .. } => kernels.added(op.work().bytes - 4 * packed as u64),
         _ => kernels.moved(op.work().bytes),
     }

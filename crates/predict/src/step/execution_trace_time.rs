@@ -204,7 +204,7 @@ fn price(asked: &LaunchedKernel, models: &Models, device: &HardwareSpec) -> Esti
         Kernel::Product { batch, m, n, k } => {
             learnt(Work::new(Kind::Bmm, &[batch, m, n, k])).max(least(PRODUCT_NS))
         }
-        // The learnt model is one of additions, which move three values for each element.
+        // The model was trained on additions, which move three values (12 bytes) per element.
         Kernel::Element => {
             let elements = asked.bytes.div_ceil(12).max(1);
             learnt(Work::element_wise(Element::Add, elements)).max(least(ELEMENT_NS))

@@ -107,7 +107,7 @@ impl StepPricer {
     /// # Cost
     /// A pass over the tiles of the two ranks, and one over all ranks; no allocation.
     /// # Panics
-    /// Where there is no such tile or rank.
+    /// The tile or the rank does not exist.
     pub fn move_tile(&mut self, tile: usize, to: Rank) -> StepCost {
         assert!(to.index() < self.loads.len(), "rank {to} of {}", self.loads.len());
         let from = std::mem::replace(&mut self.owner[tile], to.0);
@@ -131,7 +131,7 @@ impl StepPricer {
     /// Returns the rank that holds a tile.
     ///
     /// # Panics
-    /// Where there is no such tile.
+    /// The tile does not exist.
     #[must_use]
     pub fn rank_of(&self, tile: usize) -> Rank {
         Rank(self.owner[tile])

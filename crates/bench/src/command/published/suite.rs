@@ -15,7 +15,7 @@ use setup::suite::{SUITE, read_kernels};
 
 /// Prediction errors of one kernel of the published suite.
 #[derive(Serialize)]
-struct Report {
+struct SuiteReport {
     device: String,
     /// Number of measured kernels.
     measured: usize,
@@ -42,11 +42,11 @@ pub fn run(folder: &Path, args: &BenchPublished, session: &Session) -> Result<()
             render::count(measured.len() as u64)
         ));
     }
-    let report = Report { device: device.name.to_string(), measured: measured.len(), table };
+    let report = SuiteReport { device: device.name.to_string(), measured: measured.len(), table };
     session.console.report(&report, format_report)
 }
 
-fn format_report(report: &Report) -> String {
+fn format_report(report: &SuiteReport) -> String {
     let both = |pair: ErrorPair| format!("{:.2}/{:.2}", pair.gmae_pct, pair.mape_pct);
     let known = |pair: Option<ErrorPair>| pair.map_or(String::new(), both);
     let row = |row: &SuiteRow| {

@@ -20,7 +20,7 @@ use setup::render;
 
 /// The written calibration, as the command prints it.
 #[derive(Serialize)]
-struct Report {
+struct CalibrationReport {
     #[serde(serialize_with = "render::path_text")]
     path: PathBuf,
     host: String,
@@ -75,7 +75,7 @@ pub fn run(args: &PredictCalibrate, session: &Session) -> Result<(), Error> {
     // clap requires the option unless --overheads is given, which runs another command.
     let path = args.output.clone().unwrap_or_default();
     output::put(&path, |file| writeln!(file, "{text}").map_err(Error::io(&path, "write")))?;
-    let report = Report {
+    let report = CalibrationReport {
         path,
         host: calibration.machine.host.clone(),
         devices: calibration.machine.devices.clone(),

@@ -1,4 +1,4 @@
-//! Mean and deviation of overheads as an SVG: a panel for each kind, a bar for each source.
+//! Draws mean and deviation of overheads as an SVG: a panel per kind, a bar per source.
 
 use std::fmt::Write;
 
@@ -13,7 +13,7 @@ const LEFT: f64 = 64.0;
 const BASE: f64 = 96.0;
 const HIGH: f64 = 70.0;
 
-/// The drawing of the rows that are of all operators together.
+/// Draws the rows that sum up all operators.
 pub fn draw_overheads(rows: &[OverheadRow]) -> String {
     let panels = OVERHEADS.len() as f64;
     let height = panels * PANEL + 12.0;
@@ -26,13 +26,13 @@ pub fn draw_overheads(rows: &[OverheadRow]) -> String {
         let of_kind: Vec<&OverheadRow> =
             rows.iter().filter(|row| row.overhead == *overhead && row.operator.is_none()).collect();
         let top = at as f64 * PANEL;
-        panel(&mut svg, (overhead.name(), top), &of_kind);
+        draw_panel(&mut svg, overhead.name(), top, &of_kind);
     }
     svg.push_str("</svg>\n");
     svg
 }
 
-fn panel(svg: &mut String, (name, top): (&str, f64), rows: &[&OverheadRow]) {
+fn draw_panel(svg: &mut String, name: &str, top: f64, rows: &[&OverheadRow]) {
     let reach = rows.iter().map(|row| row.mean_ns + row.std_ns).fold(1.0, f64::max);
     let scale = HIGH / reach;
     let base = top + BASE;
@@ -77,7 +77,7 @@ fn panel(svg: &mut String, (name, top): (&str, f64), rows: &[&OverheadRow]) {
     }
 }
 
-/// Text as it may stand in an SVG.
+/// Escapes a text for an SVG.
 pub fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

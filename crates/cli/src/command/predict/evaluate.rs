@@ -20,7 +20,7 @@ use setup::render;
 
 /// Results of all tests that the recording allows.
 #[derive(Serialize)]
-struct Report {
+struct EvaluationReport {
     constants: Constants,
     constant_count: usize,
     replay: Vec<ReplayRow>,
@@ -57,7 +57,7 @@ pub fn run(args: &PredictEvaluate, session: &Session) -> Result<(), Error> {
     let sizes = |take: fn(&LeftOutRow) -> f64| {
         (!leave_one_out.is_empty()).then(|| geomean_pct(leave_one_out.iter().map(take)))
     };
-    let report = Report {
+    let report = EvaluationReport {
         constant_count: replay.constants.count(),
         replay_worst_pct: replay.ranks.iter().map(|row| row.error_pct.abs()).fold(0.0, f64::max),
         leave_one_out_geomean_pct: sizes(|row| row.error_pct),
@@ -71,7 +71,7 @@ pub fn run(args: &PredictEvaluate, session: &Session) -> Result<(), Error> {
     session.console.report(&report, format_report)
 }
 
-fn format_report(report: &Report) -> String {
+fn format_report(report: &EvaluationReport) -> String {
     let mut parts = vec![format_constants(report), format_replayed(report)];
     if !report.leave_one_out.is_empty() {
         parts.push(format_left_out(report));
@@ -105,7 +105,7 @@ fn launched_rows(
     rows.map_err(|source| add_origin(source, &executions))
 }
 
-fn format_launched(report: &Report) -> String {
+fn format_launched(report: &EvaluationReport) -> String {
     let percent = |value: f64| format!("{value:.2}");
     let row = |row: &ExecutionTraceTimeRow| {
         vec![
@@ -138,7 +138,7 @@ fn format_launched(report: &Report) -> String {
     )
 }
 
-fn format_constants(report: &Report) -> String {
+fn format_constants(report: &EvaluationReport) -> String {
     let constants = &report.constants;
     let nanos = |ns: i64| render::nanos(ns as f64);
     let mut rows = vec![
@@ -173,7 +173,7 @@ fn format_constants(report: &Report) -> String {
     )
 }
 
-fn format_replayed(report: &Report) -> String {
+fn format_replayed(report: &EvaluationReport) -> String {
     let row = |row: &ReplayRow| {
         let idle = row.idle_pct - row.measured_idle_pct;
         vec![
@@ -206,7 +206,7 @@ fn format_replayed(report: &Report) -> String {
     )
 }
 
-fn format_left_out(report: &Report) -> String {
+fn format_left_out(report: &EvaluationReport) -> String {
     let percent = |value: f64| format!("{value:.2}");
     let row = |row: &LeftOutRow| {
         vec![
@@ -230,7 +230,7 @@ fn format_left_out(report: &Report) -> String {
     )
 }
 
-fn format_later(report: &Report) -> String {
+fn format_later(report: &EvaluationReport) -> String {
     let row = |row: &IterationRow| {
         vec![
             row.rank.to_string(),

@@ -1,5 +1,5 @@
-//! `rowmill predict step --execution-trace`: predicts a step that was never timed, from a calibration
-//! or from kernel models.
+//! `rowmill predict step --execution-trace`: predicts a step that was never timed, from a
+//! calibration or from kernel models.
 
 use std::path::{Path, PathBuf};
 

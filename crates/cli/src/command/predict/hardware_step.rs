@@ -1,5 +1,5 @@
-//! `rowmill predict step --model` with `--hardware`: a step of a configuration that was never run, on
-//! GPUs or on a measured CPU. Times are computed in `predict::step`.
+//! `rowmill predict step --model` with `--hardware`: a step of a configuration that was never run,
+//! on GPUs or on a measured CPU. Times are computed in `predict::step`.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -33,7 +33,7 @@ const STEPS: &str = "steps.jsonl";
 
 /// The learned model of a CPU with its errors, as the command prints it.
 #[derive(Serialize)]
-struct Report {
+struct CpuReport {
     hardware: String,
     cpu: String,
     threads: u32,
@@ -68,7 +68,7 @@ pub fn run(args: &PredictLearn, session: &Session) -> Result<(), Error> {
     let (model, kinds) = learn_model(&measured)?;
     let path = args.output.join(HARDWARE);
     write(&path, &model.to_text()?)?;
-    let report = Report {
+    let report = CpuReport {
         hardware: path.display().to_string(),
         cpu: model.machine.spec.name.clone().into_owned(),
         threads: model.machine.threads,
@@ -126,7 +126,7 @@ fn workload(step: &MeasuredStep) -> Result<Workload, Error> {
     Workload::resolve(&step.config, &options, 1)
 }
 
-fn format_report(report: &Report) -> String {
+fn format_report(report: &CpuReport) -> String {
     let [kept, all] = report.steps;
     let facts = render::facts(&[
         (

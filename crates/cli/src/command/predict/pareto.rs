@@ -1,5 +1,5 @@
-//! The steps of a sweep as an SVG: samples per second over memory, a panel for each model and
-//! pooling, with a line for each number of ranks through the steps that no other beats.
+//! Draws the steps of a sweep as an SVG: samples per second over memory, a panel per model and
+//! pooling, and a line per number of ranks along its Pareto front.
 
 use std::fmt::Write;
 use std::ops::Range;
@@ -18,29 +18,28 @@ const TOP: f64 = 34.0;
 const HIGH: f64 = 240.0;
 /// Height of a line of the legend.
 const LINE: f64 = 18.0;
-/// Labels nearer than this to the one before would cover it.
+/// Smallest distance between two labels, so that they do not overlap.
 const LABEL: DrawnAt = DrawnAt { x: 46.0, y: 12.0 };
 /// Colors of devices in listing order; color-blind readers can distinguish them.
 const COLOURS: [&str; 8] =
     ["#4878a8", "#d1822c", "#3f8f5a", "#b0413e", "#7a5ea8", "#7b5b46", "#c26fa3", "#6b6b6b"];
 
-/// A row of a sweep with what is swept beside model, device and batch.
+/// A row of a sweep, with the pooling it is of.
 #[derive(Serialize)]
 pub struct PooledRow {
-    /// Ids of a bag.
     pub pooling: u32,
     #[serde(flatten)]
     pub step: SweepRow,
 }
 
-/// Where something is drawn.
+/// A point of the drawing.
 #[derive(Clone, Copy)]
 struct DrawnAt {
     x: f64,
     y: f64,
 }
 
-/// The drawing of all rows.
+/// Draws all rows of a sweep as an SVG.
 pub fn draw_frontier(rows: &[PooledRow]) -> String {
     let devices = distinct(rows.iter().map(|row| row.step.hardware.as_str()));
     let panels = distinct(rows.iter().map(|row| (row.step.model.as_str(), row.pooling)));
@@ -65,7 +64,7 @@ pub fn draw_frontier(rows: &[PooledRow]) -> String {
     svg
 }
 
-/// Each value once, in the order of the first ones.
+/// Removes duplicates and keeps the order.
 fn distinct<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> {
     let mut found = Vec::new();
     for value in values {
@@ -81,11 +80,11 @@ fn colour(device: &str, devices: &[&str]) -> &'static str {
     COLOURS[at % COLOURS.len()]
 }
 
-/// An axis of logarithms.
+/// A logarithmic axis of a panel.
 struct Axis {
     least: f64,
     most: f64,
-    /// Where these are drawn.
+    /// Coordinates of `least` and `most`.
     ends: Range<f64>,
 }
 
@@ -93,7 +92,7 @@ impl Axis {
     fn new(values: impl Iterator<Item = f64> + Clone, ends: Range<f64>) -> Self {
         let least = values.clone().fold(f64::INFINITY, f64::min).max(1.0);
         let most = values.fold(least, f64::max);
-        // Room around the first and the last: a panel spans a factor of two at least.
+        // A margin around the values; a panel spans at least a factor of two.
         let room = (2.0 * least / most).sqrt().max(1.2);
         Self { least: least / room, most: most * room, ends }
     }
@@ -103,7 +102,7 @@ impl Axis {
         self.ends.start + share * (self.ends.end - self.ends.start)
     }
 
-    /// Round values: powers of `base`, and their multiples where there are few.
+    /// Round values for ticks: powers of `base`, and multiples of them if there are few powers.
     fn ticks(&self, base: f64, multiples: &[f64]) -> Vec<f64> {
         let first = self.least.log(base).floor() as i32;
         let last = self.most.log(base).ceil() as i32;
@@ -171,7 +170,7 @@ fn panel(svg: &mut String, top: f64, rows: &[&PooledRow], devices: &[&str]) {
     }
 }
 
-/// Lines through the steps that no other beats, and their batch sizes.
+/// Draws the Pareto front, a line per number of ranks, with batch sizes.
 fn front(svg: &mut String, rows: &[&PooledRow], place: &dyn Fn(&PooledRow) -> DrawnAt) {
     let mut best: Vec<&PooledRow> = rows.iter().copied().filter(|row| row.step.is_best).collect();
     best.sort_by_key(|row| (row.step.ranks, row.step.peak_bytes));
@@ -181,7 +180,7 @@ fn front(svg: &mut String, rows: &[&PooledRow], place: &dyn Fn(&PooledRow) -> Dr
         for (at, row) in of_ranks.iter().enumerate() {
             let at_row = place(row);
             let DrawnAt { x, y } = at_row;
-            // A step more memory first, then the speed that it allows.
+            // A staircase: first along the axis of memory, then along the axis of speed.
             let _ = match at {
                 0 => write!(path, "M{x:.1} {y:.1}"),
                 _ => write!(path, "H{x:.1}V{y:.1}"),

@@ -70,8 +70,8 @@ impl EditedStepPage<'_> {
         Ok(predicted::build_page(self.title, self.step, &found, text(edits)))
     }
 
-    /// Answers a query of edits with the predicted step, or with the reason why they cannot be made.
-    /// Recorded bars are left out, because the page has them already.
+    /// Answers a query of edits with the predicted step, or with the reason why they cannot be
+    /// made. Recorded bars are left out, because the page has them already.
     fn answer(&self, query: &str) -> io::Result<ServedPage> {
         let edits = decoded(query).and_then(|text| serde_json::from_str::<Vec<Edit>>(&text).ok());
         let found = match edits {

@@ -1,5 +1,5 @@
-//! `rowmill predict step --model` with a calibration: a step of rowmill's own trainer that was never
-//! run, on the calibrated host.
+//! `rowmill predict step --model` with a calibration: a step of rowmill's own trainer that was
+//! never run, on the calibrated host.
 
 use std::path::Path;
 

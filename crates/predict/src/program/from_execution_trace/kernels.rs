@@ -10,7 +10,7 @@ use super::order::{self, ItemKind};
 use super::storage;
 use crate::Error;
 
-/// What a kernel computes, as far as names and tensors of operators tell.
+/// Operation of a kernel, derived from the name and the tensors of its operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kernel {
     /// A batch of products of matrices `m × k` and `k × n`.
@@ -159,7 +159,7 @@ fn product(node: &Node) -> Option<Kernel> {
     let [.., a, b] = &shapes[..] else { return None };
     let (k, m) = (*a.last()?, a[a.len() - 2]);
     let [.., first, second] = b[..] else { return None };
-    // A linear layer is given its weights the other way round.
+    // The weights of a linear layer are stored transposed.
     let n = if first == k { second } else { first };
     let batch = a[..a.len() - 2].iter().copied().fold(1, u64::saturating_mul);
     Some(Kernel::Product { batch, m, n, k })

@@ -29,7 +29,7 @@ pub enum ItemKind {
 pub struct Thread {
     /// Thread number in the execution trace.
     pub number: u64,
-    /// Whether it runs backward operators for a thread that waits for it.
+    /// Whether the thread runs backward operators while another thread waits for them.
     pub is_autograd: bool,
 }
 
@@ -107,7 +107,7 @@ pub fn order_items(
             found.push(Thread { number, is_autograd: is_autograd && Some(number) != main });
         }
     }
-    // Stable: what a thread does stays in its order.
+    // The sort is stable, so the items of a thread keep their order.
     items.sort_by_key(|item| item.key);
     (found, items)
 }

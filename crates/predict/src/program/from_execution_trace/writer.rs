@@ -15,7 +15,7 @@ use crate::program::{
     WorkKind,
 };
 
-/// How often each operator ran that the calibration does not contain.
+/// Number of calls of each operator that the calibration does not contain.
 pub type UnknownOperators = BTreeMap<String, u64>;
 
 const STEP: &str = "ProfilerStep#";
@@ -175,7 +175,7 @@ impl StepWriter<'_, '_> {
         let thread = item.thread;
         let is_new = self.threads[thread].actions.is_empty();
         if is_new && self.threads[thread].thread.is_autograd {
-            // ItemKind the forward thread does until then prepares the graph of the backward pass.
+            // Until then, the forward thread prepares the graph of the backward pass.
             let op = self.names.intern("hand over");
             let detail = self.threads[0].left;
             let segment = Segment { overhead: Overhead::BetweenOps, op, detail };

@@ -44,17 +44,17 @@ impl Exchanges {
     pub fn work(&self, rank: usize, op: &Op) -> OpWork {
         let share = self.shares[rank];
         let held = self.held[rank];
-        // From all ranks, of this one's samples.
+        // Values that all ranks send for the samples of this rank.
         let arriving = share * self.held.iter().sum::<f64>();
         let values = match op {
             _ if self.shares.len() < 2 => return op.work(),
-            // What others get is copied into messages; what arrived, and what stays, is summed
-            // into the pooled vectors.
+            // Values for other ranks are copied into messages. Values that arrive or stay are
+            // summed into the pooled vectors.
             Op::OutputDist { .. } => 2.0 * (1.0 - share) * held + arriving + self.pooled[rank],
-            // Columns are gathered into a message for each rank; what arrived is put side by side.
+            // Columns are gathered into a message per rank. Columns that arrive are concatenated.
             Op::GradientDist { .. } => 2.0 * arriving + 2.0 * held,
-            // Each rank adds up its part of what all of them have, and reads the others' sums
-            // where they lie.
+            // Each rank reduces its part of the elements of all ranks, and reads the other parts
+            // from shared memory.
             Op::AllReduce { elements } => {
                 let elements = *elements as f64;
                 elements + elements / self.shares.len() as f64

@@ -28,7 +28,8 @@ fn step(workload: Workload<'_>, tiles: &[TileUse], rank: usize) -> Vec<Op> {
     let is_whole = is_whole(workload);
     let mut ops = forward_ops(workload, held(), samples);
     if is_whole {
-        // The lookup writes where the interaction reads.
+        // The lookup writes directly into the input of the interaction, so the exchange of pooled
+        // vectors is left out.
         ops.truncate(2);
     }
     ops.extend(dense::list_ops(workload, samples, DenseUpdates::WithinProducts));

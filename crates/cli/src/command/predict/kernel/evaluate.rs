@@ -14,7 +14,7 @@ use setup::render;
 
 /// Errors of kernel models, of one kind of evaluation or the other.
 #[derive(Serialize)]
-struct Report {
+struct KernelReport {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     kernels: Vec<KernelRow>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -29,7 +29,7 @@ pub fn run(args: &PredictEvaluate, session: &Session) -> Result<(), Error> {
     }
     let has_kind = |kind: &Kind| rows.iter().any(|row| row.work.kind() == *kind);
     let kinds: Vec<Kind> = Kind::ALL.into_iter().filter(has_kind).collect();
-    let mut report = Report { kernels: Vec::new(), left_out: Vec::new() };
+    let mut report = KernelReport { kernels: Vec::new(), left_out: Vec::new() };
     for &kind in &kinds {
         if args.kernels.leave_out {
             report.left_out.extend(leave_out::evaluate_left_out_devices(
@@ -46,7 +46,7 @@ pub fn run(args: &PredictEvaluate, session: &Session) -> Result<(), Error> {
     session.console.report(&report, format_report)
 }
 
-fn warn_without_rows(report: &Report, rows: &[Measured], session: &Session) {
+fn warn_without_rows(report: &KernelReport, rows: &[Measured], session: &Session) {
     if report.kernels.is_empty() && report.left_out.is_empty() {
         session.console.warn(format_args!(
             "{} rows, but none of them could be evaluated; leaving out takes three devices",
@@ -55,7 +55,7 @@ fn warn_without_rows(report: &Report, rows: &[Measured], session: &Session) {
     }
 }
 
-fn format_report(report: &Report) -> String {
+fn format_report(report: &KernelReport) -> String {
     let mut parts = Vec::new();
     if !report.kernels.is_empty() {
         parts.push(format_errors(report));
@@ -66,7 +66,7 @@ fn format_report(report: &Report) -> String {
     parts.join("\n\n")
 }
 
-fn format_errors(report: &Report) -> String {
+fn format_errors(report: &KernelReport) -> String {
     let row = |row: &KernelRow| {
         let drift = format!("{} a row", render::nanos(row.drift_ns_per_row));
         vec![
@@ -102,7 +102,7 @@ fn format_errors(report: &Report) -> String {
     )
 }
 
-fn format_left_out(report: &Report) -> String {
+fn format_left_out(report: &KernelReport) -> String {
     let percent = |value: f64| format!("{value:.1}");
     let row = |row: &LeftOutRow| {
         vec![

@@ -118,8 +118,8 @@ fn predict_by_model(
     })
 }
 
-/// Predicts a kernel by a formula. The roofline of a lookup is the published formula; the roofline of
-/// another kernel is the time to move its bytes.
+/// Predicts a kernel by a formula. The roofline of a lookup is the published formula. The roofline
+/// of another kernel is the time to move its bytes.
 fn predict_by_formula(work: &SingleWork, device: &HardwareSpec) -> KernelPriceRow {
     let Estimate { mean_ns, low_ns, high_ns } = work.price(device);
     let roofline_ns = match work.kind() {

@@ -13,41 +13,41 @@ use ::bench::sample::{BenchSample, Conditions, Judge, Sampling, Watch, median};
 use ::bench::tables::BenchTables;
 use setup::error::Error;
 
-/// Steps and calls count under the conditions of `rowmill-bench`.
+/// Steps and calls are accepted under the conditions of `rowmill-bench`.
 pub const SAMPLING: Sampling =
     Sampling { repeats: 1, clock_share_min: 0.9, clock_ghz_min: None, foreign_cpu_max: 0.1 };
 
-/// What passes through the caches before anything counts.
+/// Bytes that warm-up batches move, so that they replace the content of the caches.
 const WARM_BYTES: f64 = 64e6;
-/// Most batches for that.
+/// Largest number of warm-up batches.
 const WARM_UP_MOST: usize = 12;
-/// A batch's bytes are moved at about this rate, there and back.
+/// Estimated rate at which the bytes of a batch are read and written.
 const GB_PER_S: f64 = 4.0;
-/// Calls go on for about so long.
+/// Time that the counted calls should take together.
 const MEASURED_NS: f64 = 40e6;
-/// Fewest and most batches that count.
+/// Smallest and largest number of counted batches.
 const BATCHES: [usize; 2] = [4, 9];
-/// A round is measured again while most of its calls were disturbed.
+/// Largest number of attempts at a round. It is repeated if most of its calls were disturbed.
 const TRIES: usize = 2;
 
-/// What configurations and tables are measured with.
-pub struct Bench {
+/// The CPU that is measured, with the conditions of all measurements so far.
+pub struct MeasuredCpu {
     pub cpu: Cpu,
-    /// What the rate of reading memory is measured on.
+    /// Rows on which the read bandwidth is measured.
     pub rows: RowSet,
     pub threads: usize,
-    /// Conditions of all steps so far; clocks are compared with the best.
+    /// Clocks are compared with the best one of these.
     pub conditions: Vec<Conditions>,
 }
 
-impl Bench {
-    /// What all threads read from memory now, GB/s.
+impl MeasuredCpu {
+    /// Measures the read bandwidth of all threads, in GB/s.
     pub fn stream(&self) -> f64 {
         self.rows.stream_gb_per_s(&self.cpu)
     }
 }
 
-/// How many batches pass, and how many of them count.
+/// Numbers of batches before the measurement and in it.
 struct Calls {
     warm_up: usize,
     counted: usize,
@@ -65,10 +65,9 @@ impl Calls {
     }
 }
 
-/// What lookups of `tables` take now, and the updates of the rows that they read; nothing where
-/// Ctrl-C came first.
-pub fn round(
-    bench: &mut Bench,
+/// Measures lookups of `tables` and the updates of their rows. `None` if Ctrl-C came first.
+pub fn measure_round(
+    bench: &mut MeasuredCpu,
     tables: &EqualTables,
     stop: &AtomicBool,
 ) -> Result<Option<TablesRound>, Error> {
@@ -87,7 +86,7 @@ pub fn round(
     let mut attempt = 0;
     let judge = loop {
         attempt += 1;
-        let Bench { cpu, conditions, .. } = bench;
+        let MeasuredCpu { cpu, conditions, .. } = bench;
         for (number, batch) in batches.iter().enumerate() {
             let forward = timed(cpu, |cpu| built.forward(cpu, &batch.sparse).map(|_| ()))?;
             let backward = timed(cpu, |cpu| built.backward(cpu, &batch.sparse).map(|_| ()))?;
@@ -117,7 +116,7 @@ pub fn round(
         let kept = judge.kept(&of_pass);
         let ns: Vec<f64> = kept.values().copied().collect();
         let count = if kept.is_trusted { ns.len() as u32 } else { 0 };
-        // Of disturbed calls, the least is nearest to what an undisturbed one takes.
+        // If most calls were disturbed, the shortest is the best estimate of an undisturbed one.
         let least = ns.iter().copied().fold(f64::INFINITY, f64::min);
         (if kept.is_trusted { median(ns) } else { least }.max(1.0), count)
     };
@@ -130,8 +129,8 @@ pub fn round(
     }))
 }
 
-/// A call by threads that are awake, as those of a step are: waking them takes as long as a short
-/// lookup.
+/// Times a call. The threads are woken before it, because in a step they are awake, and waking them
+/// takes as long as a short lookup.
 fn timed(
     cpu: &Cpu,
     call: impl FnOnce(&Cpu) -> Result<(), Error>,

@@ -1,5 +1,4 @@
-//! The file of a GPU whose rates a suite measured, beside its kernel models. Knows nothing of
-//! suites.
+//! The file of a GPU whose rates a suite measured, beside its kernel models.
 
 use schema::HardwareSpec;
 use serde::{Deserialize, Serialize};
@@ -7,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// Version of the device's file.
 pub const DEVICE_VERSION: u32 = 1;
 
-/// A GPU by what was measured of it.
+/// A GPU with measured rates.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LearntDevice {
@@ -15,7 +14,7 @@ pub struct LearntDevice {
     pub spec: HardwareSpec,
 }
 
-/// The device of such a file; `None` for another file.
+/// Parses the file of a device; `None` for a file of another kind.
 ///
 /// # Errors
 /// [`kernel_model::Error::Model`] for another version, and for values that are not numbers.

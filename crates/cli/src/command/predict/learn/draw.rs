@@ -1,48 +1,46 @@
-//! Made-up configurations to measure: tables, layers, batches, rules and laws of ids drawn at
-//! random, so that what is learnt from them holds between and around them.
+//! Draws random configurations to measure: tables, layers, batches, optimizers and distributions of
+//! ids. Random ones cover the ranges evenly, so that a model learns to interpolate.
 
 use kernel_model::cpu::EqualTables;
 use schema::random::CounterRng;
 use schema::{DataType, IndexDistribution, Optimizer};
 
-/// What all of them change.
+/// The configuration that all drawn ones are changes of.
 pub const BASE: &str = "dlrm-ddp";
-/// Weights and states of a configuration's tables are no more than this.
+/// Upper bound of the weights and optimizer states of all tables.
 const TABLE_BYTES_MOST: f64 = 2.5e9;
-/// Bytes of all rows that a batch looks up.
+/// Upper bound of the bytes of all rows that a batch looks up.
 const LOOKED_UP_BYTES_MOST: f64 = 4e8;
-/// Ids of a batch.
+/// Upper bound of the ids of a batch.
 const IDS_MOST: usize = 2_000_000;
-/// Bounds of tables without a model:
-/// they are built anew for every round.
+/// Bounds of tables without a model. They are smaller, because every round builds the tables anew.
 const ALONE: Bounds = Bounds { tables: 1e9, looked_up: 2e8, ids: 1_000_000 };
 /// Bounds of the tables in drawn configurations.
 const IN_STEPS: Bounds =
     Bounds { tables: TABLE_BYTES_MOST, looked_up: LOOKED_UP_BYTES_MOST, ids: IDS_MOST };
-/// FLOPs of a step.
+/// Upper bound of the FLOPs of a step.
 const FLOPS_MOST: f64 = 3e10;
 
-/// A configuration by what it changes of [`BASE`].
+/// A random configuration, as changes of [`BASE`].
 #[derive(Clone, Debug, PartialEq)]
-pub struct Drawn {
+pub struct RandomConfiguration {
     pub set: Vec<(String, String)>,
-    /// Ids of every bag.
     pub pooling: u32,
 }
 
-/// Random numbers one after the other.
-struct Dice {
+/// A sequence of random numbers.
+struct RandomSequence {
     rng: CounterRng,
     at: u64,
 }
 
-impl Dice {
+impl RandomSequence {
     fn unit(&mut self) -> f64 {
         self.at += 1;
         self.rng.unit(self.at)
     }
 
-    /// A whole number from `least` to `most`, small ones as often as large ones.
+    /// A whole number from `least` to `most`, uniform in its logarithm.
     fn between(&mut self, least: f64, most: f64) -> usize {
         let exponent = least.ln() + self.unit() * (most / least).ln();
         exponent.exp().round() as usize
@@ -54,7 +52,7 @@ impl Dice {
     }
 }
 
-/// How large tables and batches may be.
+/// Upper bounds of the sizes of tables and batches.
 struct Bounds {
     /// Bytes of weights and states.
     tables: f64,
@@ -64,10 +62,10 @@ struct Bounds {
     ids: usize,
 }
 
-/// Number `number` of those of `seed`: the same wherever it is drawn.
-pub fn one(seed: u64, number: u64) -> Drawn {
-    let mut dice = Dice { rng: CounterRng::new(seed, number), at: 0 };
-    let tables = tables(&mut dice, &IN_STEPS);
+/// Draws configuration `number` of a seed. It depends on these two numbers alone.
+pub fn draw_configuration(seed: u64, number: u64) -> RandomConfiguration {
+    let mut random = RandomSequence { rng: CounterRng::new(seed, number), at: 0 };
+    let tables = tables(&mut random, &IN_STEPS);
     let mut set = Vec::new();
     let mut add = |key: &str, value: String| set.push((key.to_owned(), value));
     let last = tables.count - 1;
@@ -96,26 +94,26 @@ pub fn one(seed: u64, number: u64) -> Drawn {
         format!(r#"{{ kind = "{}", learning_rate = 0.001 }}"#, tables.optimizer),
     );
     add("training.batch_size", tables.batch_size.to_string());
-    layers(&mut dice, &tables, &mut add);
-    Drawn { set, pooling: tables.pooling as u32 }
+    layers(&mut random, &tables, &mut add);
+    RandomConfiguration { set, pooling: tables.pooling as u32 }
 }
 
-/// Tables number `number` of those of `seed` that are measured without a model.
-pub fn alone(seed: u64, number: u64) -> EqualTables {
-    tables(&mut Dice { rng: CounterRng::new(seed, number).child(1), at: 0 }, &ALONE)
+/// Draws the tables `number` of a seed that are measured without a model.
+pub fn draw_tables(seed: u64, number: u64) -> EqualTables {
+    tables(&mut RandomSequence { rng: CounterRng::new(seed, number).child(1), at: 0 }, &ALONE)
 }
 
-/// Drawn again until they are within bounds.
-fn tables(dice: &mut Dice, bounds: &Bounds) -> EqualTables {
+/// Draws tables again and again until they are within bounds.
+fn tables(random: &mut RandomSequence, bounds: &Bounds) -> EqualTables {
     loop {
-        let drawn = any_tables(dice);
+        let drawn = any_tables(random);
         if bounds.hold(&drawn) {
             return drawn;
         }
     }
 }
 
-fn any_tables(dice: &mut Dice) -> EqualTables {
+fn any_tables(random: &mut RandomSequence) -> EqualTables {
     use {DataType::*, Optimizer::*};
     const DIMS: [usize; 12] = [8, 16, 16, 32, 32, 48, 64, 64, 64, 96, 128, 128];
     const RULES: [Optimizer; 10] = [
@@ -140,22 +138,22 @@ fn any_tables(dice: &mut Dice) -> EqualTables {
         IndexDistribution::Zipf { exponent: 1.2 },
     ];
     const TYPES: [DataType; 8] = [F32, F32, F32, F32, F32, F32, F16, Bf16];
-    let batch = dice.between(64.0, 4096.0);
+    let batch = random.between(64.0, 4096.0);
     EqualTables {
-        count: dice.between(1.0, 26.0),
-        rows: dice.between(1e3, 3e6) as u64,
-        dim: dice.choose(&DIMS),
-        pooling: dice.between(0.6, 40.0).max(1),
-        batch_size: if dice.unit() < 0.5 { batch.next_power_of_two() } else { batch },
-        data_type: dice.choose(&TYPES),
-        optimizer: dice.choose(&RULES),
-        ids: dice.choose(&LAWS),
+        count: random.between(1.0, 26.0),
+        rows: random.between(1e3, 3e6) as u64,
+        dim: random.choose(&DIMS),
+        pooling: random.between(0.6, 40.0).max(1),
+        batch_size: if random.unit() < 0.5 { batch.next_power_of_two() } else { batch },
+        data_type: random.choose(&TYPES),
+        optimizer: random.choose(&RULES),
+        ids: random.choose(&LAWS),
     }
 }
 
 impl Bounds {
     fn hold(&self, drawn: &EqualTables) -> bool {
-        // What an f32 table takes, whatever its format is: the rule that draws formats is apart.
+        // Every table counts as f32, so that the bounds do not depend on the drawn format.
         let states = match drawn.optimizer {
             Optimizer::Adagrad => 2.0,
             Optimizer::Adam => 3.0,
@@ -169,24 +167,24 @@ impl Bounds {
     }
 }
 
-/// MLPs and what joins them, drawn again until a step is short enough.
-fn layers(dice: &mut Dice, tables: &EqualTables, add: &mut dyn FnMut(&str, String)) {
+/// Draws MLPs and the interaction again and again until a step is short enough.
+fn layers(random: &mut RandomSequence, tables: &EqualTables, add: &mut dyn FnMut(&str, String)) {
     const WIDTHS: [usize; 11] = [32, 64, 96, 128, 192, 256, 320, 512, 512, 768, 1024];
     const INPUTS: [usize; 5] = [4, 13, 64, 128, 256];
     loop {
-        let input = dice.choose(&INPUTS);
-        let hidden = (dice.unit() * 4.0) as usize;
-        let mut bottom: Vec<usize> = (0..hidden).map(|_| dice.choose(&WIDTHS)).collect();
+        let input = random.choose(&INPUTS);
+        let hidden = (random.unit() * 4.0) as usize;
+        let mut bottom: Vec<usize> = (0..hidden).map(|_| random.choose(&WIDTHS)).collect();
         bottom.push(tables.dim);
-        let hidden = 1 + (dice.unit() * 4.0) as usize;
-        let mut top: Vec<usize> = (0..hidden).map(|_| dice.choose(&WIDTHS)).collect();
+        let hidden = 1 + (random.unit() * 4.0) as usize;
+        let mut top: Vec<usize> = (0..hidden).map(|_| random.choose(&WIDTHS)).collect();
         top.push(1);
         let vectors = tables.count + 1;
-        let (joined, crossed, interaction) = match (dice.unit() * 10.0) as usize {
+        let (joined, crossed, interaction) = match (random.unit() * 10.0) as usize {
             0 => (vectors * tables.dim, 0, r#"{ kind = "cat" }"#.to_owned()),
             1 => {
                 let (layers, rank) =
-                    (1 + (dice.unit() * 3.0) as usize, dice.choose(&[32, 64, 128]));
+                    (1 + (random.unit() * 3.0) as usize, random.choose(&[32, 64, 128]));
                 let text = format!(r#"{{ kind = "dcn_v2", layers = {layers}, rank = {rank} }}"#);
                 (vectors * tables.dim, 2 * layers * rank * vectors * tables.dim, text)
             }
@@ -203,8 +201,8 @@ fn layers(dice: &mut Dice, tables: &EqualTables, add: &mut dyn FnMut(&str, Strin
         if 6.0 * tables.batch_size as f64 * each as f64 > FLOPS_MOST {
             continue;
         }
-        let rule = dice.choose(&["sgd", "sgd", "sgd", "sgd", "adagrad", "adagrad", "adam"]);
-        let precision = if dice.unit() < 0.85 { "f32" } else { "bf16" };
+        let rule = random.choose(&["sgd", "sgd", "sgd", "sgd", "adagrad", "adagrad", "adam"]);
+        let precision = if random.unit() < 0.85 { "f32" } else { "bf16" };
         add("data.dense", format!(r#"[{{ column = "d{{0..{}}}" }}]"#, input - 1));
         add("model.dense_features", input.to_string());
         add("model.bottom", format!("{bottom:?}"));
@@ -224,25 +222,25 @@ mod tests {
     #[test]
     fn drawn_configurations_are_valid_and_the_same_each_time() {
         for number in 0..50 {
-            let drawn = one(7, number);
-            assert_eq!(drawn, one(7, number));
+            let drawn = draw_configuration(7, number);
+            assert_eq!(drawn, draw_configuration(7, number));
             let job = config::job(BASE, &drawn.set).unwrap();
             assert!(job.config.training.batch_size >= 64);
         }
-        assert_ne!(one(7, 0), one(8, 0));
+        assert_ne!(draw_configuration(7, 0), draw_configuration(8, 0));
     }
 
     #[test]
     fn tables_without_a_model_stay_within_a_gigabyte_and_are_not_those_of_configurations() {
         for number in 0..50 {
-            let drawn = alone(7, number);
-            assert_eq!(drawn, alone(7, number));
+            let drawn = draw_tables(7, number);
+            assert_eq!(drawn, draw_tables(7, number));
             assert!(drawn.rows as f64 * (4 * drawn.count * drawn.dim) as f64 <= 1e9);
         }
-        assert_ne!(alone(7, 0), alone(8, 0));
+        assert_ne!(draw_tables(7, 0), aldraw_configuration(8, 0));
         let same = |number| {
-            let rows = format!("rows = {},", alone(7, number).rows);
-            one(7, number).set.iter().any(|(_, value)| value.contains(&rows))
+            let rows = format!("rows = {},", draw_tables(7, number).rows);
+            draw_configuration(7, number).set.iter().any(|(_, value)| value.contains(&rows))
         };
         assert!(!(0..50).all(same));
     }

@@ -1,4 +1,4 @@
-//! The folder that `rowmill predict learn` writes. Knows nothing of what is in its files.
+//! The folder that `rowmill predict learn` writes.
 
 use std::io::Write;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use setup::error::Error;
 use setup::output;
 
-/// What was learnt of a CPU or a GPU: what --hardware takes.
+/// Name of the file with the learned CPU or GPU. `--hardware` takes the folder.
 pub const HARDWARE: &str = "hardware.json";
 
 /// Writes a file, whole or not at all.

@@ -8,8 +8,8 @@ use device::limits::RowSet;
 use kernel_model::cpu::{Machine, MeasuredStep, MeasuredSteps, MeasuredTables};
 use trace::OpSpan;
 
-use super::alone::{self, Bench, SAMPLING};
-use super::draw::{self, BASE, Drawn};
+use super::alone::{self, MeasuredCpu, SAMPLING};
+use super::draw::{self, BASE, RandomConfiguration};
 use crate::args::PredictLearn;
 use crate::command::predict::kernel::hardware::this_machine;
 use ::bench::sample::{BenchSample, Judge, median};
@@ -19,24 +19,25 @@ use setup::interrupt;
 use setup::progress::{Meter, ProgressUnit};
 use setup::{Session, config};
 
-/// Steps of a configuration that are asked for at once.
+/// Number of steps that an attempt at a configuration records.
 const STEPS: usize = 6;
-/// So often they are measured again while fewer than half count.
+/// Largest number of attempts, which end as soon as half of [`STEPS`] were undisturbed.
 const TRIES: usize = 3;
-/// Rounds of lookups, each before a part of the configurations: minutes apart, as runs are.
+/// Rounds of lookups. Each comes before a part of the configurations, so that rounds are minutes
+/// apart and differ as runs do.
 const ROUNDS: u64 = 6;
-/// What the rate of reading memory is measured on: beyond every cache.
+/// Bytes on which the read bandwidth is measured: more than any cache holds.
 const STREAM_BYTES: usize = 256 << 20;
 
-/// Steps of this machine; what was measured until then where Ctrl-C ends it.
+/// Measures steps on this machine. Ctrl-C ends it early, with the steps so far.
 pub fn run(args: &PredictLearn, session: &Session) -> Result<MeasuredSteps, Error> {
     let stop = interrupt::stop_flag("learning from what was measured so far");
     let cpu = Cpu::new(session.threads);
     let machine = machine(session);
     let rows = RowSet::new(&cpu.pool, STREAM_BYTES, 256);
-    let mut bench = Bench { cpu, rows, threads: session.threads, conditions: Vec::new() };
+    let mut bench = MeasuredCpu { cpu, rows, threads: session.threads, conditions: Vec::new() };
     let mut tables: Vec<MeasuredTables> = (0..u64::from(args.tables))
-        .map(|number| draw::alone(args.seed, number))
+        .map(|number| draw::draw_tables(args.seed, number))
         .map(|tables| MeasuredTables { tables, rounds: Vec::new() })
         .collect();
     let mut steps = Vec::new();
@@ -50,7 +51,7 @@ pub fn run(args: &PredictLearn, session: &Session) -> Result<MeasuredSteps, Erro
             if stop.load(Ordering::SeqCst) {
                 break;
             }
-            one.rounds.extend(alone::round(&mut bench, &one.tables, &stop)?);
+            one.rounds.extend(alone::measure_round(&mut bench, &one.tables, &stop)?);
             done += 1;
             meter.advance(done, "");
         }
@@ -58,7 +59,9 @@ pub fn run(args: &PredictLearn, session: &Session) -> Result<MeasuredSteps, Erro
             if stop.load(Ordering::SeqCst) {
                 break;
             }
-            steps.extend(bench.configuration(&draw::one(args.seed, number), &stop)?);
+            steps.extend(
+                bench.measure_configuration(&draw::draw_configuration(args.seed, number), &stop)?,
+            );
             done += 1;
             meter.advance(done, "");
         }
@@ -83,11 +86,11 @@ fn machine(session: &Session) -> Machine {
     }
 }
 
-impl Bench {
-    /// The steps of one configuration, unless Ctrl-C came before any.
-    fn configuration(
+impl MeasuredCpu {
+    /// Measures the steps of one configuration. `None` if Ctrl-C came before the first.
+    fn measure_configuration(
         &mut self,
-        drawn: &Drawn,
+        drawn: &RandomConfiguration,
         stop: &AtomicBool,
     ) -> Result<Option<MeasuredStep>, Error> {
         let Self { cpu, rows, threads, conditions } = self;
@@ -112,7 +115,7 @@ impl Bench {
         }
         let kept = Judge::new(&SAMPLING, conditions.iter()).kept(&taken);
         let steps: Vec<&BenchStep> = kept.values().collect();
-        // Of disturbed steps, the least is nearest to what an undisturbed one takes.
+        // If most steps were disturbed, the shortest is the best estimate of an undisturbed one.
         let usual = |ns: Vec<f64>| {
             let least = ns.iter().copied().fold(f64::INFINITY, f64::min);
             (if kept.is_trusted { median(ns) } else { least }).max(1.0)
@@ -123,7 +126,8 @@ impl Bench {
             (name, usual(steps.iter().map(ns).collect()))
         };
         let ops: Vec<(String, f64)> = names.enumerate().map(op).collect();
-        // What lies between operations is of one step: of another one, it may be any time.
+        // Time between operations is the step's time minus its own operations. Operations of
+        // another step would make it arbitrary.
         let ns = |span: &OpSpan| (span.end.0 - span.start.0) as f64;
         let beside =
             |step: &&BenchStep| 1e9 * step.seconds - step.spans.iter().map(ns).sum::<f64>();

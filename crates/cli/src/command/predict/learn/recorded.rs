@@ -1,5 +1,5 @@
 //! Learns from a suite that `bench/collect` recorded: kernel models of its GPU, the rates that the
-//! GPU reached, and what the host adds.
+//! GPU reached, and the overheads of the host.
 
 use std::io::Write;
 use std::path::Path;
@@ -24,14 +24,14 @@ use setup::recorded_steps::{
 use setup::render;
 use setup::suite::{self, SuiteFile};
 
-/// What the host adds, in the folder that is written.
+/// Name of the calibration in the output folder.
 const CALIBRATION: &str = "calibration.json";
-/// Fewest measurements that a model is adapted by.
+/// Smallest number of measurements by which a model is adapted.
 const ROWS_LEAST: usize = 5;
 
 /// The models and rates learned from a suite, as the command prints them.
 #[derive(Serialize)]
-struct Report {
+struct SuiteReport {
     device: Option<String>,
     written: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -77,11 +77,11 @@ pub fn run(folder: &Path, output: &Path, session: &Session) -> Result<(), Error>
         }
     }
     let overheads = overheads.map_or(0, |found| found.overheads.len());
-    let report = Report { device, written, kernels, recordings, overheads, launch_ns };
+    let report = SuiteReport { device, written, kernels, recordings, overheads, launch_ns };
     session.console.report(&report, for_people)
 }
 
-/// What the host adds in all recordings together, and how many there are.
+/// Calibrates on all recordings of the suite; also returns their number.
 fn overheads(
     folder: &Path,
     suite: &SuiteFile,
@@ -104,7 +104,7 @@ fn overheads(
     Ok((all, count))
 }
 
-/// The measurements of kernels that a trained model prices.
+/// Selects the measurements of kernels that have a trained model.
 fn learnt(rows: &[SuiteMeasured], device: &'static HardwareSpec) -> Vec<Measured> {
     let row = |row: &SuiteMeasured| match row.work {
         SuiteWork::Learnt(work) => Some((work, row.ns)),
@@ -118,7 +118,8 @@ fn learnt(rows: &[SuiteMeasured], device: &'static HardwareSpec) -> Vec<Measured
     rows.map(measured).collect()
 }
 
-/// Adapts the models that come with rowmill by four shapes of five, and judges them by the others.
+/// Adapts the models that come with rowmill to four shapes of five, and evaluates them on the
+/// others.
 fn models(rows: &[Measured], output: &Path) -> Result<(Vec<String>, Vec<KernelRow>), Error> {
     let (mut written, mut judged) = (Vec::new(), Vec::new());
     for kind in Kind::ALL {
@@ -139,14 +140,14 @@ fn models(rows: &[Measured], output: &Path) -> Result<(Vec<String>, Vec<KernelRo
     Ok((written, judged))
 }
 
-/// A device's numbers with what the measurements reached.
+/// The hardware data of a device, with the highest rates that the measurements reached.
 fn reached(spec: &HardwareSpec, rows: &[Measured]) -> HardwareSpec {
     let most = |kinds: &[Kind], of: &dyn Fn(&Measured) -> f64| {
         let rows = rows.iter().filter(|row| kinds.contains(&row.work.kind()));
         rows.map(|row| 1e9 * of(row) / row.latency_ns).reduce(f64::max)
     };
     let flops = most(&[Kind::Linear, Kind::Bmm], &|row| row.work.flops_and_bytes().0);
-    // Passes over less than four times the cache are not over memory.
+    // Passes over less than four times the cache measure the cache rather than memory.
     let is_large = |bytes: f64| if bytes > 4.0 * spec.l2_bytes as f64 { bytes } else { 0.0 };
     let bytes = most(&[Kind::ElementWise], &|row| is_large(row.work.flops_and_bytes().1));
     let shortest = rows.iter().map(|row| row.latency_ns).reduce(f64::min);
@@ -163,7 +164,7 @@ fn reached(spec: &HardwareSpec, rows: &[Measured]) -> HardwareSpec {
     }
 }
 
-fn for_people(report: &Report) -> String {
+fn for_people(report: &SuiteReport) -> String {
     let mut facts = vec![
         ("device", report.device.clone().unwrap_or_else(|| "a CPU".to_owned())),
         ("recordings", report.recordings.to_string()),
