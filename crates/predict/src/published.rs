@@ -13,7 +13,7 @@ use crate::recording::Step;
 use crate::simulate;
 
 /// Errors of published methods on a rank whose samples were not used for calibration. They belong
-/// beside the error of our prediction, [`leave_out::LeftOutRow`].
+/// beside the error of our prediction, [`leave_out::LeftOutRankRow`].
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PublishedRow {
     pub rank: u32,

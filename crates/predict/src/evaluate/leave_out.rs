@@ -12,7 +12,7 @@ use crate::simulate;
 
 /// Prediction of a rank whose samples were not used for calibration.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct LeftOutRow {
+pub struct LeftOutRankRow {
     pub rank: u32,
     pub measured_ns: i64,
     /// Predicted with the recorded starts of all ranks; other ranks keep their recorded segments.
@@ -37,7 +37,7 @@ pub struct LeftOutRow {
 ///
 /// # Errors
 /// [`Error::TooFewRanks`] for a job of one rank, and [`Error::Cycle`] from the simulation.
-pub fn evaluate_left_out_ranks(step: &Step) -> Result<Vec<LeftOutRow>, Error> {
+pub fn evaluate_left_out_ranks(step: &Step) -> Result<Vec<LeftOutRankRow>, Error> {
     evaluate_each_rank(step, row)
 }
 
@@ -76,7 +76,7 @@ fn other_ranks(step: &Step, rank: usize) -> Vec<usize> {
     (0..step.program.ranks.len()).filter(|other| *other != rank).collect()
 }
 
-fn row(step: &Step, rank: usize) -> Result<LeftOutRow, Error> {
+fn row(step: &Step, rank: usize) -> Result<LeftOutRankRow, Error> {
     let (calibration, constants) = calibrate_without_rank(step, rank)?;
     let setting = step.recorded.setting(&step.program);
     let run = |costs: &Costs| Ok(simulate::run(&step.program, costs)?.step_ns(rank));
@@ -97,7 +97,7 @@ fn row(step: &Step, rank: usize) -> Result<LeftOutRow, Error> {
         other.start_ns + other.step_ns - recorded.start_ns
     });
     let mean_end = ends.sum::<i64>() / others.len() as i64;
-    Ok(LeftOutRow {
+    Ok(LeftOutRankRow {
         rank: step.program.ranks[rank].rank,
         measured_ns,
         step_ns,

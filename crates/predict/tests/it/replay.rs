@@ -95,8 +95,8 @@ fn each_constant_moves_the_replay() {
 fn a_rank_left_out_is_predicted_from_the_others() {
     let Some(recording) = Recording::read(JOB) else { return };
     let rows = leave_out::evaluate_left_out_ranks(&recording.step(0)).expect("no cycle");
-    let geomean = |take: fn(&leave_out::LeftOutRow) -> f64| geomean_pct(rows.iter().map(take));
-    let worst = |take: fn(&leave_out::LeftOutRow) -> f64| {
+    let geomean = |take: fn(&leave_out::LeftOutRankRow) -> f64| geomean_pct(rows.iter().map(take));
+    let worst = |take: fn(&leave_out::LeftOutRankRow) -> f64| {
         rows.iter().map(|row| take(row).abs()).fold(0.0, f64::max)
     };
     let near = |value: f64, expected: f64| (value - expected).abs() < 0.05;

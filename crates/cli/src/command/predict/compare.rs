@@ -15,7 +15,7 @@ use setup::table_output::{self, TableTarget};
 /// Kind of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum Subject {
+enum ComparedPart {
     /// A rank's step on the host.
     Step,
     /// All device work of a name, of all ranks.
@@ -25,7 +25,7 @@ enum Subject {
 /// The predicted and the measured time of a rank's step, or of device work with one name.
 #[derive(Debug, Serialize)]
 struct ComparisonRow {
-    subject: Subject,
+    subject: ComparedPart,
     name: String,
     predicted_ns: i64,
     /// Mean of the measured steps.
@@ -44,13 +44,13 @@ pub fn run(args: &PredictEvaluate, session: &Session) -> Result<(), Error> {
         all.map_or(0.0, |all| all.iter().sum::<f64>()) / steps.max(1) as f64
     };
     let mut rows = Vec::new();
-    let mut keys: Vec<&(Subject, String)> =
+    let mut keys: Vec<&(ComparedPart, String)> =
         predicted.times.keys().chain(measured.times.keys()).collect();
     keys.sort();
     keys.dedup();
     for key in keys {
         let measured_times = measured.times.get(key);
-        if key.0 == Subject::Step && measured_times.is_none() {
+        if key.0 == ComparedPart::Step && measured_times.is_none() {
             let rank = key.1.trim_start_matches("rank ").parse().unwrap_or_default();
             return Err(Error::NotMeasured { rank });
         }
@@ -77,7 +77,7 @@ pub fn run(args: &PredictEvaluate, session: &Session) -> Result<(), Error> {
     // The largest absolute error comes first.
     let off = |row: &ComparisonRow| (row.subject, -(row.predicted_ns - row.measured_ns).abs());
     rows.sort_by_key(|row| (off(row), row.name.clone()));
-    let steps = rows.iter().filter(|row| row.subject == Subject::Step).count();
+    let steps = rows.iter().filter(|row| row.subject == ComparedPart::Step).count();
     if args.top > 0 {
         rows.truncate(steps + args.top);
     }
@@ -88,7 +88,7 @@ pub fn run(args: &PredictEvaluate, session: &Session) -> Result<(), Error> {
 struct StepTimes {
     step_count: usize,
     /// Nanoseconds in each step that has the rank or the work.
-    times: BTreeMap<(Subject, String), Vec<f64>>,
+    times: BTreeMap<(ComparedPart, String), Vec<f64>>,
 }
 
 fn read_times(paths: &[PathBuf], session: &Session) -> Result<StepTimes, Error> {
@@ -99,12 +99,12 @@ fn read_times(paths: &[PathBuf], session: &Session) -> Result<StepTimes, Error> 
     let mut found = StepTimes { step_count: steps.count(), times: BTreeMap::new() };
     for number in 0..steps.count() {
         let step = job.step(&steps.spans_of_step(number))?;
-        let mut sums: BTreeMap<(Subject, String), f64> = BTreeMap::new();
+        let mut sums: BTreeMap<(ComparedPart, String), f64> = BTreeMap::new();
         for (rank, recorded) in step.program.ranks.iter().zip(&step.recorded.ranks) {
-            let key = (Subject::Step, format!("rank {}", rank.rank));
+            let key = (ComparedPart::Step, format!("rank {}", rank.rank));
             sums.insert(key, recorded.step_ns as f64);
             for (work, (from, to)) in rank.works.iter().zip(&recorded.works) {
-                let key = (Subject::Work, step.program.text(work.name).to_owned());
+                let key = (ComparedPart::Work, step.program.text(work.name).to_owned());
                 *sums.entry(key).or_default() += (to - from) as f64;
             }
         }

@@ -2,7 +2,7 @@
 
 use predict::cost::Constants;
 use predict::evaluate::iterations::{self, IterationRow};
-use predict::evaluate::leave_out::{self, LeftOutRow};
+use predict::evaluate::leave_out::{self, LeftOutRankRow};
 use predict::evaluate::{ReplayRow, geomean_pct, replay};
 use predict::recording::Step;
 use predict::step::Models;
@@ -26,7 +26,7 @@ struct EvaluationReport {
     replay: Vec<ReplayRow>,
     replay_worst_pct: f64,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    leave_one_out: Vec<LeftOutRow>,
+    leave_one_out: Vec<LeftOutRankRow>,
     leave_one_out_geomean_pct: Option<f64>,
     baseline_geomean_pct: Option<f64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -54,7 +54,7 @@ pub fn run(args: &PredictEvaluate, session: &Session) -> Result<(), Error> {
         Vec::new()
     };
     let launched = launched_rows(args, &traces, &step, session)?;
-    let sizes = |take: fn(&LeftOutRow) -> f64| {
+    let sizes = |take: fn(&LeftOutRankRow) -> f64| {
         (!leave_one_out.is_empty()).then(|| geomean_pct(leave_one_out.iter().map(take)))
     };
     let report = EvaluationReport {
@@ -208,7 +208,7 @@ fn format_replayed(report: &EvaluationReport) -> String {
 
 fn format_left_out(report: &EvaluationReport) -> String {
     let percent = |value: f64| format!("{value:.2}");
-    let row = |row: &LeftOutRow| {
+    let row = |row: &LeftOutRankRow| {
         vec![
             row.rank.to_string(),
             render::nanos(row.measured_ns as f64),
