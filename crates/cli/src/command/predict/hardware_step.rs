@@ -235,13 +235,7 @@ pub fn run(
         StepRows::Step => {
             let batch_size = workload.job.config.training.batch_size;
             let max_batch_size = hardware.max_batch_size(&workload, pooling)?;
-            let row = HardwareStepRow {
-                model: config,
-                hardware: hardware_name,
-                batch_size,
-                max_batch_size,
-                ..step_row(&priced)
-            };
+            let row = step_row(config, hardware_name, batch_size, max_batch_size, &priced);
             table_output::write_rows(console, &[row], TableTarget::default())
         }
         StepRows::Stage => {
@@ -278,8 +272,13 @@ fn report_links(topology: &Topology, ranks: usize, session: &Session) {
     }
 }
 
-/// The row of a step, without the columns that its command line has.
-fn step_row(priced: &HardwareStep) -> HardwareStepRow<'_> {
+fn step_row<'a>(
+    model: &'a str,
+    hardware: &'a str,
+    batch_size: usize,
+    max_batch_size: Option<usize>,
+    priced: &'a HardwareStep,
+) -> HardwareStepRow<'a> {
     let price = &priced.price;
     let slowest = Stage::ALL.into_iter().max_by(|a, b| {
         let stage_ns = |stage: &Stage| price.stages[*stage as usize].mean_ns;
@@ -289,10 +288,10 @@ fn step_row(priced: &HardwareStep) -> HardwareStepRow<'_> {
     let largest = kinds.clone().max_by_key(|kind| kind.1);
     let Estimate { mean_ns, low_ns, high_ns } = price.cost.step;
     HardwareStepRow {
-        model: "",
-        hardware: "",
+        model,
+        hardware,
         ranks: price.ranks.len(),
-        batch_size: 0,
+        batch_size,
         step_ns: mean_ns,
         low_ns,
         high_ns,
@@ -302,7 +301,7 @@ fn step_row(priced: &HardwareStep) -> HardwareStepRow<'_> {
         fits: price.cost.fits,
         largest: largest.map_or("none", |kind| kind.0),
         bytes_by_kind: kinds.collect(),
-        max_batch_size: None,
+        max_batch_size,
         launches: price.launches,
         slowest_stage: slowest.map_or("none", Stage::name),
         measured_pct: price.domain.measured_pct,
