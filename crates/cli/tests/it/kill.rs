@@ -5,8 +5,9 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use testkit::Random;
 
-use crate::fixture::{Place, Random};
+use crate::fixture::Place;
 use crate::resume::tensors;
 
 const KILLS: u32 = 20;

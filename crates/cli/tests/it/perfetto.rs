@@ -2,7 +2,6 @@
 //! were made from.
 
 use std::fs;
-use std::path::PathBuf;
 
 use serde_json::Value;
 
@@ -37,17 +36,6 @@ const VERBS: [&str; 14] = [
     "findings",
 ];
 
-fn traces() -> Option<PathBuf> {
-    let beside = || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
-    let folder = std::env::var_os("ROWMILL_FIXTURES").map_or_else(beside, PathBuf::from);
-    let folder = folder.join("traces");
-    if !folder.is_dir() {
-        println!("SKIPPED: no {}", folder.display());
-        return None;
-    }
-    Some(folder)
-}
-
 /// What depends on the file and not on what it says.
 fn without_file(value: &mut Value) {
     match value {
@@ -80,7 +68,7 @@ fn figures(place: &Place, verb: &str, path: &str) -> Vec<Value> {
 
 #[test]
 fn every_figure_is_that_of_the_trace_it_was_made_from() {
-    let Some(folder) = traces() else { return };
+    let Some(folder) = testkit::fixture::path("traces") else { return };
     let place = Place::new();
     for name in TRACES {
         let source = folder.join(name).display().to_string();
@@ -99,7 +87,7 @@ fn every_figure_is_that_of_the_trace_it_was_made_from() {
 
 #[test]
 fn ranks_of_a_merged_file_are_ranks_again() {
-    let Some(folder) = traces() else { return };
+    let Some(folder) = testkit::fixture::path("traces") else { return };
     let place = Place::new();
     let source = folder.join("dlrm8/dlrm_kineto.tar.gz").display().to_string();
     place.done(&format!("trace merge {source} --out a.pftrace"));
@@ -110,7 +98,7 @@ fn ranks_of_a_merged_file_are_ranks_again() {
 
 #[test]
 fn what_cannot_be_carried_is_said() {
-    let Some(folder) = traces() else { return };
+    let Some(folder) = testkit::fixture::path("traces") else { return };
     let place = Place::new();
     let source = folder.join("trace_diff/test.json.gz").display().to_string();
     place.done(&format!("trace convert {source} --out a.pftrace"));
@@ -140,7 +128,7 @@ fn what_others_wrote_and_what_is_damaged_is_refused_with_a_way_out() {
 
 #[test]
 fn a_cut_recording_stays_one_through_perfetto() {
-    let Some(folder) = traces() else { return };
+    let Some(folder) = testkit::fixture::path("traces") else { return };
     let place = Place::new();
     let whole = folder.join("odd/event_sync_multi_stream.json.gz");
     let packed = fs::read(whole).unwrap();

@@ -3,7 +3,9 @@
 use std::fs;
 use std::process::Command;
 
-use crate::fixture::{Place, Ran};
+use testkit::ProgramOutput;
+
+use crate::fixture::Place;
 use crate::processes::files;
 use crate::server::{Manners, Server};
 
@@ -26,7 +28,7 @@ fn issue_28_training_data_may_lie_in_a_store() {
     server.put("/bucket/day%201/train.csv", &rows);
     let of = |input: &str, run: &str| {
         let words = ["train", "job.toml", "--train", input, "--run", run, "--format", "json"];
-        let ran = Ran::of(&alone(&place, &words, &server, true).output().unwrap());
+        let ran = ProgramOutput::collect(&mut alone(&place, &words, &server, true));
         assert_eq!(ran.code, Some(0), "{}", ran.stderr);
         let last = ran.last();
         let checkpoint = files(&place.path(last["checkpoint"].as_str().unwrap()));
@@ -39,7 +41,7 @@ fn issue_28_training_data_may_lie_in_a_store() {
     assert!(of(url, "there") == of("train.csv", "here"));
     // Scored, looked at and described from there, too.
     let words = ["score", "there", url, "--output", "there.txt"];
-    let ran = Ran::of(&alone(&place, &words, &server, true).output().unwrap());
+    let ran = ProgramOutput::collect(&mut alone(&place, &words, &server, true));
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
     place.done("score here train.csv --output here.txt");
     assert_eq!(
@@ -47,7 +49,7 @@ fn issue_28_training_data_may_lie_in_a_store() {
         fs::read(place.path("here.txt")).unwrap()
     );
     for words in [&["init", url][..], &["data", "stats", url]] {
-        let ran = Ran::of(&alone(&place, words, &server, true).output().unwrap());
+        let ran = ProgramOutput::collect(&mut alone(&place, words, &server, true));
         assert_eq!(ran.code, Some(0), "{words:?} {}", ran.stderr);
     }
     assert!(fs::read_to_string(place.path("train.toml")).unwrap().contains(url));
@@ -56,7 +58,7 @@ fn issue_28_training_data_may_lie_in_a_store() {
         let steps = format!("training.epochs={steps}");
         let words = ["train", "job.toml", "--train", url, "--run", "there", "--resume"];
         let words = [&words[..], &["--set", &steps]].concat();
-        Ran::of(&alone(&place, &words, &server, true).output().unwrap()).stderr
+        ProgramOutput::collect(&mut alone(&place, &words, &server, true)).stderr
     };
     assert!(resumed("3").contains("using the data prepared earlier"));
 }
@@ -79,7 +81,7 @@ fn issue_28_a_store_that_refuses_is_reported_with_a_way_out() {
     for (refuse, keys, code, said, hint) in cases {
         let server = Server::start(Manners { refuse, ..Manners::default() });
         let words = ["train", "job.toml", "--train", "s3://bucket/none.csv", "--run", "run"];
-        let ran = Ran::of(&alone(&place, &words, &server, keys).output().unwrap());
+        let ran = ProgramOutput::collect(&mut alone(&place, &words, &server, keys));
         assert_eq!(ran.code, Some(code), "{}", ran.stderr);
         assert!(
             ran.stderr.contains(said) && ran.stderr.contains("s3://bucket/none.csv"),
