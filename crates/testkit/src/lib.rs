@@ -10,6 +10,8 @@ pub mod certificate;
 pub mod compiler;
 pub mod fixture;
 mod folder;
+pub mod mutate;
+pub mod object_server;
 mod process;
 mod random;
 mod skip;

@@ -4,13 +4,13 @@ use std::fs;
 use std::process::Command;
 
 use testkit::ProgramOutput;
+use testkit::object_server::{ObjectServer, ServerBehavior};
 
 use crate::fixture::Place;
 use crate::processes::files;
-use crate::server::{Manners, Server};
 
 /// A command that finds no credentials but those it is given, and no store but `server`.
-fn alone(place: &Place, words: &[&str], server: &Server, keys: bool) -> Command {
+fn alone(place: &Place, words: &[&str], server: &ObjectServer, keys: bool) -> Command {
     let mut command = place.command("");
     command.args(words).env("AWS_ENDPOINT_URL", format!("http://{}", server.host));
     command.env("AWS_EC2_METADATA_DISABLED", "true").env("HOME", place.path("."));
@@ -23,7 +23,8 @@ fn alone(place: &Place, words: &[&str], server: &Server, keys: bool) -> Command 
 #[test]
 fn issue_28_training_data_may_lie_in_a_store() {
     let place = Place::new();
-    let server = Server::start(Manners { busy_every: Some(7), ..Manners::default() });
+    let server =
+        ObjectServer::start(ServerBehavior { busy_every: Some(7), ..ServerBehavior::default() });
     let rows = fs::read(place.path("train.csv")).unwrap();
     server.put("/bucket/day%201/train.csv", &rows);
     let of = |input: &str, run: &str| {
@@ -79,7 +80,7 @@ fn issue_28_a_store_that_refuses_is_reported_with_a_way_out() {
         (Some((503, "")), true, 1, "after 4 tries: HTTP status 503", "AWS_ENDPOINT_URL"),
     ];
     for (refuse, keys, code, said, hint) in cases {
-        let server = Server::start(Manners { refuse, ..Manners::default() });
+        let server = ObjectServer::start(ServerBehavior { refuse, ..ServerBehavior::default() });
         let words = ["train", "job.toml", "--train", "s3://bucket/none.csv", "--run", "run"];
         let ran = ProgramOutput::collect(&mut alone(&place, &words, &server, keys));
         assert_eq!(ran.code, Some(code), "{}", ran.stderr);
