@@ -198,8 +198,8 @@ impl CaptureServer {
     }
 }
 
-/// Sends every chosen process its request. To several processes it is sent in the longest pause
-/// between their polls, so that all receive it before the next multiple of iterations.
+/// Sends every chosen process its request. Several processes get theirs after the longest pause
+/// between their polls, so that all have it before the next multiple of iterations.
 fn send_requests(
     capture: &CaptureServer,
     args: &args::Capture,

@@ -216,8 +216,9 @@ fn check_any_order(rows: Vec<CaptureRow>) -> Result<Vec<CaptureRow>, Error> {
     Err(Error::NoOrder { problems: problems.join("; ") })
 }
 
-/// Chooses the time, by our clock in Unix milliseconds, from which agents answer polls: in the
-/// longest pause between the polls of all hosts, so that no rank gets its request a poll too early.
+/// Chooses the time, by our clock in Unix milliseconds, from which agents answer polls. It is after
+/// the longest pause between the polls of all hosts, so that all ranks get their requests as
+/// simultaneously as their polls allow.
 fn choose_start(answers: &[StatusAnswer]) -> u64 {
     let mut polled = Vec::new();
     for (status, clock) in answers.iter().flatten() {
