@@ -1,7 +1,7 @@
 //! A client of one agent: over its own socket on this host, or over TLS with a token elsewhere.
 //!
-//! Failures are texts, not errors of the command: if one host does not answer, its ranks are reported
-//! as lost, and the other hosts continue.
+//! Failures are texts, not errors of the command: if one host does not answer, its ranks are
+//! reported as lost, and the other hosts continue.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -216,8 +216,8 @@ impl Client {
         self.get_json("POST", &format!("{ROOT}/samples"), Some(&body))
     }
 
-    /// Fetches a trace into the file `to`, which appears only once it is complete and its checksum is
-    /// right. If a part fails, it is requested again from the end of what has arrived.
+    /// Fetches a trace into the file `to`, which appears only once it is complete and its checksum
+    /// is right. If a part fails, it is requested again from the end of what has arrived.
     pub fn fetch_trace(&self, token: &str, file: &TraceFile, to: &Path) -> Result<(), String> {
         let partial = PartialFile::new(to);
         let io = |error: std::io::Error| format!("{}: {error}", to.display());

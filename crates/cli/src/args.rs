@@ -1,5 +1,5 @@
-//! The command line as typed. These types decide nothing: `setup` resolves them into a job, a device
-//! and a session.
+//! The command line as typed. These types decide nothing: `setup` resolves them into a job, a
+//! device and a session.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -253,8 +253,9 @@ pub struct Train {
 pub struct AcceptRuleChange {
     /// Continue under an optimizer rule other than the checkpoint's. Row-wise Adagrad and LAMB
     /// compute a mean square or a norm of each row. If a plan splits the columns of a table, each
-    /// tile has its own, and the results differ. When tiles merge, the states of row-wise Adagrad are
-    /// averaged, weighted by width; when they split, each part gets a copy. States of LAMB are kept
+    /// tile has its own, and the results differ. When tiles merge, the states of row-wise Adagrad
+    /// are averaged, weighted by width; when they split, each part gets a copy. States of LAMB are
+    /// kept
     #[arg(long)]
     accept_rule_change: bool,
 }
@@ -266,7 +267,7 @@ impl AcceptRuleChange {
     }
 }
 
-/// Options of `rowmill eval`, which evaluates a checkpoint on labelled rows.
+/// Options of `rowmill eval`, which evaluates a checkpoint on labeled rows.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -275,7 +276,7 @@ Examples:
 pub struct Eval {
     /// A checkpoint folder, or a run folder (its newest good checkpoint)
     pub checkpoint: PathBuf,
-    /// Labelled data: files or one prepared folder [default: the run's own held-out data]
+    /// Labeled data: files or one prepared folder [default: the run's own held-out data]
     #[arg(long, value_name = "PATH", num_args = 1..)]
     pub data: Vec<String>,
     #[command(flatten)]
@@ -466,7 +467,8 @@ In Python: model.load_state_dict(safetensors.torch.load_file(\"dlrm.safetensors\
         to: StateDict,
         /// The safetensors file to write
         out: PathBuf,
-        /// Also write a Python file that loads the weights as a torch.nn.Module and needs only torch
+        /// Also write a Python file that loads the weights as a torch.nn.Module and needs only
+        /// torch
         #[arg(long, value_name = "FILE")]
         loader: Option<PathBuf>,
         /// Also write the optimizer states, as WEIGHT.STATE (Adagrad: .sum), to this file

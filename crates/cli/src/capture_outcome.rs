@@ -1,4 +1,5 @@
-//! The outcome of a capture: a trace or a reason for each process, and the report made of the traces.
+//! The outcome of a capture: a trace or a reason for each process, and the report made of the
+//! traces.
 //!
 //! Shared by `rowmill capture` and `rowmill fleet trace`, which differ in how they get the traces.
 
@@ -59,8 +60,8 @@ pub struct CaptureRow {
     pub command: String,
 }
 
-/// Writes the report of the traces, prints the outcome, and decides the exit code. `stopped` is true
-/// if the user interrupted the capture.
+/// Writes the report of the traces, prints the outcome, and decides the exit code. `stopped` is
+/// true if the user interrupted the capture.
 pub fn report_outcome(
     mut outcome: CaptureOutcome,
     session: &Session,

@@ -1,8 +1,8 @@
 //! The binary `rowmill`: parses the command line, runs one command, and prints its result.
 //!
-//! `args` has the options as typed. `setup` resolves them into jobs and devices. `command/<verb>` runs
-//! the command, and `setup::render` prints tables or JSON. Only this crate and `setup` deal with
-//! terminals, signals and exit codes.
+//! `args` has the options as typed. `setup` resolves them into jobs and devices. `command/<verb>`
+//! runs the command, and `setup::render` prints tables or JSON. Only this crate and `setup` deal
+//! with terminals, signals and exit codes.
 
 mod agent_client;
 mod args;
@@ -23,7 +23,8 @@ use clap::{ColorChoice, CommandFactory, FromArgMatches};
 use args::Cli;
 use setup::{Session, help_wrap, interrupt};
 
-/// Puts the columns of traces and the tables of models on huge pages, which cause fewer page faults.
+/// Puts the columns of traces and the tables of models on huge pages, which cause fewer page
+/// faults.
 #[global_allocator]
 static ALLOCATOR: device::buffer::HugePages = device::buffer::HugePages;
 
@@ -45,8 +46,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Finds the value of `--color` for help and usage errors. Clap prints those while it is still parsing
-/// the arguments, so its own result cannot be used.
+/// Finds the value of `--color` for help and usage errors. Clap prints those while it is still
+/// parsing the arguments, so its own result cannot be used.
 fn find_help_color() -> ColorChoice {
     // Not `args()`, which panics on arguments that are not UTF-8, as paths may be.
     let args: Vec<String> =

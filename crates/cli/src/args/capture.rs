@@ -108,7 +108,8 @@ Exits with code 1 if a process cannot be captured.")]
         /// Examine this process (repeatable) [default: all that have PyTorch loaded]
         #[arg(long, value_name = "PID")]
         pid: Vec<u32>,
-        /// The socket folder that rowmill capture would use [default: KINETO_IPC_SOCKET_DIR, if set]
+        /// The socket folder that rowmill capture would use [default: KINETO_IPC_SOCKET_DIR, if
+        /// set]
         #[arg(long, value_name = "FOLDER")]
         socket_dir: Option<PathBuf>,
     },

@@ -128,7 +128,8 @@ pub struct FleetTrace {
     /// Iterations to record
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub iterations: u32,
-    /// Start at a multiple of N iterations, the same on all ranks; `auto` chooses N by the step time
+    /// Start at a multiple of N iterations, the same on all ranks; `auto` chooses N by the step
+    /// time
     #[arg(long, value_name = "N", default_value = "auto", value_parser = align)]
     pub align: Align,
     /// Details to record beside names and times

@@ -35,7 +35,8 @@ collective, and reads every byte it received. The time of the slowest rank count
   rejected_samples      samples that were dropped for a low clock or much foreign CPU
   trusted               false if too few samples were left; the figures are then of all samples";
 
-/// Options of `rowmill doctor links`: the collectives, their sizes, and the ranks and links between.
+/// Options of `rowmill doctor links`: the collectives, their sizes, and the ranks and links
+/// between.
 #[derive(Clone, Debug, Args)]
 pub struct DoctorLinks {
     /// Collectives to measure

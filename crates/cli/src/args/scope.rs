@@ -1,9 +1,9 @@
 //! Refuses options that would have no effect beside the other arguments, because a user who typed
 //! them expects an effect.
 //!
-//! If an option depends only on another one, clap's own `requires` and `conflicts_with` are used. The
-//! table here covers options that depend on a value, and options in structs that several commands
-//! share.
+//! If an option depends only on another one, clap's own `requires` and `conflicts_with` are used.
+//! The table here covers options that depend on a value, and options in structs that several
+//! commands share.
 
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
@@ -130,7 +130,8 @@ pub fn check_scopes(root: &Command, matches: &ArgMatches) -> Result<(), clap::Er
     Ok(())
 }
 
-/// Describes an unmet condition as a clause that follows the option, or returns `None` if it is met.
+/// Describes an unmet condition as a clause that follows the option, or returns `None` if it is
+/// met.
 fn describe_unmet(need: Need, command: &Command, matches: &ArgMatches) -> Option<String> {
     let has = |name: &&&str| is_given(command, matches, name);
     let has_value = |name: &str, value: &str| {
@@ -162,8 +163,8 @@ fn join_options(names: &[&str], between: &str) -> String {
     names.iter().map(one).collect::<Vec<_>>().join(between)
 }
 
-/// Whether an argument is on the command line. The name `a+b` means that both options are, and `a=b`
-/// that the option has this value.
+/// Whether an argument is on the command line. The name `a+b` means that both options are, and
+/// `a=b` that the option has this value.
 fn is_given(command: &Command, matches: &ArgMatches, name: &str) -> bool {
     name.split('+').all(|name| match name.split_once('=') {
         Some((name, value)) => raw_values(command, matches, name) == [value],

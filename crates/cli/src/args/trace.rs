@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand, ValueEnum};
 use setup::args::{Selection, WindowChoice};
 
-/// Options of `rowmill trace`, which analyzes traces of PyTorch's profiler or of rowmill's own runs.
+/// Options of `rowmill trace`, which analyzes traces of PyTorch's profiler or of rowmill's own
+/// runs.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 #[command(after_help = "\
@@ -109,7 +110,8 @@ Examples:
         /// One row per …
         #[arg(long, value_enum, default_value_t = IdleBy::Device)]
         by: IdleBy,
-        /// Longest gap, in nanoseconds, that counts as kernel_wait if its kernel was launched in time
+        /// Longest gap, in nanoseconds, that counts as kernel_wait if its kernel was launched in
+        /// time
         #[arg(long, value_name = "NS", default_value_t = 30_000)]
         kernel_wait_ns: i64,
     },
@@ -240,10 +242,10 @@ Examples:
         #[arg(long, value_enum)]
         by: Option<PathBy>,
         /// Change the matching work and recompute the window. EDIT is one or more KEY=NAME or
-        /// KEY=~PATTERN, followed by a change. KEY is kernel, op, name, class, category or rank. The
-        /// change is xFACTOR, to=50us, unblock (calls no longer wait for the device, and fetches no
-        /// longer for loader threads), overlap, close-gap, or earlier=2ms (arrival at a collective).
-        /// Prints the windows before and after, or with --by category their parts
+        /// KEY=~PATTERN, followed by a change. KEY is kernel, op, name, class, category or rank.
+        /// The change is xFACTOR, to=50us, unblock (calls no longer wait for the device, and
+        /// fetches no longer for loader threads), overlap, close-gap, or earlier=2ms (arrival at a
+        /// collective). Prints the windows before and after, or with --by category their parts
         #[arg(long, value_name = "EDIT")]
         what_if: Vec<String>,
     },
@@ -273,8 +275,8 @@ recording are missing, or else 3 if a finding is at least as severe.")]
     Findings {
         #[command(flatten)]
         selection: Selection,
-        /// Exit with code 3 if a finding is at least this severe, or with 4 if parts of the recording
-        /// are missing
+        /// Exit with code 3 if a finding is at least this severe, or with 4 if parts of the
+        /// recording are missing
         #[arg(long, value_enum, value_name = "SEVERITY")]
         fail_on: Option<FailOn>,
         /// A TOML file with limits, suppressions and your own rules
@@ -299,8 +301,8 @@ the standard error of the steps is noise.")]
         /// One row per … [default: a page with the verdict and the largest changes]
         #[arg(long, value_enum)]
         by: Option<DiffBy>,
-        /// Write an HTML report of the comparison: verdict, step times, changes, and one step of each
-        /// recording on a timeline
+        /// Write an HTML report of the comparison: verdict, step times, changes, and one step of
+        /// each recording on a timeline
         #[arg(long, value_name = "FILE", conflicts_with_all = ["by", "output", "top"])]
         report: Option<PathBuf>,
     },

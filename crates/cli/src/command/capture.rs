@@ -1,7 +1,7 @@
 //! `rowmill capture`: requests traces from running PyTorch processes and writes a report of them.
 //!
-//! Wait for processes to poll → choose → send requests → watch → collect → report. The protocol with
-//! the processes and the state of each request live in the crate `fleet`.
+//! Wait for processes to poll → choose → send requests → watch → collect → report. The protocol
+//! with the processes and the state of each request live in the crate `fleet`.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -126,8 +126,8 @@ fn capture_through_agent(
     fleet_trace::trace_local_host(agent, &wanted, session)
 }
 
-/// Waits until the wanted processes have polled: as many as `--processes` says, or else until no new
-/// one appears.
+/// Waits until the wanted processes have polled: as many as `--processes` says, or else until no
+/// new one appears.
 fn wait_for_processes(
     capture: &mut CaptureServer,
     args: &args::Capture,
@@ -174,7 +174,8 @@ impl CaptureServer {
         Ok(Self { server, roster: Roster::default(), announced: BTreeMap::new(), console, uid })
     }
 
-    /// Chooses the wanted processes among those that have polled, and prints why others are skipped.
+    /// Chooses the wanted processes among those that have polled, and prints why others are
+    /// skipped.
     fn choose_processes(&mut self, wanted: &[u32]) -> Vec<Process> {
         let polled = self.roster.processes();
         let choices = choose(&polled, wanted, self.uid);

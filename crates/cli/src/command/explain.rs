@@ -1,5 +1,5 @@
-//! `rowmill explain`: prints the page of a rule of `rowmill trace findings`, or the reference of the
-//! configuration keys.
+//! `rowmill explain`: prints the page of a rule of `rowmill trace findings`, or the reference of
+//! the configuration keys.
 
 mod config;
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use fleet::wire::{Pause, PeriodicRow, SampleOrder, Status};
 use serde::Serialize;
 
-use crate::agent_client::{self, Client, HostClock, ask_each};
+use crate::agent_client::{self, HostClock, ask_each};
 use crate::args::{Fleet, FleetVerb, Reach};
 use setup::Session;
 use setup::error::{EXIT_FAILED, Error};
@@ -19,7 +19,7 @@ mod sample;
 mod select;
 pub mod trace;
 
-use reach::{PATIENCE, open_clients};
+use reach::{PATIENCE, open_clients, say_problem};
 
 /// The status of one host, or the reason why its agent did not answer.
 #[derive(Serialize)]
@@ -239,12 +239,4 @@ fn pause_counters(reach: &Reach, order: &Pause, session: &Session) -> Result<Exi
         }
     }
     Ok(code)
-}
-
-/// Prints why a host did not do what was asked, and the advice for it.
-fn say_problem(client: &Client, problem: &str, session: &Session) {
-    session.console.say(format_args!("{}: {problem}", client.name()));
-    if let Some(hint) = agent_client::find_hint(problem) {
-        session.console.say(format_args!("hint: {hint}"));
-    }
 }

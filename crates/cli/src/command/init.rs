@@ -68,8 +68,8 @@ pub fn run(args: &Init, session: &Session) -> Result<(), Error> {
     Ok(())
 }
 
-/// Describes the columns of the configuration that predict the label almost perfectly by themselves,
-/// for the user to check whether they are known only after the label is.
+/// Describes the columns of the configuration that predict the label almost perfectly by
+/// themselves, for the user to check whether they are known only after the label is.
 fn describe_leaks(profile: &Profile, job: &JobConfig) -> Vec<String> {
     let data = &job.data;
     // The published layouts have no key for the label: it is the first column.

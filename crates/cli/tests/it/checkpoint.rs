@@ -109,7 +109,7 @@ fn a_refused_resume_from_sets_nothing_aside_and_a_later_resume_says_what_was() {
     let said = format!("set aside {newest} as {newest}.aside-1");
     assert!(ran.stderr.contains(&said), "{}", ran.stderr);
     let later = place.done("train job.toml --train train.csv --run run --resume --set epochs=3");
-    let said = format!("set aside by an earlier --resume-from, not used: {newest}.aside-1");
+    let said = format!("an earlier --resume-from set it aside: {newest}.aside-1");
     assert!(later.stderr.contains(&said), "{}", later.stderr);
 }
 

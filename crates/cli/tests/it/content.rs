@@ -123,7 +123,7 @@ fn data_of_version_1_is_read_with_a_warning() {
     let ran = place.done("train job.toml --train prepared --run run --set steps=30");
     assert!(ran.stderr.contains("without checksums"), "{}", ran.stderr);
     let resumed = place.done("train job.toml --train prepared --run run --set steps=60 --resume");
-    assert!(resumed.stderr.contains("does not say which rows"), "{}", resumed.stderr);
+    assert!(resumed.stderr.contains("does not record its training data"), "{}", resumed.stderr);
 }
 
 #[test]

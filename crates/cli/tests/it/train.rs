@@ -212,7 +212,7 @@ fn a_plan_that_splits_columns_is_said_to_train_another_rule() {
             refused.stderr.contains("hint: ") && refused.stderr.contains("--accept-rule-change")
         );
         let accepted = place.done(&format!("{job} {more} {kind}-column --accept-rule-change"));
-        assert!(accepted.stderr.contains("goes on as another rule"), "{}", accepted.stderr);
+        assert!(accepted.stderr.contains("continues as another rule"), "{}", accepted.stderr);
         // From here on the rule is the new one.
         let more = "--set steps=4 --resume --sharding row --run";
         let next = place.done(&format!("{job} {more} {kind}-column"));

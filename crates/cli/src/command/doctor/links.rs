@@ -92,8 +92,8 @@ pub fn run(args: &DoctorLinks, session: &Session) -> Result<ExitCode, Error> {
             report("in_process", link, &points, &samples, session)
         },
         |world, task: LaunchedTask| {
-            // Without this flag, Ctrl-C would end this rank while rank 0 still waits for it. Only rank
-            // 0 checks its flag, and then stops all ranks.
+            // Without this flag, Ctrl-C would end this rank while rank 0 still waits for it. Only
+            // rank 0 checks its flag, and then stops all ranks.
             let _stop = interrupt::stop_flag_of_ranks(None);
             let points: Option<Vec<CommPoint>> = task
                 .points

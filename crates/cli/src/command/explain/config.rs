@@ -1,5 +1,5 @@
-//! `rowmill explain config`: prints one configuration key, a list of all keys, the whole reference as
-//! Markdown, or a JSON schema.
+//! `rowmill explain config`: prints one configuration key, a list of all keys, the whole reference
+//! as Markdown, or a JSON schema.
 
 use std::fmt::Write as _;
 

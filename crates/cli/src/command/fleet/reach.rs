@@ -1,5 +1,5 @@
 //! Chooses the agents that `rowmill fleet` asks: those of named hosts, of a Slurm job, or of this
-//! host.
+//! host. Also prints why one of them failed.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use fleet::ipc::control;
 use fleet::ipc::socket::SocketPlace;
+use setup::Session;
 use setup::error::Error;
 
-use crate::agent_client::{Client, connect_remote};
+use crate::agent_client::{Client, connect_remote, find_hint};
 use crate::args::Reach;
 use crate::capture_request::socket_place;
 
@@ -62,4 +63,12 @@ fn list_slurm_hosts(job: i64) -> Result<Vec<String>, Error> {
     let list = run("squeue", &["--noheader", "--job", &job.to_string(), "--format", "%N"])?;
     let names = run("scontrol", &["show", "hostnames", &list])?;
     Ok(names.lines().map(str::to_owned).collect())
+}
+
+/// Prints why a host did not do what was asked, and the advice for it.
+pub fn say_problem(client: &Client, problem: &str, session: &Session) {
+    session.console.say(format_args!("{}: {problem}", client.name()));
+    if let Some(hint) = find_hint(problem) {
+        session.console.say(format_args!("hint: {hint}"));
+    }
 }

@@ -25,8 +25,8 @@ struct HostSamples {
     samples: Option<Samples>,
 }
 
-/// Runs `rowmill fleet sample` and prints its result. Processes chosen by pid alone need not poll for
-/// traces: only jobs and users are looked up in the status of a host.
+/// Runs `rowmill fleet sample` and prints its result. Processes chosen by pid alone need not poll
+/// for traces: only jobs and users are looked up in the status of a host.
 pub fn run(
     clients: &[Client],
     order: &SampleOrder,

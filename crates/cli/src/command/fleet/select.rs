@@ -187,8 +187,8 @@ mod tests {
         }
     }
 
-    /// Returns the processes chosen on the hosts `a` and `b`, and the refusal if they belong to several
-    /// jobs.
+    /// Returns the processes chosen on the hosts `a` and `b`, and the refusal if they belong to
+    /// several jobs.
     fn check(selection: &ProcessSelection) -> (PidsByHost, Option<String>) {
         let launcher = ProcessRow { skip: Some("a launcher".to_owned()), ..row(9, 0, Some("7")) };
         let hosts = [

@@ -1,5 +1,5 @@
-//! `rowmill fleet trace`: orders traces from all hosts at once, fetches a trace or a reason for every
-//! rank, and writes the report.
+//! `rowmill fleet trace`: orders traces from all hosts at once, fetches a trace or a reason for
+//! every rank, and writes the report.
 //!
 //! `rowmill capture` uses the same code if an agent already owns the socket of this host.
 
@@ -14,8 +14,7 @@ use fleet::capture::round_start;
 use fleet::tracing::{self, unix_ms};
 use fleet::wire::{self, RecordWhen, TraceOrder, TraceRow, TraceState};
 
-use super::reach::{PATIENCE, open_clients};
-use super::say_problem;
+use super::reach::{PATIENCE, open_clients, say_problem};
 use super::select::{self, PidsByHost, StatusAnswer};
 use crate::agent_client::{Client, ask_each};
 use crate::args::{Align, FleetTrace, ProcessSelection, With};
@@ -152,8 +151,8 @@ fn round_up(count: u64) -> u32 {
     }
 }
 
-/// Orders traces from all hosts at once, and waits until every process has a trace or a reason why it
-/// has none.
+/// Orders traces from all hosts at once, and waits until every process has a trace or a reason why
+/// it has none.
 fn record(
     clients: &[Client],
     answers: &[StatusAnswer],
@@ -335,8 +334,8 @@ fn fetch_traces(client: &Client, state: TraceState, place: &Destination<'_>) -> 
 }
 
 impl Destination<'_> {
-    /// Reserves a path for the trace `name` of `host`. If the plain name is taken, the host is put in
-    /// front, then a number behind the host.
+    /// Reserves a path for the trace `name` of `host`. If the plain name is taken, the host is put
+    /// in front, then a number behind the host.
     fn reserve_path(&self, host: &str, name: &str) -> Result<PathBuf, String> {
         // The name comes from the agent: it must not lead out of the folder.
         if name.contains('/') || name.starts_with('.') {
@@ -357,7 +356,8 @@ impl Destination<'_> {
     }
 }
 
-/// Makes the row of a host that gave no trace at all. It has the pid 0, because no process is known.
+/// Makes the row of a host that gave no trace at all. It has the pid 0, because no process is
+/// known.
 fn lost_host(client: &Client, problem: &str) -> CaptureRow {
     CaptureRow {
         host: Some(client.name().to_owned()),

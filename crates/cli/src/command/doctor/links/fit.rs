@@ -15,7 +15,8 @@ impl Fit {
     /// Fits a line through points (bytes, seconds) by least squares of the relative errors. Neither
     /// constant is negative. Returns `None` if there are no points.
     pub fn through(points: &[(f64, f64)]) -> Option<Self> {
-        // Relative errors: each point's equation is divided by its time, 1 = alpha·(1/t) + beta·(x/t).
+        // Relative errors: each point's equation is divided by its time, 1 = alpha·(1/t) +
+        // beta·(x/t).
         let sum = |term: &dyn Fn(f64, f64) -> f64| -> f64 {
             points.iter().map(|&(bytes, seconds)| term(1.0 / seconds, bytes / seconds)).sum()
         };

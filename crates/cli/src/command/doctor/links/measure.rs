@@ -1,5 +1,5 @@
-//! Runs a measurement on all ranks: rank 0 broadcasts what to do next and collects the times, and the
-//! other ranks follow.
+//! Runs a measurement on all ranks: rank 0 broadcasts what to do next and collects the times, and
+//! the other ranks follow.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -72,7 +72,8 @@ impl<'a> Member<'a> {
         Self { comm, points, copy: (vec![1.0; COPIED], vec![0.0; COPIED]) }
     }
 
-    /// Carries out an order, and returns the seconds that one copy or exchange took on the slowest rank.
+    /// Carries out an order, and returns the seconds that one copy or exchange took on the slowest
+    /// rank.
     fn carry_out(&mut self, order: BenchOrder) -> Result<f64, comm::Error> {
         let (times, took) = match order {
             BenchOrder::Exchange(point, times) => {
