@@ -31,6 +31,7 @@ static ALLOCATOR: device::buffer::HugePages = device::buffer::HugePages;
 fn main() -> ExitCode {
     let mut command = help_wrap::wrap_help(Cli::command()).color(find_help_color());
     let matches = command.clone().get_matches();
+    // Resolves the arguments of subcommands, which `check_scopes` looks up by name.
     command.build();
     args::check_scopes(&command, &matches).unwrap_or_else(|error| error.exit());
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());

@@ -93,6 +93,7 @@ impl Server {
                             open.fetch_sub(1, Ordering::SeqCst);
                         });
                     }
+                    // Beyond the limit, connections are closed at once. Browsers try again.
                     Ok(_) => {}
                     Err(error) if error.kind() == ErrorKind::WouldBlock => thread::sleep(TICK),
                     Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -108,6 +109,7 @@ impl Server {
         mut connection: TcpStream,
         find: &dyn Fn(&str) -> io::Result<Option<ServedPage>>,
     ) -> io::Result<()> {
+        // Some systems let accepted sockets inherit the listener's non-blocking mode.
         connection.set_nonblocking(false)?;
         connection.set_read_timeout(Some(IDLE_MAX))?;
         connection.set_write_timeout(Some(IDLE_MAX))?;
@@ -148,6 +150,8 @@ impl Server {
             return Err(RequestRefusal::Malformed);
         }
         let host = |header: &&httparse::Header<'_>| header.name.eq_ignore_ascii_case("host");
+        // Exactly one `Host`: with two, a proxy and this server could disagree about which one
+        // counts.
         let mut hosts = request.headers.iter().filter(host);
         let (Some(host), None) = (hosts.next(), hosts.next()) else {
             return Err(RequestRefusal::ForeignHost);

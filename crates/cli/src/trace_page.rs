@@ -81,6 +81,7 @@ pub fn build_report(
 pub fn write_page(report: &JobReport, out: &Path) -> Result<WrittenPage, Error> {
     let mut bytes = 0;
     output::put(out, |file| {
+        // The file may be a pipe, whose size cannot be read afterwards.
         let mut counter = CountingWriter { out: BufWriter::new(file), bytes: 0 };
         html::write(report, &PageOrigin::File, &mut counter).map_err(Error::io(out, "write"))?;
         bytes = counter.bytes;

@@ -61,6 +61,7 @@ pub fn run(args: &args::Capture, session: &Session) -> Result<ExitCode, Error> {
     let stop = interrupt::stop_flag("ending the capture");
     let place = socket_place(args.socket_dir.as_deref());
     let socket = match Socket::bind(&place) {
+        // Only one process can own the socket. If it is an agent, capture through it.
         Err(taken @ SocketError::Taken { .. }) => {
             let agent = Client::local(place, AGENT_PATIENCE);
             if !agent.is_listening() {

@@ -246,6 +246,7 @@ struct ImportResult {
 }
 
 fn import(request: &Import, config: &schema::JobConfig, session: &Session) -> Result<(), Error> {
+    // An import starts a run, so it must not mix with the checkpoints of another one.
     if let Some(newest) = train::checkpoint::list(&request.run)?.pop() {
         return Err(Error::Exists { path: newest });
     }

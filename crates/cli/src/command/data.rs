@@ -104,6 +104,7 @@ fn convert(request: &Convert, session: &Session) -> Result<(), Error> {
     }
     let begin = if request.restart { Begin::Restart } else { Begin::Resume };
     let started = std::time::Instant::now();
+    // If the configuration names evaluation files, no training rows are held out.
     let hold_out =
         if job.config.data.evaluation.is_empty() { job.config.data.hold_out } else { 0.0 };
     let source = input::InputSource {

@@ -91,6 +91,7 @@ fn evaluate<B: Backend>(
     let cache = checkpoint::run_of(&folder)
         .map_or_else(|| temporary.path().to_owned(), |run| run.join("data"));
     let (dataset, rows) = prepare_held_out(args, &scorer, session, cache)?;
+    // The other ranks start only now, when the data is prepared and they can open it.
     if let Some(world) = world {
         let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let (checkpoint, data) = (absolute(&folder), absolute(dataset.dir()));

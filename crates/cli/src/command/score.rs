@@ -176,6 +176,7 @@ fn score<B: Backend, W: Write>(
         rows += probabilities.len() as u64;
         if args.follow {
             target.write(&placed.pad_to(batch.malformed, args, rows)?)?;
+            // With --follow, whoever reads the output must see each row's score at once.
             target.flush()?;
         }
         meter.advance(rows, "");

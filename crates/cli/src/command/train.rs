@@ -292,9 +292,11 @@ fn train(args: &Train, session: &Session, world: Option<&mut World>) -> Result<E
     // Memory freed by the preparation must not add to the peak of the training.
     device::buffer::return_freed_memory();
     let look = look.prepared(&inputs.train)?;
+    // Checked again, with facts about the prepared data in place of estimates.
     let known = request.run_size(args, look, session, world.as_deref());
     known.check(&known.room())?;
     known.check_device(args.device.device, &request.device)?;
+    // Standard input cannot be read again, so the run records the folder prepared from it instead.
     let train = &mut request.job.config.data.train;
     if train.iter().any(|path| path == "-") {
         *train = input::absolute(&[inputs.train.dir().display().to_string()]);

@@ -221,6 +221,8 @@ impl Tuning<'_> {
         let program = std::env::current_exe().map_err(Error::io("rowmill", "find"))?;
         let mut command = Command::new(&program);
         command.args(["train", &self.args.config]);
+        // Come after the user's settings, which they override: uniform ids as in the prediction,
+        // and neither held-out rows nor evaluations between the recorded steps.
         let fixed = [
             ("synthetic.ids.kind", "uniform".to_owned()),
             ("training.batch_size", batch_size.to_string()),

@@ -33,6 +33,7 @@ pub fn run(
     selection: &ProcessSelection,
     session: &Session,
 ) -> Result<ExitCode, Error> {
+    // Pids alone need no status: the agent reads any process by its pid.
     let is_by_pid = selection.run.is_none() && selection.user.is_none();
     let statuses = if is_by_pid { Vec::new() } else { ask_each(clients, Client::fetch_status) };
     let chosen = select::choose(select::by_host(clients, &statuses), selection)?;

@@ -56,6 +56,7 @@ pub fn run(args: &FleetTrace, session: &Session) -> Result<ExitCode, Error> {
     let answers = ask_each(&clients, Client::fetch_status);
     let statuses = || select::by_host(&clients, &answers);
     let mut selection = args.select.clone();
+    // On the hosts of a Slurm job, other jobs may run too.
     if selection.is_all() {
         selection.run = args.reach.slurm.map(|job| job.to_string());
     }
@@ -185,6 +186,8 @@ fn record(
             with: wanted.with.iter().map(|with| format!("{with:?}").to_lowercase()).collect(),
             size_max: wanted.size_max,
             patience_ms: u64::try_from(wanted.timeout.as_millis()).unwrap_or(u64::MAX),
+            // A single agent finds the best time itself; several need one start, by each host's
+            // clock.
             not_before_unix_ms: many.then(|| start.saturating_add_signed(offset_ns / 1_000_000)),
         };
         let state = match client.order_traces(&order) {

@@ -82,6 +82,7 @@ pub fn try_change(
     let taken = measured(&[trace(to)], session)?;
     let Some(taken) = taken.first() else { return Ok(None) };
     let base_ns = large.means_ns.first().copied().unwrap_or_default();
+    // The original batch size is measured once more. If its step time has changed, the machine has.
     let base = trace(batch);
     fs::remove_dir_all(&base).map_err(Error::io(&base, "remove"))?;
     if !record(batch)? {

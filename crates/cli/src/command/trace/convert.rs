@@ -142,6 +142,7 @@ fn open_input(request: &ConversionRequest<'_>) -> Result<Job, Error> {
     keep_ranks(&mut job, request.ranks)?;
     let parent = out.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
     let parent = parent.canonicalize().ok();
+    // A result in the folder of its inputs is read as one more rank by the next command.
     let is_around = |path: &&PathBuf| {
         let folder = path.canonicalize().ok().filter(|path| path.is_dir());
         folder.zip(parent.as_ref()).is_some_and(|(folder, parent)| parent.starts_with(folder))

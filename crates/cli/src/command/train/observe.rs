@@ -204,6 +204,7 @@ impl Observer {
             self.failed = self.console.json(&Line { event, content }).err();
         }
         let Some(metrics) = &mut self.metrics else { return };
+        // The metrics files hold figures only. Other events would be noise for plots.
         if ["interval", "evaluation", "tables", "checkpoint"].contains(&event) {
             metrics.write(&Line { event, content });
         }

@@ -59,6 +59,7 @@ pub fn lead(
     world.fail_into(&run.run_folder);
     world.tell(run)?;
     let mut comm = world.take_comm()?;
+    // Every rank writes its part of a checkpoint, so all must see the same run folder.
     check_shared(&mut comm, &prepared.request().run_folder)?;
     let processes = Processes { comm, timeout: world.timeout(), native };
     Ok(on_device!(device, open => prepared.lead(open, processes, observe))?)

@@ -56,6 +56,7 @@ fn encode_event(line: &Value) -> Vec<u8> {
     let mut summary = Vec::new();
     for (name, number) in values {
         let mut value = field_text(1, &name);
+        // Field 2 with wire type 5, a 32-bit float.
         value.push(2 << 3 | 5);
         value.extend((number as f32).to_le_bytes());
         summary.extend(field_bytes(1, &value));

@@ -26,12 +26,14 @@ impl Fit {
         let (a, b) = (sum(&|u, _| u), sum(&|_, v| v));
         let (aa, ab, bb) = (sum(&|u, _| u * u), sum(&|u, v| u * v), sum(&|_, v| v * v));
         let determinant = aa * bb - ab * ab;
+        // If all sizes are equal, no slope can be told from the points.
         let is_line = determinant > 1e-9 * aa * bb;
         let (alpha, beta) = if is_line {
             ((a * bb - b * ab) / determinant, (b * aa - a * ab) / determinant)
         } else {
             (a / aa, 0.0)
         };
+        // A negative constant is set to zero and the other one fitted again without it.
         let (alpha, beta) = match (alpha < 0.0, beta < 0.0) {
             (true, _) => (0.0, b / bb),
             (false, true) => (a / aa, 0.0),

@@ -88,6 +88,7 @@ impl<'a> Member<'a> {
                 (1, began.elapsed())
             }
         };
+        // A training step waits for the slowest rank, so its time counts.
         let all = self.comm.all_gather(&[took.as_nanos() as i64])?;
         let slowest = all.iter().flatten().max().copied().unwrap_or_default();
         Ok(slowest as f64 / 1e9 / times.max(1) as f64)
@@ -168,6 +169,7 @@ impl Lead<'_> {
             judge: Judge::new(&self.sampling, std::iter::empty()),
             interrupted: false,
         };
+        // Three exchanges of each point estimate how many fill a sample.
         let mut times = Vec::new();
         for point in 0..member.points.len() {
             let seconds = self.order(member, BenchOrder::Exchange(point, 3))?;
@@ -185,6 +187,7 @@ impl Lead<'_> {
             let copied = (COPIED * size_of::<f32>()) as f64;
             samples.copies.push(watch.sample(&pool, |_| copied / 1e9 / seconds));
             for (point, &times) in times.iter().enumerate() {
+                // The first turn always ends, so that every point has at least one sample.
                 if self.stop.load(Ordering::SeqCst) && turn > 0 {
                     samples.interrupted = true;
                     return Ok(samples.judged(&self.sampling));
