@@ -1,4 +1,4 @@
-//! `rowmill predict` as its users type it.
+//! The commands of `rowmill predict`, run by the real binary.
 
 use std::fs;
 use std::path::Path;
@@ -360,7 +360,7 @@ fn an_execution_trace_of_the_trainer_is_predicted_as_its_timeline() {
 }
 
 #[test]
-fn execution_traces_that_say_too_little_are_refused() {
+fn execution_traces_without_the_needed_fields_are_refused() {
     let place = place();
     let step = "predict step --calibration c.json --execution-trace";
     let node = r#"{"id": 3, "name": "aten::mm", "parent": 2, "tid": 1, "scope": 0}"#;
