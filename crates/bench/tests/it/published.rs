@@ -12,8 +12,7 @@ fn number(row: &Value, field: &str) -> f64 {
 
 /// Runs `words`, which must end with exit code 2 and an error that contains `expected`.
 fn refused(place: &Place, words: &str, expected: &str) {
-    let ran = place.run(words);
-    assert_eq!(ran.code, Some(2), "rowmill-bench {words}\n{}{}", ran.stdout, ran.stderr);
+    let ran = place.run(words).expect_code(2, words);
     assert!(ran.stderr.contains(expected), "{}", ran.stderr);
 }
 

@@ -216,7 +216,7 @@ fn layers(random: &mut RandomSequence, tables: &EqualTables, add: &mut dyn FnMut
 
 #[cfg(test)]
 mod tests {
-    use super::{BASE, alone, one};
+    use super::{BASE, draw_configuration, draw_tables};
     use setup::config;
 
     #[test]
