@@ -1,4 +1,5 @@
 //! `rowmill-bench published`: errors of published methods.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking")]
 
 use std::fs;
 

@@ -237,7 +237,7 @@ mod tests {
             assert_eq!(drawn, draw_tables(7, number));
             assert!(drawn.rows as f64 * (4 * drawn.count * drawn.dim) as f64 <= 1e9);
         }
-        assert_ne!(draw_tables(7, 0), aldraw_configuration(8, 0));
+        assert_ne!(draw_tables(7, 0), draw_tables(8, 0));
         let same = |number| {
             let rows = format!("rows = {},", draw_tables(7, number).rows);
             draw_configuration(7, number).set.iter().any(|(_, value)| value.contains(&rows))
