@@ -107,7 +107,7 @@ pub fn fit_device(
         timed: Timed::Call,
         line,
         slack: slack(rows.iter().map(|row| (row, row.latency_ns))),
-        learnt: DeviceResidual::Adapted(correction),
+        residual: DeviceResidual::Adapted(correction),
         interval: ErrorInterval::flat(low, high),
     })
 }
@@ -187,7 +187,7 @@ fn over_line(rows: &[Measured], device: &HardwareSpec) -> DeviceModel {
         timed: Timed::Kernel,
         line,
         slack: slack(rows.iter().map(|row| (row, row.latency_ns))),
-        learnt: DeviceResidual::Own(Forest::default()),
+        residual: DeviceResidual::Own(Forest::default()),
         interval: ErrorInterval::flat(0.0, 0.0),
     }
 }
@@ -202,17 +202,17 @@ impl DeviceModel {
     ) -> Self {
         match residual {
             Residual::None => {}
-            Residual::Own => self.learnt = DeviceResidual::Own(self.own_trees(trees.bins, rows)),
+            Residual::Own => self.residual = DeviceResidual::Own(self.own_trees(trees.bins, rows)),
             Residual::Pooled => {
                 // Predict without correction first, then fit the correction to the errors.
                 let none = Correction { middle: 0.0, shift: 0.0, slope: 0.0 };
-                self.learnt = DeviceResidual::Adapted(none);
+                self.residual = DeviceResidual::Adapted(none);
                 let found = |row: &Measured| {
                     let found = self.latency(trees.bins, Some(trees.pooled), &row.work, row.device);
                     (found, row.latency_ns)
                 };
                 let found: Vec<(Latency, f64)> = rows.iter().map(found).collect();
-                self.learnt = DeviceResidual::Adapted(fitted(&found));
+                self.residual = DeviceResidual::Adapted(fitted(&found));
             }
         }
         self

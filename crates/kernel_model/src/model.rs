@@ -84,7 +84,8 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
 }
 
 /// How the residual over a device's baseline is predicted.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(super) enum DeviceResidual {
     /// By a forest trained on this device.
     Own(Forest),
@@ -93,18 +94,20 @@ pub(super) enum DeviceResidual {
 }
 
 /// The part of a model that is specific to one device.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct DeviceModel {
     /// Key of its hardware.
     pub(super) device: String,
     /// Rows it was learnt from.
     pub(super) rows: usize,
+    #[serde(rename = "floors_ns")]
     pub(super) floors: LaunchOverheads,
     pub(super) timed: Timed,
     pub(super) line: Baseline,
     /// Median of measured over roofline time of long kernels.
     pub(super) slack: f64,
-    pub(super) learnt: DeviceResidual,
+    pub(super) residual: DeviceResidual,
     pub(super) interval: ErrorInterval,
 }
 
@@ -132,7 +135,7 @@ impl DeviceModel {
             floor_ns: hidden_ns,
             ..latency(bins, forest, work, device, baseline)
         };
-        match (&self.learnt, pooled) {
+        match (&self.residual, pooled) {
             (DeviceResidual::Own(forest), _) => by(forest),
             (DeviceResidual::Adapted(correction), Some(forest)) => correction.applied(by(forest)),
             (DeviceResidual::Adapted(_), None) => {
@@ -182,7 +185,8 @@ pub struct Price {
 }
 
 /// The parts of a model that price devices without any measurement.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Unseen {
     /// Forest of all devices over the roofline.
     pub forest: Forest,
@@ -191,7 +195,8 @@ pub(super) struct Unseen {
 }
 
 /// The trained model of one kind of kernel for all devices.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct KernelModel {
     pub(super) kind: Kind,
     pub(super) sources: Vec<Source>,

@@ -80,7 +80,7 @@ fn build_device_model(device: &DeviceRows, bins: &Bins, mut forests: Vec<Forest>
         timed: device.rows.first().map(|row| row.timed).unwrap_or_default(),
         line: device.line,
         slack: slack(device.part(Part::Train).map(|row| (row, device.latency_ns(row)))),
-        learnt: DeviceResidual::Own(forest),
+        residual: DeviceResidual::Own(forest),
         interval: ErrorInterval::flat(0.0, 0.0),
     };
     let off = |model: &DeviceModel, row: &Measured| {
@@ -90,7 +90,7 @@ fn build_device_model(device: &DeviceRows, bins: &Bins, mut forests: Vec<Forest>
     let calibration = |model: &DeviceModel| -> Vec<(f32, f64)> {
         device.part(Part::Calibrate).map(|row| off(model, row)).collect()
     };
-    let without = |forest| DeviceModel { learnt: DeviceResidual::Own(forest), ..model.clone() };
+    let without = |forest| DeviceModel { residual: DeviceResidual::Own(forest), ..model.clone() };
     let folds: Vec<DeviceModel> = forests.into_iter().map(without).collect();
     let mut offs = calibration(&model);
     // Trees that lack a fold are farther off than those of all rows. By how much is known on
