@@ -111,8 +111,8 @@ fn row(kind: Kind, devices: &[&DeviceRows], at: usize) -> LeftOutRow {
     let pooled = forest(&all_but(devices, at), &others.bins, POOLED);
     let shots = (0..DRAWS).map(|draw| {
         let rows = drawn(device, draw);
-        let learnt = few_shot::SharedForest { bins: &others.bins, pooled: &pooled };
-        few_shot::fit_device(kind, learnt, &others.floors, others.line, &rows).map_or(
+        let learned = few_shot::SharedForest { bins: &others.bins, pooled: &pooled };
+        few_shot::fit_device(kind, learned, &others.floors, others.line, &rows).map_or(
             f64::NAN,
             |model| {
                 error(&|row| model.latency(&others.bins, Some(&pooled), &row.work, row.device).ns)

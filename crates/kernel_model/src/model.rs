@@ -99,7 +99,7 @@ pub(super) enum DeviceResidual {
 pub struct DeviceModel {
     /// Key of its hardware.
     pub(super) device: String,
-    /// Rows it was learnt from.
+    /// Rows it was learned from.
     pub(super) rows: usize,
     #[serde(rename = "floors_ns")]
     pub(super) floors: LaunchOverheads,

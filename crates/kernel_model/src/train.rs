@@ -35,8 +35,8 @@ pub fn train(
     threads: usize,
 ) -> Result<KernelModel, Error> {
     let devices = by_device(kind, rows);
-    let learnt = |device: &DeviceRows| device.part(Part::Train).count();
-    let fewest = devices.iter().map(learnt).min().unwrap_or(0);
+    let learned = |device: &DeviceRows| device.part(Part::Train).count();
+    let fewest = devices.iter().map(learned).min().unwrap_or(0);
     if fewest < ROWS_LEAST {
         let (kind, expected) = (kind.name(), ROWS_LEAST);
         return Err(Error::TooFew { kind, expected, got: fewest });
@@ -110,8 +110,8 @@ fn build_device_model(device: &DeviceRows, bins: &Bins, mut forests: Vec<Forest>
 fn ranges(kind: Kind, rows: &[Measured]) -> (Vec<u64>, Vec<u64>) {
     let count = kind.sizes().len();
     let (mut least, mut most) = (vec![u64::MAX; count], vec![0; count]);
-    let learnt = rows.iter().filter(|row| row.work.kind() == kind);
-    for row in learnt.filter(|row| Part::for_work(&row.work) == Part::Train) {
+    let learned = rows.iter().filter(|row| row.work.kind() == kind);
+    for row in learned.filter(|row| Part::for_work(&row.work) == Part::Train) {
         for (at, &size) in row.work.sizes().iter().enumerate() {
             least[at] = size.min(least[at]);
             most[at] = size.max(most[at]);

@@ -264,7 +264,7 @@ fn import(request: &Import, config: &schema::JobConfig, session: &Session) -> Re
     })?;
     if request.data.is_none() && Fitted::without_data(&config.data).is_none() {
         session.console.say(
-            "its standardised columns or exact ids are learnt from data: without --data it must be \
+            "its standardised columns or exact ids are learned from data: without --data it must be \
              trained (train --resume) before it scores",
         );
     }

@@ -204,7 +204,7 @@ fn weights_without_transforms_are_trained_before_they_score() {
 }
 
 #[test]
-fn imported_weights_score_at_once_where_nothing_is_learnt_from_data() {
+fn imported_weights_score_at_once_where_nothing_is_learned_from_data() {
     let place = Place::new();
     let job = fs::read_to_string(place.path("job.toml")).unwrap();
     fs::write(place.path("job.toml"), job.replace("\"standardise\"", "\"log1p\"")).unwrap();
@@ -215,7 +215,7 @@ fn imported_weights_score_at_once_where_nothing_is_learnt_from_data() {
     let scores = place.done("score back train.csv").stdout;
     assert_eq!(scores, place.done("score run train.csv").stdout);
     place.done("eval back --data train.csv");
-    // Exact ids are learnt.
+    // Exact ids are learned.
     let exact = "--set data.ids.mode=exact --set data.ids.threshold=2";
     let import = import.replace("--run back", &format!("--run exact {exact}"));
     assert!(place.done(&import).stderr.contains("must be trained"));

@@ -66,7 +66,7 @@ fn held_out_files_are_compared_as_well() {
     assert!(evaluated.stderr.contains("are not those of the training run"), "{}", evaluated.stderr);
 }
 
-/// An evaluation that reads ids and numbers otherwise than the model learnt them is worth nothing.
+/// An evaluation that reads ids and numbers otherwise than the model learned them is worth nothing.
 #[test]
 fn a_run_is_not_evaluated_under_transforms_fitted_on_other_data() {
     let place = Place::new();

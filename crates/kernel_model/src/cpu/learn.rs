@@ -41,7 +41,7 @@ pub struct Example<'a> {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CpuKindErrors {
     pub kind: String,
-    pub learnt: usize,
+    pub learned: usize,
     pub judged: usize,
     /// Geometric mean of absolute errors.
     pub gmae_pct: f64,
@@ -142,12 +142,12 @@ impl CpuModel {
 
     fn learn_kinds(&mut self, rows: &WorksByKind) {
         let kinds: Vec<(&String, &Vec<MeasuredWork>)> = rows.iter().collect();
-        let learnt = in_parallel(self.machine.threads as usize, kinds.len(), |at| {
-            let learnt = kinds[at].1.iter().filter(|row| !row.is_judged);
-            let works: Vec<(&CpuWork, f64)> = learnt.map(|row| (&row.work, row.ns)).collect();
+        let learned = in_parallel(self.machine.threads as usize, kinds.len(), |at| {
+            let learned = kinds[at].1.iter().filter(|row| !row.is_judged);
+            let works: Vec<(&CpuWork, f64)> = learned.map(|row| (&row.work, row.ns)).collect();
             (!works.is_empty()).then(|| KindModel::learn(&works))
         });
-        let named = kinds.iter().zip(learnt);
+        let named = kinds.iter().zip(learned);
         self.kinds.extend(named.filter_map(|((kind, _), model)| Some(((*kind).clone(), model?))));
     }
 
@@ -185,7 +185,7 @@ impl CpuModel {
         let mean = errors.iter().sum::<f64>() / count;
         CpuKindErrors {
             kind: kind.to_owned(),
-            learnt: rows.iter().filter(|row| !row.is_judged).count(),
+            learned: rows.iter().filter(|row| !row.is_judged).count(),
             judged: off.len(),
             gmae_pct: geometric_mean_pct(errors.iter().copied()),
             mape_pct: if off.is_empty() { f64::NAN } else { 100.0 * mean },

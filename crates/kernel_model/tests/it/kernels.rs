@@ -1,4 +1,4 @@
-//! Prices of kernels: what can never be, whatever was learnt, and what is no model.
+//! Prices of kernels: what can never be, whatever was learned, and what is no model.
 
 use kernel_model::measured::{Table, operation};
 use kernel_model::{

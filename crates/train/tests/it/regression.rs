@@ -24,7 +24,7 @@ fn rows(count: u64, of: impl Fn(&[f32]) -> f32) -> (Vec<f32>, Vec<f32>) {
     (inputs, targets)
 }
 
-fn learnt(config: RegressionConfig, threads: usize, epochs: usize) -> Vec<f32> {
+fn learned(config: RegressionConfig, threads: usize, epochs: usize) -> Vec<f32> {
     let (inputs, targets) = rows(300, |row| row[0].max(row[1]) - 0.3 * row[2]);
     let examples = RegressionExamples { inputs: &inputs, targets: &targets };
     let mut regression = Regression::new(Cpu::new(threads), config, examples).unwrap();
@@ -72,9 +72,9 @@ fn linear_regression_without_hidden_layers_is_exact() {
 #[test]
 fn predictions_are_the_same_bytes_for_any_number_of_threads() {
     let config = config(OptimizerConfig::new(Optimizer::Adam, 1e-3), &[48, 64]);
-    let one = learnt(config.clone(), 1, 3);
-    assert!([2, 7].into_iter().all(|threads| learnt(config.clone(), threads, 3) == one));
-    assert_ne!(learnt(RegressionConfig { seed: 6, ..config }, 1, 3), one, "another seed");
+    let one = learned(config.clone(), 1, 3);
+    assert!([2, 7].into_iter().all(|threads| learned(config.clone(), threads, 3) == one));
+    assert_ne!(learned(RegressionConfig { seed: 6, ..config }, 1, 3), one, "another seed");
 }
 
 #[test]

@@ -27,10 +27,10 @@ const LEFT_SHARE: f64 = 0.7;
 /// How large a quickstart is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
-    /// A model and rows from which something is learnt.
+    /// A model and rows from which something is learned.
     Usual,
     /// A model and rows for a GPU's kernels on a CPU, some thousand times slower: every part runs,
-    /// little is learnt.
+    /// little is learned.
     Emulated,
 }
 
