@@ -80,13 +80,14 @@ impl Tree {
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct ExcludedLeaves {
     tree: u16,
-    /// All bits but those of the excluded leaves.
+    /// A bit for each leaf of the tree; 0 for the excluded leaves.
     mask: u32,
 }
 
-/// Some trees, their splits ordered by feature and bin. A row goes through those that it is not
-/// below, one after the other, and each tree is left with its leaf as the lowest bit. No step
-/// waits for the one before it, as on the way down a tree.
+/// A group of trees that is evaluated at once (QuickScorer, SIGIR 2015). Splits are ordered by
+/// feature and bin. Each split that a row is not below masks out the leaves on its left; the lowest
+/// remaining bit of a tree is the row's leaf. Unlike a walk down a tree, no step depends on the
+/// previous one.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct TreesTogether {
     /// Sorted by feature, then bin.
@@ -94,24 +95,25 @@ struct TreesTogether {
     /// First split of each feature, and the end of its splits that each bin is not below.
     begins: Vec<usize>,
     ends: Vec<[u32; 256]>,
-    /// The leaves of all trees, from left to right, and where those of each tree begin.
+    /// Values of the leaves of all trees, from left to right, and the index of each tree's first
+    /// leaf.
     leaves: Vec<f32>,
     firsts: Vec<u32>,
 }
 
 impl TreesTogether {
     fn new(trees: &[Tree]) -> Self {
-        let mut found = Self::default();
+        let mut group = Self::default();
         let mut splits: Vec<(u8, u8, ExcludedLeaves)> = Vec::new();
         for (number, tree) in trees.iter().enumerate() {
-            found.firsts.push(found.leaves.len() as u32);
-            // Leaves before each node, in preorder: from left to right.
+            group.firsts.push(group.leaves.len() as u32);
+            // Number of leaves to the left of each node.
             let mut before = Vec::with_capacity(tree.nodes.len());
             let mut leaves = 0u32;
             for (node, value) in tree.nodes.iter().zip(&tree.values) {
                 before.push(leaves);
                 if node.below == LEAF {
-                    found.leaves.push(*value);
+                    group.leaves.push(*value);
                     leaves += 1;
                 }
             }
@@ -132,11 +134,11 @@ impl TreesTogether {
             let ends = std::array::from_fn(|bin| {
                 (begin + of_feature.partition_point(|split| usize::from(split.1) <= bin)) as u32
             });
-            found.begins.push(begin);
-            found.ends.push(ends);
+            group.begins.push(begin);
+            group.ends.push(ends);
         }
-        found.splits = splits.into_iter().map(|(.., excluded)| excluded).collect();
-        found
+        group.splits = splits.into_iter().map(|(.., excluded)| excluded).collect();
+        group
     }
 
     /// Sums the values of all trees for a row, in tree order.
@@ -258,7 +260,7 @@ fn next_tree(
     leaves: &mut impl Iterator<Item = i32>,
 ) -> Option<Tree> {
     let mut tree = Tree::new(step);
-    // Splits whose left side is being read.
+    // Splits whose right side has not begun yet.
     let mut open: Vec<usize> = Vec::new();
     // A tree has one leaf more than splits.
     while tree.nodes.len() < 2 * LEAVES - 1 {

@@ -217,7 +217,7 @@ struct Reached {
 /// device.
 ///
 /// # Errors
-/// What `model` says.
+/// Passes on the errors of `model`.
 pub fn rows<E>(
     measured: &[SuiteMeasured],
     device: &'static HardwareSpec,
@@ -240,11 +240,11 @@ pub fn rows<E>(
             let (tested, learned): (Vec<&SuiteMeasured>, Vec<&SuiteMeasured>) =
                 own.iter().partition(is_judged);
             let learned: Vec<SuiteMeasured> = learned.into_iter().copied().collect();
-            let rates = reached(measured, fold, device);
+            let rates = find_rates(measured, fold, device);
             judged.published.extend(line.published_ns(&learned, device, &rates, &tested));
             match &model {
-                Some(model) => learned_kind(model, device, &learned, &tested, &mut judged),
-                None => single_kind(device, &learned, &tested, &mut judged),
+                Some(model) => evaluate_model(model, device, &learned, &tested, &mut judged),
+                None => evaluate_formula(device, &learned, &tested, &mut judged),
             }
         }
         rows.push(judged.row(line, own.len()));
@@ -267,14 +267,14 @@ struct Judged {
 
 impl Judged {
     fn row(&self, line: &TableLine, shapes: usize) -> SuiteRow {
-        let known = |pairs: &Pairs| (!pairs.is_empty()).then(|| ErrorPair::from_pairs(pairs));
-        let shots: Vec<ErrorPair> = self.twenty.iter().filter_map(known).collect();
-        let all = known(&self.all);
+        let errors = |pairs: &Pairs| (!pairs.is_empty()).then(|| ErrorPair::from_pairs(pairs));
+        let shots: Vec<ErrorPair> = self.twenty.iter().filter_map(errors).collect();
+        let all = errors(&self.all);
         SuiteRow {
             kernel: line.label,
             shapes,
             paper: line.paper,
-            published: known(&self.published),
+            published: errors(&self.published),
             no_rows: ErrorPair::from_pairs(&self.no_rows),
             twenty: ErrorPair::mean(&shots),
             all,
@@ -303,19 +303,21 @@ impl TableLine {
         rates: &Reached,
         tested: &[&SuiteMeasured],
     ) -> Pairs {
-        // Lookups by the rate that was reached here, as published.
+        // Like the paper, price lookups by the highest rate reached on this device.
         let here = HardwareSpec { dram_sustained: Some(1e9 * rates.bytes), ..device.clone() };
-        let own = learned.iter().map(|row| moved(&row.work) / row.ns).fold(0.0, f64::max);
+        let own = learned.iter().map(|row| bytes_moved(&row.work) / row.ns).fold(0.0, f64::max);
         let formula_ns = |work: &SuiteWork| -> Option<f64> {
             Some(match (self.published, work) {
-                (Published::Bytes, _) if own > 0.0 => moved(work) / own,
+                (Published::Bytes, _) if own > 0.0 => bytes_moved(work) / own,
                 (Published::Roofline, SuiteWork::Learned(work)) => {
                     let (flops, bytes) = work.flops_and_bytes();
                     (flops / rates.flops).max(bytes / rates.bytes)
                 }
-                (Published::Plain, SuiteWork::Single(work)) => lookups(work, &here, Hits::Ignored),
+                (Published::Plain, SuiteWork::Single(work)) => {
+                    published_lookup_ns(work, &here, Hits::Ignored)
+                }
                 (Published::HitRate, SuiteWork::Single(work)) => {
-                    lookups(work, &here, Hits::Counted)
+                    published_lookup_ns(work, &here, Hits::Counted)
                 }
                 _ => return None,
             })
@@ -332,7 +334,7 @@ enum Hits {
 }
 
 /// Evaluates the published formula of lookups or row updates.
-fn lookups(work: &SingleWork, device: &HardwareSpec, hits: Hits) -> f64 {
+fn published_lookup_ns(work: &SingleWork, device: &HardwareSpec, hits: Hits) -> f64 {
     let tables = work.tables();
     match (work.kind(), hits) {
         (SingleKind::EmbeddingBackward, Hits::Ignored) => {
@@ -351,22 +353,23 @@ fn is_large(work: &SingleWork, device: &HardwareSpec) -> bool {
     work.tables().iter().map(bytes).sum::<f64>() > device.l2_bytes as f64
 }
 
-fn moved(work: &SuiteWork) -> f64 {
+fn bytes_moved(work: &SuiteWork) -> f64 {
     match work {
         SuiteWork::Learned(work) => work.flops_and_bytes().1,
         SuiteWork::Single(work) => work.bytes(),
     }
 }
 
-/// Finds the highest rates over all rows outside a fold; data-sheet rates if there are none.
-fn reached(measured: &[SuiteMeasured], fold: u64, device: &HardwareSpec) -> Reached {
+/// Finds the highest rates over all rows outside a fold, or takes data-sheet rates if there are
+/// none.
+fn find_rates(measured: &[SuiteMeasured], fold: u64, device: &HardwareSpec) -> Reached {
     let learned = || measured.iter().filter(|row| row.work.fold() != fold);
     let is_over_memory = |row: &&SuiteMeasured| {
         let is_pass = match row.work {
             SuiteWork::Learned(work) => work.kind() == Kind::ElementWise,
             SuiteWork::Single(work) => work.kind() == SingleKind::Copy,
         };
-        is_pass && moved(&row.work) > BEYOND_L2 * device.l2_bytes as f64
+        is_pass && bytes_moved(&row.work) > BEYOND_L2 * device.l2_bytes as f64
     };
     let flops = |row: &SuiteMeasured| match row.work {
         SuiteWork::Learned(work) if matches!(work.kind(), Kind::Linear | Kind::Bmm) => {
@@ -374,14 +377,14 @@ fn reached(measured: &[SuiteMeasured], fold: u64, device: &HardwareSpec) -> Reac
         }
         _ => None,
     };
-    let bytes = learned().filter(is_over_memory).map(|row| moved(&row.work) / row.ns);
+    let bytes = learned().filter(is_over_memory).map(|row| bytes_moved(&row.work) / row.ns);
     let bytes = bytes.reduce(f64::max).unwrap_or(1e-9 * device.dram);
     let flops = learned().filter_map(flops).reduce(f64::max);
     Reached { bytes, flops: flops.unwrap_or(1e-9 * device.peak.f32) }
 }
 
 /// Draws a few rows to calibrate with.
-fn drawn(learned: &[SuiteMeasured], draw: u64) -> Vec<SuiteMeasured> {
+fn draw_rows(learned: &[SuiteMeasured], draw: u64) -> Vec<SuiteMeasured> {
     let mut rows = learned.to_vec();
     rows.sort_by_key(|row| (row.work.hash(1 + draw), row.work));
     rows.truncate(SHOTS);
@@ -389,7 +392,7 @@ fn drawn(learned: &[SuiteMeasured], draw: u64) -> Vec<SuiteMeasured> {
 }
 
 /// Evaluates a trained model of other devices, calibrated by rows of this one.
-fn learned_kind(
+fn evaluate_model(
     model: &KernelModel,
     device: &'static HardwareSpec,
     learned: &[SuiteMeasured],
@@ -413,7 +416,7 @@ fn learned_kind(
     let alone = tested.iter().map(|(work, ns)| (model.price(work, device).mean_ns, *ns));
     judged.no_rows.extend(alone);
     for (draw, pairs) in (0..).zip(&mut judged.twenty) {
-        let Some(model) = adapted(&drawn(learned, draw)) else { continue };
+        let Some(model) = adapted(&draw_rows(learned, draw)) else { continue };
         pairs.extend(tested.iter().map(|(work, ns)| (model.latency(work, device).0.ns, *ns)));
     }
     let Some(model) = adapted(learned) else { return };
@@ -425,7 +428,7 @@ fn learned_kind(
 }
 
 /// Evaluates formulas and, with rows, a fitted sum of amounts with residual correction.
-fn single_kind(
+fn evaluate_formula(
     device: &HardwareSpec,
     learned: &[SuiteMeasured],
     tested: &[&SuiteMeasured],
@@ -444,7 +447,7 @@ fn single_kind(
     judged.no_rows.extend(alone);
     let tested: Vec<(CpuWork, f64)> = tested.iter().filter_map(|row| asked(row)).collect();
     for (draw, pairs) in (0..).zip(&mut judged.twenty) {
-        let model = fitted(&drawn(learned, draw));
+        let model = fitted(&draw_rows(learned, draw));
         pairs.extend(tested.iter().map(|(work, ns)| (model.price(work).mean_ns, *ns)));
     }
     let model = fitted(learned);

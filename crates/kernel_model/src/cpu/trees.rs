@@ -8,14 +8,15 @@ use crate::bins::Bins;
 use crate::boosting::{self, BinnedRows, BoostingParams};
 use crate::forest::Forest;
 
-/// Some hundred works are few: small trees.
+/// Small trees, because a kind has only some hundred works.
 const SETTINGS: BoostingParams =
     BoostingParams { rounds: 300, leaves: 16, rate: 0.08, rows: 6, features: 0.4 };
-/// Forests of which the mean counts: each grows on a part of the works, and errs elsewhere.
+/// Number of forests whose predictions are averaged. Each is trained on a part of the works, so
+/// their errors differ.
 const FORESTS: u64 = 4;
-/// Each forest trains without one of this many works.
+/// Each forest leaves out one of this many works.
 const WITHOUT_ONE_OF: u64 = 5;
-/// Most bins of a feature: a file stays small.
+/// Maximum number of bins of a feature, which keeps files small.
 const BINS: usize = 32;
 const SEED: u64 = 26;
 
@@ -49,7 +50,7 @@ impl Trees {
                     table.targets.push(*left as f32);
                 }
             }
-            boosting::forest(&table, SETTINGS, SEED + number)
+            boosting::train_forest(&table, SETTINGS, SEED + number)
         };
         Self { forests: (0..FORESTS).map(forest).collect(), bins }
     }

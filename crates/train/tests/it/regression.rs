@@ -1,4 +1,5 @@
-//! An MLP learns one number: what it finds, the same bytes on any number of threads, and bad rows.
+//! Regression with an MLP: its accuracy on new rows, equal bytes for any number of threads, and
+//! refused rows.
 
 use device::Cpu;
 use schema::random::CounterRng;
@@ -13,7 +14,7 @@ fn config(optimizer: OptimizerConfig, widths: &[usize]) -> RegressionConfig {
     RegressionConfig { widths: widths.to_vec(), optimizer, batch_size: 16, seed: 5 }
 }
 
-/// Rows of some numbers, and what `of` makes of them.
+/// Creates rows of random inputs with the target that `of` computes from them.
 fn rows(count: u64, of: impl Fn(&[f32]) -> f32) -> (Vec<f32>, Vec<f32>) {
     let mut inputs = Vec::new();
     for row in 0..count {
