@@ -260,7 +260,7 @@ fn passes(rows: f64) -> f64 {
 /// Cache misses of one step, for a cache of a given size.
 #[derive(Clone, Copy, Debug, Default)]
 struct CacheMisses {
-    /// Lookups that miss.
+    /// Lookups that miss this cache.
     rows: f64,
     bytes: f64,
     /// Misses of rows whose length is not a multiple of the vector width.

@@ -203,15 +203,15 @@ fn a_changed_update_rule_is_refused_unless_accepted() {
             );
             assert!(refused.ends_with(&expected), "{what}: {refused}");
             request.rule_change = RuleChange::Accept;
-            let mut said = Vec::new();
+            let mut scopes = Vec::new();
             let accepted = train::run(&request, Cpu::open, &mut |event| {
                 if let RunEvent::RowScope { optimizer, scope, before } = event {
                     let before = before.map(|before| before.text_of("a"));
-                    said.push((optimizer, scope.text_of("a"), before));
+                    scopes.push((optimizer, scope.text_of("a"), before));
                 }
             });
             let checkpoint = accepted.unwrap().checkpoint.unwrap();
-            assert_eq!(said, [(kind, after.to_owned(), Some(before.to_owned()))], "{what}");
+            assert_eq!(scopes, [(kind, after.to_owned(), Some(before.to_owned()))], "{what}");
             let scope = train::checkpoint::Checkpoint::open(&checkpoint).unwrap().row_scope();
             assert_eq!(scope.text_of("a"), after, "{what}");
         }
@@ -364,8 +364,7 @@ fn a_scorer_reproduces_the_evaluation_of_the_run() {
     assert!((evaluation.loss - expected.loss).abs() < 1e-6, "{evaluation:?} {expected:?}");
 }
 
-/// Mapped tables give the same bits as loaded tables, in all data types and for tables split by
-/// rows and columns.
+/// Mapped tables give the same bits as loaded tables, in all data types and tilings.
 #[test]
 fn mapped_and_loaded_tables_evaluate_the_same() {
     let folder = tempfile::tempdir().unwrap();
@@ -379,8 +378,7 @@ fn mapped_and_loaded_tables_evaluate_the_same() {
     ] {
         let run_folder = folder.path().join("run");
         let mut config = config();
-        // One table has more rows than ids, so mapped rows are copied one by one; the other has
-        // fewer.
+        // With more rows than ids, mapped rows are copied one by one; table 1 has fewer.
         config.model.tables[0].rows = 500;
         config.model.tables.iter_mut().for_each(|table| table.data_type = data_type);
         let plan = plan_of(&config.model.tables, 3);
@@ -719,8 +717,7 @@ fn a_checkpoint_with_a_non_finite_value_is_refused_with_its_position() {
     }
 }
 
-/// A model with finite weights may still compute NaN. Its evaluation must fail rather than report a
-/// probability of 0.5.
+/// A model with finite weights may still compute NaN. Then its evaluation must fail.
 #[test]
 fn a_model_without_probabilities_is_not_evaluated() {
     let folder = tempfile::tempdir().unwrap();
