@@ -98,7 +98,7 @@ const OWNERS: [(&[&str], &[&str]); 18] = [
     (&["libc"], &["comm", "device", "fleet"]),
     (&["memmap2"], &["device"]),
     (&["nix"], &["fleet"]),
-    (&["flate2", "zstd"], &["data", "trace", "agent"]),
+    (&["flate2", "zstd"], &["data", "trace", "agent", "kernel_model"]),
     (&["bzip2", "lzma-rust2"], &["data"]),
     (&["prost"], &["trace", "fleet", "agent", "hub"]),
     (&["csv", "ring"], &["data"]),
