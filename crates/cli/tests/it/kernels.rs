@@ -178,6 +178,9 @@ fn models_reach_their_expected_auc_on_held_out_rows() {
 
 #[test]
 fn the_built_in_softmax_model_equals_a_newly_trained_one() {
+    if !testkit::has_time("training the shipped models again") {
+        return;
+    }
     let Some(tables) = tables("softmax") else { return };
     let place = Place::new();
     place.done(&format!("predict train-kernels {tables} --output models"));
