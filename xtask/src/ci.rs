@@ -84,7 +84,7 @@ Options:
   --only STAGE  run this stage only (may be repeated; slow stages too)";
 
 /// Name of every stage, whether it is slow, and its function.
-const STAGES: [(&str, bool, StageRun); 29] = [
+const STAGES: [(&str, bool, StageRun); 28] = [
     ("tools", false, tool::install),
     ("format", false, format),
     ("clippy", false, clippy),
