@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn formats_are_detected_by_first_bytes() {
         let check = |head: &[u8], format, description| {
-            assert_eq!((detect_format(head), describe_format(head)), (format, description))
+            assert_eq!((detect_format(head), describe_format(head)), (format, description));
         };
         check(b"", FileFormat::Plain, Some("an empty file"));
         check(b" \n", FileFormat::Plain, Some("white space only"));
