@@ -86,7 +86,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
 fn ahead(rank: &RankFacts<'_>, rows: &[u32]) -> Vec<u32> {
     let ranges = rank.outermost_named(|name| name == FORWARD || name == BACKWARD);
     let steps = &rank.scope.window.steps;
-    // Only a step with a backward pass can prefetch the next batch during its forward pass.
+    // End of the forward pass of each training step; a step without a backward pass has none.
     let forward_end = |at: usize| {
         let inside = |row: &&u32| rank.step_at(rank.start(**row)) == Some(at);
         let range = |name: &str| ranges.iter().filter(inside).find(|row| rank.name(**row) == name);

@@ -307,8 +307,8 @@ impl<'a, 'b> Waits<'a, 'b> {
         Some((device.first_launched(waiting, segment.start)?, source))
     }
 
-    /// Finds the work that held up a copy: work launched before its call that ended before the copy
-    /// began, the last to end if there are several.
+    /// Returns whether earlier work held up a copy that the host waited for, and adds the wait for
+    /// the work that ended last. The work must be launched before the call and end before the copy.
     pub fn hold_up(
         &self,
         segment: &ThreadSegment,
