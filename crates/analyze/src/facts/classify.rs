@@ -17,7 +17,7 @@ pub enum WorkClass {
     Communication,
     /// A copy or a set.
     Memory,
-    /// None of the other classes. Only [`ClassRule::Hta`] yields it.
+    /// Work without another class. Only [`ClassRule::Hta`] yields it.
     Other,
 }
 

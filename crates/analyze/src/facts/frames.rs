@@ -19,7 +19,7 @@ const NONE: u32 = u32::MAX;
 pub struct Frame {
     /// Such as `train.py(12): step`; `train.py: step` if the line is unknown.
     pub name: StringId,
-    /// `None` if only the stacks of operators name the frame.
+    /// Missing if only the stacks of operators name the frame.
     pub row: Option<u32>,
     /// Index of the frame that called it.
     parent: u32,

@@ -33,7 +33,7 @@ pub enum WindowRule {
 pub struct TimeWindow {
     /// The rule that was applied: [`WindowRule::All`] if there were too few steps.
     pub rule: WindowRule,
-    /// Absolute nanoseconds.
+    /// Absolute time in nanoseconds.
     pub start: i64,
     /// Absolute nanoseconds; the end is exclusive.
     pub end: i64,

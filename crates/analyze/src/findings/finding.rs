@@ -74,7 +74,7 @@ pub struct Finding {
     /// Set if the saving is far below the time of the rows.
     #[serde(rename = "bound")]
     pub limiting_factor: Option<LimitingFactor>,
-    /// `None` if nothing can be saved or priced.
+    /// Missing if nothing can be saved or priced.
     pub saving: Option<Saving>,
     /// Set if the devices' steps are longer than the host's.
     #[serde(rename = "sides")]

@@ -118,14 +118,14 @@ pub struct LaunchDistribution {
     pub count: u64,
     pub total_ns: i64,
     pub min_ns: i64,
-    /// 5th percentile.
+    /// 5th percentile of the values.
     pub p5_ns: i64,
-    /// 25th percentile.
+    /// 25th percentile of the values.
     pub p25_ns: i64,
     pub p50_ns: i64,
-    /// 75th percentile.
+    /// 75th percentile of the values.
     pub p75_ns: i64,
-    /// 95th percentile.
+    /// 95th percentile of the values.
     pub p95_ns: i64,
     pub max_ns: i64,
     pub mean_ns: f64,
