@@ -184,9 +184,9 @@ pub enum Error {
     /// An input that does not exist.
     #[error("{}: no such file or folder", path.display())]
     NoSuchInput { path: PathBuf },
-    /// Rows to train on that nothing can be learnt from.
+    /// Rows to train on that nothing can be learned from.
     #[error(
-        "all {rows} training rows have the label {label}: under any loss nothing can be learnt from \
+        "all {rows} training rows have the label {label}: under any loss nothing can be learned from \
          them (prepared in {})", folder.display()
     )]
     OneLabel { rows: u64, label: f32, positive: Vec<String>, folder: PathBuf },

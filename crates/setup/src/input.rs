@@ -191,7 +191,7 @@ fn say_what_is_kept(folder: &Path, goes_on: bool) {
             kept.folder.display()
         ),
         Some(kept) => eprintln!(
-            "interrupted; what was learnt from the files is kept in {}, and the same command goes on \
+            "interrupted; what was learned from the files is kept in {}, and the same command goes on \
              from there",
             kept.folder.display()
         ),
@@ -343,7 +343,7 @@ pub fn prepare_training_data(
 }
 
 impl Inputs {
-    /// Refuses rows that nothing can be learnt from; warns of batches that they do not fill.
+    /// Refuses rows that nothing can be learned from; warns of batches that they do not fill.
     pub fn check_for_training(&self, session: &Session, job: &JobConfig) -> Result<(), Error> {
         let rows = self.train_rows.end - self.train_rows.start;
         if let Some(label) = self.train.only_label(self.train_rows.clone())? {
