@@ -113,7 +113,7 @@ pub fn attribute_device_work(scope: &Scope<'_>, tree: &OperatorTree) -> Attribut
 }
 
 impl Attribution {
-    /// The operator or annotation that the device row at a place of the scope belongs to.
+    /// Returns the operator or annotation that owns the device row at an index of the scope.
     pub fn owner(&self, place: usize) -> Option<u32> {
         Some(self.owners[place]).filter(|owner| *owner != NONE)
     }
@@ -172,7 +172,7 @@ impl Attribution {
 }
 
 impl PlacedRows {
-    /// Puts each row to its node; rows keep their order within a node.
+    /// Sorts rows by node. Rows keep their order within a node.
     fn new(scope: &Scope<'_>, tree: &OperatorTree, node: impl Fn(usize) -> Option<u32>) -> Self {
         let nodes: Vec<u32> =
             (0..scope.device_rows.len()).map(|at| node(at).unwrap_or(NONE)).collect();

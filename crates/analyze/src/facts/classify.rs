@@ -17,7 +17,7 @@ pub enum WorkClass {
     Communication,
     /// A copy or a set.
     Memory,
-    /// Neither of the above. Only [`ClassRule::Hta`] yields it.
+    /// Work without another class. Only [`ClassRule::Hta`] yields it.
     Other,
 }
 
@@ -31,9 +31,10 @@ pub struct Classifier {
 /// The rule set that decides the class of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClassRule {
-    /// The user's names, then category, then collective arguments, then known names.
+    /// Tries the user's patterns, then the category, then the arguments of a collective, then known
+    /// names.
     Category,
-    /// The names alone, as Holistic Trace Analysis 0.6.1 reads them.
+    /// Classifies by name alone, with the rules of Holistic Trace Analysis 0.6.1.
     Hta,
 }
 
@@ -92,7 +93,7 @@ impl Classifier {
 enum NameClass {
     /// The class of every such row.
     Decided(WorkClass),
-    /// The class of kernels; category and arguments of a row come first.
+    /// The class of a kernel of this name, unless the category or the arguments of the row decide.
     OfKernels(WorkClass),
 }
 

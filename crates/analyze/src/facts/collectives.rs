@@ -40,7 +40,7 @@ pub struct Matched {
     pub group: String,
     /// Description of the process group.
     pub group_description: String,
-    /// Ranks that take part: as the trace says, else as many as were seen.
+    /// Number of participants that the trace states, or else the number of ranks seen.
     pub group_size: u32,
     /// Number of ranks whose kernel of this collective was recorded.
     pub ranks_seen: u32,
@@ -211,7 +211,7 @@ pub fn last_arrival(matched: &Matched) -> i64 {
     matched.participants.iter().map(|rank| rank.arrival_ns).max().unwrap_or_default()
 }
 
-/// The ranks we have traces of, per group.
+/// Returns the ranks of each group whose traces were read.
 fn members(scopes: &[Scope<'_>], calls: &[gather::CollectiveCall]) -> BTreeMap<u32, Vec<u32>> {
     let mut members: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for group in calls.chunk_by(|a, b| a.key.group == b.key.group) {

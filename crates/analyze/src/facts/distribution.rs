@@ -25,7 +25,8 @@ pub struct Distribution {
     pub max: i64,
     /// Rounds to three decimals, as table columns show them.
     pub mean: f64,
-    /// The sample standard deviation (`n − 1`), three decimals; 0 of fewer than two.
+    /// The sample standard deviation (`n − 1`), rounded to three decimals; 0 for fewer than two
+    /// values.
     pub std: f64,
 }
 
@@ -59,7 +60,7 @@ impl From<Distribution> for Durations {
     }
 }
 
-/// Values of one power of two: `low ≤ value < high`.
+/// Bin of a histogram by powers of two: `low ≤ value < high`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Bin {
     /// 0, or a power of two.

@@ -47,7 +47,7 @@ pub enum FindingCategory {
     Kernel,
     Communication,
     Memory,
-    /// A rule of the user's.
+    /// Found by a rule of the user.
     Own,
 }
 
@@ -155,11 +155,12 @@ pub struct Saving {
     pub low_ns: i64,
     /// Result of the what-if on the dependency graph, at most `high_ns`.
     pub mid_ns: i64,
-    /// Total duration of the rows.
+    /// Total duration of the rows. A cure on the host saves no more than the devices' idle time
+    /// and the device work that it removes, which limits this bound too.
     pub high_ns: i64,
     /// `mid_ns` relative to a step, in percent.
     pub mid_pct: f64,
-    /// What `mid_ns` was found on.
+    /// The model that `mid_ns` was computed with.
     pub source: SavingSource,
 }
 
@@ -176,10 +177,10 @@ impl Saving {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct HostDeviceSplit {
     pub host_ns: i64,
-    /// It would take with the cure.
+    /// Step time with the cure.
     pub cured_host_ns: i64,
     pub device_ns: i64,
-    /// It would take with the cure.
+    /// Step time with the cure.
     pub cured_device_ns: i64,
     /// Device step with half of the found time removed, for time of transfers.
     pub halved_device_ns: Option<i64>,
@@ -234,8 +235,8 @@ pub struct RowEdit {
     /// Rows of its trace, ascending, each once; written as runs `[first, last]`.
     #[serde(serialize_with = "runs")]
     pub rows: Vec<u32>,
-    /// Time of threads outside operators and calls that is scaled with them: host code that no row
-    /// covers, or frames of Python. The spans of a thread do not overlap.
+    /// Thread time outside operators and calls that the edit scales too: host code that no row
+    /// covers, or Python frames. The spans of a thread do not overlap.
     #[serde(skip)]
     pub spans: Vec<(TrackId, Interval)>,
     pub action: Action,

@@ -25,12 +25,12 @@ const NONE: u32 = u32::MAX;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct KernelRow {
     pub rank: u32,
-    /// Name without types and arguments, and what tells it from others of the same one: see
+    /// Name without types and arguments, extended where several kernels would share it; see
     /// [`distinguish`].
     pub short_name: String,
     pub class: WorkClass,
     pub count: u64,
-    /// Sum of the durations.
+    /// Sum of the durations of all its rows.
     pub total_ns: i64,
     /// Percent of the busy time of the window; together more than 100 if streams overlap.
     pub busy_pct: Option<f64>,
@@ -45,7 +45,7 @@ pub struct KernelRow {
     pub grid: Option<String>,
     /// The block of the most frequent launch shape.
     pub block: Option<String>,
-    /// How many launch shapes there are.
+    /// Number of different launch shapes.
     pub shape_count: u64,
     /// Registers per thread, of the most frequent launch shape.
     pub registers: Option<u32>,
@@ -65,9 +65,9 @@ pub struct HistogramRow {
     pub rank: u32,
     pub name: String,
     pub quantity: Quantity,
-    /// Least value of the bin: 0 or a power of two.
+    /// Smallest value of the bin: 0 or a power of two.
     pub low: i64,
-    /// First value behind it.
+    /// First value above the bin.
     pub high: i64,
     pub count: u64,
     pub total: i64,
@@ -103,7 +103,8 @@ pub fn list_kernels(scope: &Scope<'_>) -> Vec<KernelRow> {
     rows
 }
 
-/// Makes the short names of all rows of a table differ where their names do: see [`labels`].
+/// Extends the short names of a table's rows so that different names stay different; see
+/// [`labels`].
 ///
 /// # Cost
 /// `O(n log n)` in the rows.
@@ -116,7 +117,8 @@ pub fn distinguish(rows: &mut [KernelRow]) {
     }
 }
 
-/// Durations, and bytes where there are some, by powers of two; names as in [`list_kernels`].
+/// Computes histograms of durations, and of bytes if known, by powers of two, with names as in
+/// [`list_kernels`].
 pub fn histograms(scope: &Scope<'_>) -> Vec<HistogramRow> {
     let slices = &scope.trace.slices;
     let mut groups = groups(scope);
@@ -220,7 +222,7 @@ fn shapes(trace: &Trace, rows: &[u32]) -> LaunchShapes {
             }
         }
     }
-    // The first of the most frequent ones, in order of shape.
+    // Of several equally frequent shapes, take the smallest.
     let usual = counts.values().rev().max_by_key(|(count, _)| *count).map(|(_, shape)| *shape);
     let mean = |(sum, weight): (f64, f64)| (weight > 0.0).then(|| thousandths(sum / weight));
     LaunchShapes {

@@ -44,7 +44,7 @@ pub struct StreamIdle {
     pub max_ns: i64,
 }
 
-/// A stream as its rows go by.
+/// State of a stream while its rows are visited in order.
 struct IdleStream {
     /// The latest end so far.
     busy_until: i64,
