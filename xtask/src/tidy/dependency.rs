@@ -9,8 +9,9 @@ use crate::tree::SourceTree;
 const RULE: &str = "edge";
 
 /// The allowed edges between crates, planned crates included.
-const EDGES: [(&str, &[&str]); 19] = [
-    ("schema", &[]),
+const EDGES: [(&str, &[&str]); 20] = [
+    ("table_derive", &[]),
+    ("schema", &["table_derive"]),
     ("device", &["schema"]),
     ("trace", &["schema"]),
     ("data", &["schema", "trace"]),

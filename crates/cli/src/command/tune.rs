@@ -8,6 +8,7 @@ use std::process::Command;
 use predict::calibration::Calibration;
 use predict::prediction::{Draws, never_run};
 use predict::program::from_trainer::{self, ops};
+use schema::TableRow;
 use schema::{FeatureStats, JobConfig, Op, ShardingPlan};
 use serde::Serialize;
 
@@ -34,7 +35,7 @@ struct Setting {
 }
 
 /// A setting, what was predicted of it, and what was measured if it was run.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, TableRow)]
 struct SettingRow {
     batch_size: usize,
     ranks: usize,

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use analyze::classify::ClassRule;
 use analyze::job::RankFacts;
 use analyze::{Classifier, Scope, WindowRule, clock, collectives, coverage, kernels, ops};
+use schema::TableRow;
 use serde::Serialize;
 use trace::export::{self, ExportedEvents};
 use trace::merge::{self, Merged, Offsets};
@@ -13,7 +14,7 @@ use trace::store::{Job, Trace};
 
 use crate::trace_files::{clocks, covered, export_options, is_same, refuse_input};
 
-use super::query::{Marked, path_names};
+use super::query::path_names;
 use crate::args::ConvertTo;
 use setup::Session;
 use setup::args::OutputFormat;
@@ -43,8 +44,8 @@ struct WrittenTrace {
 }
 
 /// One slice of the events table.
-#[derive(Serialize)]
-struct EventRow<'a> {
+#[derive(Serialize, TableRow)]
+pub struct EventRow<'a> {
     rank: u32,
     row: u32,
     category: &'a str,
@@ -242,25 +243,11 @@ impl TableFolder<'_> {
         self.folder.join(format!("{name}.parquet"))
     }
 
-    fn table<T: Serialize>(&self, name: &str, rows: &[T]) -> Result<(), Error> {
+    fn table<T: Serialize + TableRow>(&self, name: &str, rows: &[T]) -> Result<(), Error> {
         let path = self.path(name);
-        if rows.is_empty() {
-            self.console.say(format_args!("{name}: no rows, no file"));
-            return Ok(());
-        }
         let console = Console { format: OutputFormat::Parquet, ..self.console };
         let target = TableTarget { output: Some(&path), top: None };
-        match self.missing {
-            None => table_output::write_rows(console, rows, target)?,
-            missing => {
-                let marked = |row| Marked { of: Some(row), recording_cut: missing };
-                table_output::write_rows(
-                    console,
-                    &rows.iter().map(marked).collect::<Vec<_>>(),
-                    target,
-                )?;
-            }
-        }
+        table_output::write_marked_rows(console, rows, target, self.missing)?;
         let count = render::counted(rows.len() as u64, "row");
         self.console.say(format_args!("{}: {count}", path.display()));
         Ok(())

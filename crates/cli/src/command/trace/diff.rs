@@ -57,7 +57,10 @@ pub fn run(
         session
             .console
             .say("the recordings cannot be compared: what is missing would count as a change");
-        return before.put::<()>(&[]);
+        return match by {
+            None | Some(DiffBy::Part) => before.put::<PartChange>(&[]),
+            Some(_) => before.put::<SpentChange>(&[]),
+        };
     }
     if let Some(out) = report {
         let names = [0, 1].map(|at| job_title(&selection.paths[at..=at]));

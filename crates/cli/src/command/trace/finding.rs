@@ -10,6 +10,7 @@ use analyze::findings::{
 };
 use analyze::job::JobFacts;
 use analyze::kernels::short_name;
+use schema::TableRow;
 use serde::Serialize;
 
 use super::query::TraceQuery;
@@ -83,8 +84,8 @@ fn put(look: &TraceQuery<'_>, report: &FindingReport) -> Result<(), Error> {
 }
 
 /// A finding as a row.
-#[derive(Serialize)]
-struct FindingRow<'a> {
+#[derive(Serialize, TableRow)]
+pub struct FindingRow<'a> {
     rule: &'a str,
     title: &'a str,
     severity: Severity,

@@ -20,7 +20,7 @@ pub fn run(look: &TraceQuery<'_>, by: Option<PathBy>, edits: &[String]) -> Resul
     let job = JobFacts::new(&scopes);
     say_evidence(look, job.measured());
     if !questions.is_empty() {
-        return changed(look, by, &what_if::answer_questions(&job, &questions));
+        return changed(look, by, what_if::answer_questions(&job, &questions));
     }
     let found = job.paths();
     let is_usable = |path: &&Path| path.rank.is_some_and(|rank| is_usable(&scopes, rank));
@@ -45,7 +45,7 @@ fn segments(look: &TraceQuery<'_>, scopes: &[Scope<'_>], path: Option<&Path>) ->
     look.put(&path.map_or_else(Vec::new, |path| path.rows(scopes)))
 }
 
-fn changed(look: &TraceQuery<'_>, by: Option<PathBy>, found: &WhatIf) -> Result<(), Error> {
+fn changed(look: &TraceQuery<'_>, by: Option<PathBy>, mut found: WhatIf) -> Result<(), Error> {
     let nanos = |ns: i64| render::nanos(ns as f64);
     for edit in &found.edits {
         look.session.console.say(format_args!(
@@ -66,9 +66,12 @@ fn changed(look: &TraceQuery<'_>, by: Option<PathBy>, found: &WhatIf) -> Result<
             ));
         }
     }
+    // A recording without a covered part has no figures.
+    if !look.chosen.job.traces.iter().any(Trace::is_usable) {
+        found.windows.clear();
+        found.parts.clear();
+    }
     match by {
-        // Nothing can be said of what is not covered.
-        _ if !look.chosen.job.traces.iter().any(Trace::is_usable) => look.put::<()>(&[]),
         None => look.put(&found.windows),
         Some(PathBy::Category) => look.put(&found.parts),
         Some(_) => Err(Error::WhatIfTable),

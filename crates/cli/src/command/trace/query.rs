@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 
 use analyze::job::{JobFacts, RankFacts};
+use schema::TableRow;
 use serde::Serialize;
 use setup::Session;
 use setup::args::{OutputFormat, Selection};
 use setup::error::Error;
 use setup::open_job::{SelectedJob, open_selection};
-use setup::table_output::{self, TableTarget};
+use setup::table_output::{self, Marked, TableTarget};
 
 use crate::trace_files::refuse_input;
 
@@ -33,37 +34,17 @@ impl<'a> TraceQuery<'a> {
     ///
     /// # Errors
     /// The output cannot be written.
-    pub fn put<T: Serialize>(&self, rows: &[T]) -> Result<(), Error> {
+    pub fn put<T: Serialize + TableRow>(&self, rows: &[T]) -> Result<(), Error> {
         if let Some(output) = self.target.output {
             refuse_input(&self.chosen.job, output)?;
         }
-        let console = self.session.console;
         let missing = self.chosen.missing.as_deref();
-        match (missing, console.format) {
-            // For people it is the first line.
-            (None, _) | (_, OutputFormat::Table) => {
-                table_output::write_rows(console, rows, self.target)
-            }
-            // A table without rows has no columns, and would pass as one of a whole recording.
-            (Some(_), _) if rows.is_empty() => table_output::write_rows(
-                console,
-                &[Marked::<()> { of: None, recording_cut: missing }],
-                self.target,
-            ),
-            (Some(_), _) => {
-                let marked = |row| Marked { of: Some(row), recording_cut: missing };
-                table_output::write_rows(
-                    console,
-                    &rows.iter().map(marked).collect::<Vec<_>>(),
-                    self.target,
-                )
-            }
-        }
+        table_output::write_marked_rows(self.session.console, rows, self.target, missing)
     }
 
     /// A page together with the line about missing parts of its recordings.
     pub fn marked<'p, T>(&'p self, page: &'p T) -> Marked<'p, T> {
-        Marked { of: Some(page), recording_cut: self.chosen.missing.as_deref() }
+        Marked { content: Some(page), recording_cut: self.chosen.missing.as_deref() }
     }
 
     /// Prints or writes a page: JSON, or what `table` makes of it.
@@ -74,7 +55,7 @@ impl<'a> TraceQuery<'a> {
     ) -> Result<(), Error> {
         let console = self.session.console;
         let page = &self.marked(page);
-        let table = |page: &Marked<'_, T>| page.of.map(table).unwrap_or_default();
+        let table = |page: &Marked<'_, T>| page.content.map(table).unwrap_or_default();
         let Some(output) = self.target.output else { return console.report(page, table) };
         refuse_input(&self.chosen.job, output)?;
         table_output::deliver(Some(output), |out| {
@@ -85,15 +66,6 @@ impl<'a> TraceQuery<'a> {
             writeln!(out, "{text}").map_err(Error::io(output, "write"))
         })
     }
-}
-
-/// A row or a page, with a column about missing parts of the recordings.
-#[derive(Serialize)]
-pub struct Marked<'a, T> {
-    #[serde(flatten)]
-    pub of: Option<&'a T>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub recording_cut: Option<&'a str>,
 }
 
 /// Collects the rows that `rows` computes for each rank, in rank order.
