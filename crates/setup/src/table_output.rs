@@ -47,7 +47,7 @@ pub fn write_rows<T: Serialize + TableRow>(
 ///
 /// # Errors
 /// The output cannot be written.
-pub fn write_marked_rows<T: Serialize + TableRow>(
+pub fn write_rows_with_cut_notice<T: Serialize + TableRow>(
     console: Console,
     rows: &[T],
     target: TableTarget<'_>,
@@ -63,16 +63,17 @@ pub fn write_marked_rows<T: Serialize + TableRow>(
     }
     columns.push(Column::new::<&str>("recording_cut"));
     let mut marked: Vec<_> =
-        rows.iter().map(|row| Marked { content: Some(row), recording_cut }).collect();
+        rows.iter().map(|row| WithCutNotice { content: Some(row), recording_cut }).collect();
     if marked.is_empty() {
-        marked.push(Marked { content: None, recording_cut });
+        marked.push(WithCutNotice { content: None, recording_cut });
     }
     write_table(console, (&columns, &marked), target)
 }
 
-/// A row or a page, with a column about missing parts of the recordings.
+/// A row or a page, with one more field about missing parts of the recordings. Programs read it,
+/// since they do not see the warning on stderr.
 #[derive(Serialize)]
-pub struct Marked<'a, T> {
+pub struct WithCutNotice<'a, T> {
     #[serde(flatten)]
     pub content: Option<&'a T>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,4 +1,4 @@
-//! The selected job of a `rowmill trace` command, and the table or page that it prints.
+//! Opens the selected traces of a `rowmill trace` command, and prints its table or page.
 
 use std::path::PathBuf;
 
@@ -9,11 +9,11 @@ use setup::Session;
 use setup::args::{OutputFormat, Selection};
 use setup::error::Error;
 use setup::open_job::{SelectedJob, open_selection};
-use setup::table_output::{self, Marked, TableTarget};
+use setup::table_output::{self, TableTarget, WithCutNotice};
 
 use crate::trace_files::refuse_input;
 
-/// The selected job of a command, and where its rows go.
+/// The selected job of a command, and the destination of its rows.
 pub struct TraceQuery<'a> {
     pub chosen: SelectedJob,
     pub session: &'a Session,
@@ -39,23 +39,26 @@ impl<'a> TraceQuery<'a> {
             refuse_input(&self.chosen.job, output)?;
         }
         let missing = self.chosen.missing.as_deref();
-        table_output::write_marked_rows(self.session.console, rows, self.target, missing)
+        table_output::write_rows_with_cut_notice(self.session.console, rows, self.target, missing)
     }
 
-    /// A page together with the line about missing parts of its recordings.
-    pub fn marked<'p, T>(&'p self, page: &'p T) -> Marked<'p, T> {
-        Marked { content: Some(page), recording_cut: self.chosen.missing.as_deref() }
+    /// Adds to a page the line about missing parts of its recordings.
+    pub fn with_cut_notice<'p, T>(&'p self, page: &'p T) -> WithCutNotice<'p, T> {
+        WithCutNotice { content: Some(page), recording_cut: self.chosen.missing.as_deref() }
     }
 
-    /// Prints or writes a page: JSON, or what `table` makes of it.
+    /// Prints or writes a page: as JSON, or as the text that `table` makes of it.
+    ///
+    /// # Errors
+    /// The output cannot be written.
     pub fn report<T: Serialize>(
         &self,
         page: &T,
         table: impl FnOnce(&T) -> String,
     ) -> Result<(), Error> {
         let console = self.session.console;
-        let page = &self.marked(page);
-        let table = |page: &Marked<'_, T>| page.content.map(table).unwrap_or_default();
+        let page = &self.with_cut_notice(page);
+        let table = |page: &WithCutNotice<'_, T>| page.content.map(table).unwrap_or_default();
         let Some(output) = self.target.output else { return console.report(page, table) };
         refuse_input(&self.chosen.job, output)?;
         table_output::deliver(Some(output), |out| {
@@ -76,7 +79,7 @@ pub fn rows_of_ranks<'j, 'a, R: IntoIterator>(
     job.ranks.iter().flat_map(rows).collect()
 }
 
-/// The paths, joined for a message.
+/// Joins paths for a message.
 pub fn path_names(paths: &[PathBuf]) -> String {
     let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
     names.join(", ")
