@@ -4,6 +4,7 @@
 pub mod algorithm1;
 mod published_code;
 
+use schema::CellType;
 use serde::Serialize;
 
 use crate::Error;
@@ -15,7 +16,7 @@ use crate::recording::Setting;
 use crate::simulate;
 
 /// Method of simulating a step: our full simulation, or published methods for comparison.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, CellType)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
     /// Simulates threads, streams and waits, with costs by operator and sizes.

@@ -7,6 +7,7 @@ pub mod never_run;
 pub mod next;
 pub mod what_if;
 
+use schema::TableRow;
 use serde::Serialize;
 
 pub use draws::Draws;
@@ -21,7 +22,7 @@ use crate::recording::Step;
 use crate::simulate::{self, Simulation};
 
 /// The predicted step of one rank beside the recorded one.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct PredictionRow {
     pub rank: u32,
     /// Predicted step time on the host.

@@ -7,6 +7,7 @@ mod tests;
 
 use std::ops::Range;
 
+use schema::TableRow;
 use serde::Serialize;
 use trace::store::EventKind;
 
@@ -49,7 +50,7 @@ pub struct OperatorWork {
 }
 
 /// Share of a rank's device work whose owner was found by one [`OwnerMethod`].
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct Coverage {
     pub rank: u32,
     pub method: OwnerMethod,

@@ -3,13 +3,14 @@
 mod communication;
 
 use regex::Regex;
+use schema::CellType;
 use serde::Serialize;
 use trace::store::{EventKind, Trace};
 
 use crate::error::Error;
 
 /// Purpose of device work, the unit of every breakdown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, CellType)]
 #[serde(rename_all = "snake_case")]
 pub enum WorkClass {
     Compute,

@@ -11,6 +11,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 
+use schema::TableRow;
 use serde::Serialize;
 
 use crate::facts::clock::{self, RankClock};
@@ -29,7 +30,7 @@ pub struct Collectives {
 }
 
 /// One collective as all ranks saw it.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct Matched {
     /// Place of the collective in [`Collectives::matched`].
     pub index: u32,
@@ -97,7 +98,7 @@ pub struct Unmatched {
 }
 
 /// One collective on one rank, flat.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct CollectiveRow {
     pub index: u32,
     pub rank: u32,

@@ -3,6 +3,7 @@
 #[cfg(test)]
 mod tests;
 
+use schema::TableRow;
 use serde::Serialize;
 
 pub use schema::median::{float_median as median, integer_median};
@@ -31,7 +32,7 @@ pub struct Distribution {
 }
 
 /// A [`Distribution`] of durations whose field names carry the unit, for tables.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, TableRow)]
 pub struct Durations {
     pub min_ns: i64,
     pub p5_ns: i64,

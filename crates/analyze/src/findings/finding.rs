@@ -1,6 +1,7 @@
 //! What a rule reports: a cause of waste with its evidence, what it costs, and the edit of the
 //! dependency graph that would remove it. Plain data; knows no rule.
 
+use schema::CellType;
 use serde::{Deserialize, Serialize, Serializer};
 use trace::store::TrackId;
 
@@ -9,7 +10,7 @@ use crate::facts::interval::Interval;
 use crate::graph::edit::Action;
 
 /// Severity of a finding, by the share of a step that its remedy saves; the worst first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, CellType)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
     /// 15 % of a step or more.
@@ -23,7 +24,7 @@ pub enum Severity {
 }
 
 /// Confidence in a finding; the surest first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, CellType)]
 #[serde(rename_all = "snake_case")]
 pub enum Confidence {
     High,
@@ -93,7 +94,7 @@ pub struct Finding {
 }
 
 /// Why a finding is less important than the time of its rows suggests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, CellType)]
 #[serde(rename_all = "snake_case")]
 pub enum HeldBack {
     /// The device is busy all the time: nothing the host does differently shortens a step.
@@ -187,7 +188,7 @@ pub struct HostDeviceSplit {
 }
 
 /// The model that a saving was computed with.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, CellType)]
 #[serde(rename_all = "snake_case")]
 pub enum SavingSource {
     /// A simulated step, in which starts, waits and transfers follow from costs.

@@ -9,6 +9,7 @@ mod walk;
 
 use std::collections::BTreeMap;
 
+use schema::TableRow;
 use serde::Serialize;
 use trace::store::{StringId, TrackId};
 
@@ -53,7 +54,7 @@ pub struct Path {
 }
 
 /// Time of a category on the critical path.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct CategoryPart {
     /// The rank; `None` for the job's path.
     pub rank: Option<u32>,
@@ -65,7 +66,7 @@ pub struct CategoryPart {
 }
 
 /// Time of a named row on the critical path.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct Contributor {
     /// The rank; `None` for the job's path.
     pub rank: Option<u32>,
@@ -104,7 +105,7 @@ pub struct PathSegment {
 }
 
 /// A stretch of a path, flat and with names.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct SegmentRow {
     pub index: u32,
     pub rank: u32,

@@ -1,5 +1,6 @@
 //! Nodes and edges of the dependency graph.
 
+use schema::CellType;
 use serde::Serialize;
 
 /// A node of a [`DependencyGraph`](super::DependencyGraph): its place among the nodes.
@@ -30,7 +31,7 @@ pub enum NodeKind {
 }
 
 /// Why a node waits for another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, CellType)]
 #[serde(rename_all = "snake_case")]
 pub enum EdgeKind {
     /// The thread did the source before the target. The weight is the unrecorded time between them.

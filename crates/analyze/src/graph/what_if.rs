@@ -10,6 +10,7 @@ pub(crate) mod tests;
 
 use std::collections::BTreeMap;
 
+use schema::TableRow;
 use serde::Serialize;
 
 use crate::facts::job::JobFacts;
@@ -46,7 +47,7 @@ pub struct Edited {
 }
 
 /// A window before and after.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct NewWindow {
     /// The rank; `None` for the job: from the first start to the last end.
     pub rank: Option<u32>,
@@ -70,7 +71,7 @@ pub struct NewWindow {
 }
 
 /// A part of a critical path before and after.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct NewPart {
     /// The rank; `None` for the job's path.
     pub rank: Option<u32>,

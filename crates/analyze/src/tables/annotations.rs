@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use schema::TableRow;
 use serde::Serialize;
 use trace::store::{EventKind, StringId, TrackKey};
 
@@ -12,7 +13,7 @@ use crate::facts::scope::Scope;
 use crate::facts::tree::OperatorTree;
 
 /// One row per rank and annotation name: all its occurrences that start in the window.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct AnnotationRow {
     pub rank: u32,
     pub name: String,

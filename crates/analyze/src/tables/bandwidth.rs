@@ -5,6 +5,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
+use schema::TableRow;
 use serde::Serialize;
 use trace::store::{EventKind, StringId};
 
@@ -12,7 +13,7 @@ use crate::facts::interval::{self, Interval};
 use crate::facts::scope::Scope;
 
 /// Copies or sets of one kind on one device.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct Bandwidth {
     pub rank: u32,
     pub device: i32,
@@ -37,7 +38,7 @@ pub struct Bandwidth {
 }
 
 /// The copies or sets of one kind and about one size on one device.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct SizeClass {
     pub rank: u32,
     pub device: i32,

@@ -1,5 +1,6 @@
 //! Breaks down a rank's window: busy or idle, and which class of work the device was busy with.
 
+use schema::TableRow;
 use serde::Serialize;
 
 use trace::store::EventKind;
@@ -12,7 +13,7 @@ use crate::tables::overlap::Exclusive;
 
 /// One rank's window, or one device's. The parts are exact:
 /// `compute + exposed_communication + exposed_memory + exposed_other + idle = window`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct Breakdown {
     pub rank: u32,
     /// The device; `None` for all devices of the rank together.

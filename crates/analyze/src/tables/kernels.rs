@@ -8,6 +8,7 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use schema::{CellType, TableRow};
 use serde::Serialize;
 use trace::store::{LaunchShape, Trace};
 
@@ -22,7 +23,7 @@ use crate::tables::breakdown;
 const NONE: u32 = u32::MAX;
 
 /// One row per rank, name and class of device work.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct KernelRow {
     pub rank: u32,
     /// Name without types and arguments, extended where several kernels would share it; see
@@ -60,7 +61,7 @@ pub struct KernelRow {
 }
 
 /// One bin of the durations or the bytes of a name.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, TableRow)]
 pub struct HistogramRow {
     pub rank: u32,
     pub name: String,
@@ -74,7 +75,7 @@ pub struct HistogramRow {
 }
 
 /// Quantity of a histogram: durations or bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, CellType)]
 #[serde(rename_all = "snake_case")]
 pub enum Quantity {
     DurationNs,

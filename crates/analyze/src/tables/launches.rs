@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 
+use schema::{CellType, TableRow};
 use serde::Serialize;
 
 use crate::facts::distribution;
@@ -27,7 +28,7 @@ impl LaunchSettings {
 }
 
 /// One row of device work and the call that launched it.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct LaunchRow<'a> {
     pub rank: u32,
     pub call_row: u32,
@@ -55,7 +56,7 @@ pub struct LaunchRow<'a> {
 }
 
 /// The launches of a rank.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, TableRow)]
 pub struct LaunchSummary {
     pub rank: u32,
     /// Number of calls that launched work of the window.
@@ -88,7 +89,7 @@ pub struct LaunchSummary {
 }
 
 /// Key of a distribution.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, CellType)]
 #[serde(rename_all = "snake_case")]
 pub enum GroupedBy {
     /// The name of the call.
@@ -98,7 +99,7 @@ pub enum GroupedBy {
 }
 
 /// Quantity of a distribution.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, CellType)]
 #[serde(rename_all = "snake_case")]
 pub enum Quantity {
     /// Duration of calls, each counted once.
@@ -109,7 +110,7 @@ pub enum Quantity {
 }
 
 /// Nanoseconds of launches of one name.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct LaunchDistribution {
     pub rank: u32,
     pub grouped_by: GroupedBy,

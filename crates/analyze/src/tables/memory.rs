@@ -5,6 +5,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 
+use schema::TableRow;
 use serde::Serialize;
 use trace::store::{Allocation, Trace};
 
@@ -23,7 +24,7 @@ pub struct MemoryFacts {
 }
 
 /// Memory of a device after one event.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, TableRow)]
 pub struct MemoryPoint {
     pub rank: u32,
     /// The device; −1 for the host.
@@ -39,7 +40,7 @@ pub struct MemoryPoint {
 }
 
 /// Peak memory of one device.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct MemoryPeak {
     pub rank: u32,
     /// The device; −1 for the host.
@@ -63,7 +64,7 @@ pub struct MemoryPeak {
 }
 
 /// Memory that operators of one name allocated on one device.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, TableRow)]
 pub struct AllocatorRow {
     pub rank: u32,
     /// The device; −1 for the host.

@@ -1,5 +1,6 @@
 //! Lists operators by name: what they cost on the host and what they launch on the device.
 
+use schema::TableRow;
 use serde::Serialize;
 use trace::store::EventKind;
 
@@ -13,7 +14,7 @@ use crate::tables::breakdown;
 const NONE: u32 = u32::MAX;
 
 /// One row per rank and operator name: all its calls that start in the window.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct OpRow {
     pub rank: u32,
     pub name: String,

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use schema::TableRow;
 use serde::Serialize;
 
 use crate::facts::classify::WorkClass;
@@ -22,7 +23,7 @@ const CLASSES: [(WorkClass, &str); 4] = [
 type ClassSet = usize;
 
 /// Time during which exactly these classes run.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct ExclusiveClass {
     pub rank: u32,
     /// The device; `None` for all devices of the rank together.

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use schema::TableRow;
 use serde::Serialize;
 
 use crate::facts::interval::Interval;
@@ -18,7 +19,7 @@ use crate::percent::percent;
 pub const FULL: u32 = 1024;
 
 /// The queue of a stream in the window.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct StreamQueue {
     pub rank: u32,
     pub device: i32,
@@ -43,7 +44,7 @@ pub struct StreamQueue {
 }
 
 /// A change of a queue's length.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, TableRow)]
 pub struct QueuePoint {
     pub rank: u32,
     pub device: i32,

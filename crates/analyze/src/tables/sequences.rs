@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use schema::TableRow;
 use serde::Serialize;
 use trace::store::{EventKind, StringId};
 
@@ -12,7 +13,7 @@ use crate::percent::percent;
 use crate::tables::kernels::labels;
 
 /// One sequence of kernels under one operator's name on one rank.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct SequenceRow {
     pub rank: u32,
     pub operator: String,

@@ -3,6 +3,7 @@
 #[cfg(test)]
 mod tests;
 
+use schema::TableRow;
 use serde::Serialize;
 
 use crate::facts::classify::WorkClass;
@@ -18,7 +19,7 @@ use crate::percent::percent;
 /// Device figures are of the time between the step's start and end, whatever launched the work,
 /// and `None` where the scope's window does not hold the whole step. Several devices count as one:
 /// busy is the time in which any works.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct StepRow {
     pub rank: u32,
     pub number: i64,
@@ -46,7 +47,7 @@ pub struct StepRow {
 }
 
 /// Spread of the steps of a rank.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, TableRow)]
 pub struct StepSummary {
     pub rank: u32,
     /// Number of whole steps, or of all steps if none is whole.

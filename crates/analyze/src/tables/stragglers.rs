@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use schema::TableRow;
 use serde::Serialize;
 
 use crate::facts::collectives::{Collectives, Matched};
@@ -24,7 +25,7 @@ pub struct Stragglers {
 }
 
 /// How often one rank came last to a collective, and why.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct Straggler {
     pub rank: u32,
     /// Number of collectives to which it came last.
@@ -50,7 +51,7 @@ pub struct Straggler {
 }
 
 /// Why the last rank came last to one collective.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct LateArrival {
     pub index: u32,
     pub name: String,

@@ -9,6 +9,7 @@ use std::process::Command;
 use predict::calibration::Calibration;
 use predict::prediction::{Draws, never_run};
 use predict::program::from_trainer::{self, ops};
+use schema::TableRow;
 use schema::{FeatureStats, JobConfig, Op, ShardingPlan};
 use serde::Serialize;
 
@@ -35,7 +36,7 @@ struct Setting {
 }
 
 /// A setting with its predicted step time, and its measured one if it was run.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, TableRow)]
 struct SettingRow {
     batch_size: usize,
     ranks: usize,

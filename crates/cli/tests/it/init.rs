@@ -189,7 +189,8 @@ fn init_reads_parquet_with_times() {
     use data::{ColumnValues, TableColumn, encode_table};
 
     let rows = 0..ROWS;
-    let column = |name: &str, values: ColumnValues| TableColumn { name: name.to_owned(), values };
+    let column =
+        |name: &str, values| TableColumn { name: name.to_owned(), is_nullable: true, values };
     let city: Vec<u64> = rows.clone().map(|row| draw(row, 1) % 15).collect();
     let names = city.iter().map(|city| Some(format!("c{city}")));
     let sizes = rows.clone().map(|row| Some(draw(row, 2) as f64 / 1e6));

@@ -1,5 +1,6 @@
 //! Predicts a step that was never recorded: a program from another source, priced by a calibration.
 
+use schema::TableRow;
 use serde::Serialize;
 
 use super::draws::Draws;
@@ -15,7 +16,7 @@ use crate::simulate::{self, Simulation};
 
 /// The predicted step of one rank of a program without a recording; compare
 /// [`PredictionRow`](super::PredictionRow).
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct NeverRunRow {
     pub rank: u32,
     /// Predicted step time on the host.

@@ -1,5 +1,6 @@
 //! Predicts an edited step beside the recorded one, both priced by one calibration.
 
+use schema::TableRow;
 use serde::Serialize;
 
 use super::draws::Draws;
@@ -15,7 +16,7 @@ use crate::recording::Setting;
 use crate::simulate::{self, Simulation};
 
 /// The step of one rank with edits, beside the unedited step.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct WhatIfRow {
     pub edits: String,
     pub rank: u32,

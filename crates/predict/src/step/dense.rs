@@ -2,6 +2,7 @@
 //! gradient reductions beside the backward pass.
 
 use kernel_model::formula_kernels::{MOVE_NS, MOVE_SHARE, MOVED};
+use schema::CellType;
 use schema::{GemmProduct, HardwareSpec, Op, Pass, Precision};
 use serde::Serialize;
 
@@ -22,7 +23,7 @@ const UNMEASURED: (f64, f64) = (0.5, 2.0);
 const ADDED_BYTES: u64 = 12;
 
 /// Evidence behind a price, from most to least certain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, CellType)]
 #[serde(rename_all = "snake_case")]
 pub enum Basis {
     /// Measured kernels of this device, within the measured sizes.

@@ -1,7 +1,7 @@
 //! Compares the recorded device time of an execution trace with kernel models alone and with the
 //! kernels of another rank. Exchanges between ranks are left out, as most of their time is waiting.
 
-use schema::HardwareSpec;
+use schema::{HardwareSpec, TableRow};
 use serde::Serialize;
 use trace::execution_trace::ExecutionTrace;
 
@@ -65,7 +65,7 @@ pub struct ExecutionTraceTimeRow {
 
 /// Device time of the step of an execution trace, predicted by kernel models and formulas alone.
 /// Exchanges between ranks are left out.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, TableRow)]
 pub struct ExecutionTracePrice {
     pub rank: u32,
     /// Sum over all kernels.

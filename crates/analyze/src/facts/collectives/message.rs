@@ -1,11 +1,14 @@
 //! Operation, bytes and bandwidth factors of a collective, from its recorded arguments or its
 //! kernel name.
 
+use schema::CellType;
 use serde::{Deserialize, Serialize};
 use trace::store::{Collective, Trace};
 
 /// Operation of a collective, which decides its bus bandwidth factor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, CellType,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum CollectiveOperation {
     /// Every rank gets the sum.

@@ -1,5 +1,6 @@
 //! A defect of a recording, with its description.
 
+use schema::{CellType, TableRow};
 use serde::Serialize;
 use trace::store::{Loss, Trace};
 
@@ -7,7 +8,7 @@ use crate::facts::scope::Scope;
 use crate::tables::kernels::short_name;
 
 /// Severity of an issue, by its effect on the figures.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, CellType)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
     /// The recording is incomplete.
@@ -19,7 +20,7 @@ pub enum Severity {
 }
 
 /// A defect of a trace.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct Issue {
     /// Stable name of the kind of issue, such as `lost-device-rows`.
     pub id: &'static str,

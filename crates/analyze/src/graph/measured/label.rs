@@ -1,5 +1,6 @@
 //! Labels of nodes, and the evidence for the dependencies between them.
 
+use schema::CellType;
 use serde::Serialize;
 use trace::store::TrackId;
 
@@ -7,7 +8,7 @@ use crate::facts::scope::Scope;
 use crate::graph::node::NodeKind;
 
 /// Category of time on a critical path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, CellType)]
 #[serde(rename_all = "snake_case")]
 pub enum PathCategory {
     /// An operator on a thread, outside calls.

@@ -1,11 +1,12 @@
 //! Changes between two jobs, by subject.
 
+use schema::{CellType, TableRow};
 use serde::Serialize;
 
 use super::unit::RankUnits;
 
 /// A part of the unit's time on both sides.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct PartChange {
     pub part: &'static str,
     /// Median over the units before.
@@ -35,7 +36,7 @@ pub struct PartChange {
 }
 
 /// The kind of thing that is compared by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, CellType)]
 #[serde(rename_all = "snake_case")]
 pub enum DiffSubject {
     /// Device work by name and shape: grid and block of kernels, bytes of copies and sets. Time on
@@ -52,7 +53,7 @@ pub enum DiffSubject {
 }
 
 /// Whether a row occurs on both sides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, CellType)]
 #[serde(rename_all = "snake_case")]
 pub enum Presence {
     Both,
@@ -61,7 +62,7 @@ pub enum Presence {
 }
 
 /// Time spent on one thing (a kernel, an operator, a call) on both sides.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct SpentChange {
     /// The kind of row, which decides the time that counts.
     pub subject: DiffSubject,

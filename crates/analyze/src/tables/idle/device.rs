@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use schema::{CellType, TableRow};
 use serde::Serialize;
 use trace::store::StringId;
 
@@ -15,7 +16,7 @@ use crate::percent::percent;
 
 /// Why a device did nothing. Until the launching call ends, the cause is the activity of its
 /// thread.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, CellType)]
 #[serde(rename_all = "snake_case")]
 pub enum DeviceCause {
     /// The thread still waited for the device, which had already finished its work.
@@ -43,7 +44,7 @@ pub enum DeviceCause {
 }
 
 /// One cause's share of a device's idle time.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct DeviceIdle {
     pub rank: u32,
     pub device: i32,
@@ -64,7 +65,7 @@ pub struct DeviceIdle {
 }
 
 /// Operator or frame in which a host thread spent the idle time of a device.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct IdleOwner {
     pub rank: u32,
     pub device: i32,
@@ -80,7 +81,7 @@ pub struct IdleOwner {
 }
 
 /// A stretch of the window in which no stream of a device worked.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct Gap {
     pub rank: u32,
     pub device: i32,

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use schema::{CellType, TableRow};
 use serde::Serialize;
 
 use crate::args::PredictCompare;
@@ -12,7 +13,7 @@ use setup::recorded_steps::{Steps, open_recordings, prepare_job, whole_scopes};
 use setup::table_output::{self, TableTarget};
 
 /// What a row is of; as it is printed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, CellType)]
 #[serde(rename_all = "snake_case")]
 enum Subject {
     /// A rank's step on the host.
@@ -22,7 +23,7 @@ enum Subject {
 }
 
 /// Something predicted beside the same measured; of a step.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, TableRow)]
 struct Row {
     subject: Subject,
     /// The rank, or the name.

@@ -3,6 +3,7 @@
 use analyze::findings::{SavingSource, Severity};
 use predict::finding_savings;
 use predict::prediction::{self, Draws};
+use schema::TableRow;
 use serde::Serialize;
 
 use super::calibrated::{Priced, price_recorded_step};
@@ -14,7 +15,7 @@ use setup::recorded_steps::{open_recordings, whole_scopes};
 use setup::table_output::{self, TableTarget};
 
 /// A finding with what it saves.
-#[derive(Serialize)]
+#[derive(Serialize, TableRow)]
 struct Row {
     rule: String,
     severity: Severity,

@@ -2,6 +2,7 @@
 
 use predict::prediction::never_run::{self, NeverRunRow};
 use predict::program::from_trainer::{self, ops};
+use schema::TableRow;
 use serde::Serialize;
 
 use super::calibrated::{read_calibration, report_machine};
@@ -13,7 +14,7 @@ use setup::table_output::{self, TableTarget};
 use setup::workload::Workload;
 
 /// The predicted step of one rank of a configuration that was never run.
-#[derive(Serialize)]
+#[derive(Serialize, TableRow)]
 struct Row {
     config: String,
     batch_size: usize,

@@ -12,6 +12,7 @@ use crate::args::{PredictStep, StepRows};
 use kernel_model::cpu::CpuModel;
 use kernel_model::{Error as KernelError, Estimate};
 use predict::step::{self, Conditions, Models, Stage, StepDomain, StepPrice, StepPricer};
+use schema::TableRow;
 use schema::Topology;
 use serde::Serialize;
 use setup::Session;
@@ -20,7 +21,7 @@ use setup::table_output::{self, TableTarget};
 use setup::workload::Workload;
 
 /// A step of `--by step`, with its bounds on the slowest rank.
-#[derive(Serialize)]
+#[derive(Serialize, TableRow)]
 struct StepRow<'a> {
     model: &'a str,
     hardware: &'a str,
@@ -47,7 +48,7 @@ struct StepRow<'a> {
 }
 
 /// A row of the table of stages: predicted time with its bounds, and its share of the step.
-#[derive(Serialize)]
+#[derive(Serialize, TableRow)]
 struct StageRow {
     stage: &'static str,
     mean_ns: f64,
@@ -57,7 +58,7 @@ struct StageRow {
 }
 
 /// A row of the table of ranks: predicted time of each stage on one rank.
-#[derive(Serialize)]
+#[derive(Serialize, TableRow)]
 struct RankRow {
     rank: u32,
     lookup_ns: f64,
@@ -71,7 +72,7 @@ struct RankRow {
 }
 
 /// A row of the table of operations: predicted time of one operation with its bounds.
-#[derive(Serialize)]
+#[derive(Serialize, TableRow)]
 struct OpRow {
     op: &'static str,
     shapes: String,
@@ -83,7 +84,7 @@ struct OpRow {
 }
 
 /// A row of the table of memory: bytes for one purpose, and their share of all.
-#[derive(Serialize)]
+#[derive(Serialize, TableRow)]
 struct MemoryRow<'a> {
     memory: &'a str,
     bytes: u64,

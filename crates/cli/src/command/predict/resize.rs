@@ -1,6 +1,7 @@
 //! `rowmill predict resize`: a step at a size between or beyond two recorded ones.
 
 use predict::prediction::what_if::WhatIfRow;
+use schema::TableRow;
 use serde::Serialize;
 
 use super::calibrated::check_machine;
@@ -12,7 +13,7 @@ use setup::step_times::{Measured, measured};
 use setup::table_output::{self, TableTarget};
 
 /// The predicted step of one rank at one size, beside the measured step where it was recorded.
-#[derive(Serialize)]
+#[derive(Serialize, TableRow)]
 struct Row {
     size: u64,
     rank: u32,

@@ -7,6 +7,7 @@ use predict::overheads;
 use predict::prediction::{self, PredictionRow};
 use predict::program::Program;
 use predict::recording::{Setting, Span};
+use schema::TableRow;
 use serde::Serialize;
 
 use super::calibrated::{check_machine, read_calibration};
@@ -71,7 +72,7 @@ fn launch_ns(args: &PredictStep, session: &Session) -> Result<f64, Error> {
 }
 
 /// A step as the published ways have it: they know when it ends, and nothing of what happens in it.
-#[derive(Serialize)]
+#[derive(Serialize, TableRow)]
 struct PlayedRow {
     rank: u32,
     mode: Mode,

@@ -8,6 +8,7 @@ use predict::edit::{Edit, Edits};
 use predict::prediction::what_if::{Unedited, WhatIfRow};
 use report::html::{self, PageOrigin};
 use report::predicted::Predicted;
+use schema::TableRow;
 use serde::Serialize;
 
 use super::calibrated::price_recorded_step;
@@ -22,7 +23,7 @@ use setup::step_times::{Measured, measured};
 use setup::table_output::{self, TableTarget};
 
 /// A predicted step beside a measured one.
-#[derive(Serialize)]
+#[derive(Serialize, TableRow)]
 struct Row {
     #[serde(flatten)]
     predicted: WhatIfRow,

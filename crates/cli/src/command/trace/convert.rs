@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use analyze::classify::ClassRule;
 use analyze::job::RankFacts;
 use analyze::{Classifier, Scope, WindowRule, clock, collectives, coverage, kernels, ops};
+use schema::TableRow;
 use serde::Serialize;
 use trace::export::{self, ExportedEvents};
 use trace::merge::{self, Merged, Offsets};
@@ -14,7 +15,7 @@ use trace::store::{Job, Trace};
 
 use crate::trace_files::{estimate_clocks, export_options, is_same, refuse_input, trim_to_covered};
 
-use super::query::{WithCutNotice, path_names};
+use super::query::path_names;
 use crate::args::ConvertTo;
 use setup::Session;
 use setup::args::OutputFormat;
@@ -44,8 +45,8 @@ struct WrittenTrace {
 }
 
 /// A row of `events.parquet`: one slice of a trace.
-#[derive(Serialize)]
-struct EventRow<'a> {
+#[derive(Serialize, TableRow)]
+pub struct EventRow<'a> {
     rank: u32,
     row: u32,
     category: &'a str,
@@ -248,25 +249,11 @@ impl TableWriter<'_> {
         self.folder.join(format!("{name}.parquet"))
     }
 
-    fn write_table<T: Serialize>(&self, name: &str, rows: &[T]) -> Result<(), Error> {
+    fn write_table<T: Serialize + TableRow>(&self, name: &str, rows: &[T]) -> Result<(), Error> {
         let path = self.path(name);
-        if rows.is_empty() {
-            self.console.say(format_args!("{name}: not written, because it has no rows"));
-            return Ok(());
-        }
         let console = Console { format: OutputFormat::Parquet, ..self.console };
         let target = TableTarget { output: Some(&path), top: None };
-        match self.missing {
-            None => table_output::write_rows(console, rows, target)?,
-            missing => {
-                let marked = |row| WithCutNotice { content: Some(row), recording_cut: missing };
-                table_output::write_rows(
-                    console,
-                    &rows.iter().map(marked).collect::<Vec<_>>(),
-                    target,
-                )?;
-            }
-        }
+        table_output::write_rows_with_cut_notice(console, rows, target, self.missing)?;
         let count = render::counted(rows.len() as u64, "row");
         self.console.say(format_args!("{}: {count}", path.display()));
         Ok(())

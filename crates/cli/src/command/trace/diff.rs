@@ -59,7 +59,10 @@ pub fn run(
         session
             .console
             .say("the recordings cannot be compared: their missing parts would count as changes");
-        return before.put::<()>(&[]);
+        return match by {
+            None | Some(DiffBy::Part) => before.put::<PartChange>(&[]),
+            Some(_) => before.put::<SpentChange>(&[]),
+        };
     }
     if let Some(out) = report {
         let names = [0, 1].map(|at| job_title(&selection.paths[at..=at]));

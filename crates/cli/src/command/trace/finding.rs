@@ -10,6 +10,7 @@ use analyze::findings::{
 };
 use analyze::job::JobFacts;
 use analyze::kernels::short_name;
+use schema::TableRow;
 use serde::Serialize;
 
 use super::query::TraceQuery;
@@ -85,8 +86,8 @@ fn print_report(query: &TraceQuery<'_>, report: &FindingReport) -> Result<(), Er
 }
 
 /// A finding as a row of CSV or Parquet.
-#[derive(Serialize)]
-struct FindingRow<'a> {
+#[derive(Serialize, TableRow)]
+pub struct FindingRow<'a> {
     rule: &'a str,
     title: &'a str,
     severity: Severity,

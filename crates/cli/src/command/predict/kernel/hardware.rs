@@ -6,6 +6,7 @@ use device::Cpu;
 use device::limits::{Arithmetic, RowSet, gflop_per_s};
 use kernel_model::Error as KernelError;
 use schema::HardwareSpec;
+use schema::TableRow;
 use schema::topology::{Flops, HARDWARE, hardware};
 use serde::Serialize;
 
@@ -16,7 +17,7 @@ use setup::machine;
 use setup::table_output::{self, TableTarget};
 
 /// A known device with its peaks and sustained rates.
-#[derive(Serialize)]
+#[derive(Serialize, TableRow)]
 struct Row {
     key: String,
     name: String,

@@ -6,6 +6,7 @@ use kernel_model::formula_kernels::{SingleKind, SingleWork};
 use kernel_model::measured::operation;
 use kernel_model::{Domain, Error as KernelError, KernelModel, Kind, Price, Work, roofline_ns};
 use predict::step::RankExchange;
+use schema::TableRow;
 use schema::{HardwareSpec, Topology};
 use serde::Serialize;
 
@@ -16,7 +17,7 @@ use setup::error::Error;
 use setup::table_output::{self, TableTarget};
 
 /// The predicted time of one kernel on one device.
-#[derive(Serialize)]
+#[derive(Serialize, TableRow)]
 struct Row {
     work: String,
     hardware: String,
