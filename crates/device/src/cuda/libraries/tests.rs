@@ -1,4 +1,4 @@
-//! The search on trees of empty files.
+//! Tests of the library search on trees of empty files.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::{CudaLibrary, LibraryRoots, LibrarySearch};
 
-/// A folder of this test's own, with empty files at `paths`.
+/// Creates a folder that belongs to this test alone, with empty files at `paths`.
 fn tree(name: &str, paths: &[&str]) -> PathBuf {
     let root = std::env::temp_dir().join(format!("rowmill-{}-{name}", std::process::id()));
     let _ = fs::remove_dir_all(&root);
@@ -18,7 +18,7 @@ fn tree(name: &str, paths: &[&str]) -> PathBuf {
     root
 }
 
-/// Candidates below `root`, as paths in it; the linker's names as they are.
+/// Lists the candidates below `root` as relative paths, and the linker's names unchanged.
 fn candidates(root: &Path, roots: &LibraryRoots, library: CudaLibrary) -> Vec<String> {
     let found = LibrarySearch::new(roots).candidates(library);
     let shown = |path: PathBuf| path.strip_prefix(root).unwrap_or(&path).display().to_string();
@@ -90,8 +90,6 @@ fn versions_are_compared_as_numbers_and_each_file_is_tried_once() {
     assert_eq!(candidates(&root, &roots, CudaLibrary::Nccl), expected);
 }
 
-/// `bin/python3` of the system leads to a virtual environment, whose program leads to another
-/// installation: the packages of both are searched.
 #[test]
 fn packages_are_found_beside_the_python_in_path() {
     let root = tree(
