@@ -300,7 +300,7 @@ fn accepted(status: u16, bytes: Vec<u8>) -> Result<Vec<u8>, String> {
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
-    serde_json::from_slice(bytes).map_err(|error| format!("another answer than expected: {error}"))
+    serde_json::from_slice(bytes).map_err(|error| format!("unexpected answer: {error}"))
 }
 
 /// What to do about a problem of a request.
