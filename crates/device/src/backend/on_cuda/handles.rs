@@ -162,7 +162,9 @@ impl Weight {
     }
 
     pub(super) fn buffers(&self) -> &WeightBuffers {
-        let Some(buffers) = &self.buffers else { unreachable!("operations never get an empty handle") };
+        let Some(buffers) = &self.buffers else {
+            unreachable!("operations never get an empty handle")
+        };
         buffers
     }
 }

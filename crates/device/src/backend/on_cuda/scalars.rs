@@ -96,7 +96,9 @@ impl Scalars {
     }
 
     pub(super) fn block_mut(&mut self) -> &mut ScalarBlock {
-        let Some(block) = &mut self.block else { unreachable!("operations never get an empty handle") };
+        let Some(block) = &mut self.block else {
+            unreachable!("operations never get an empty handle")
+        };
         block
     }
 }
