@@ -2,50 +2,38 @@
 //! `rowmill init` and `rowmill train`. Most hold the same 6,000 rows in disguise.
 
 use std::fs;
-use std::path::{Path, PathBuf};
 
-use crate::fixture::{Place, Ran};
+use testkit::{ProgramOutput, fixture};
+
+use crate::fixture::Place;
 
 /// The AUC that the rows reach as a plain CSV file.
 const PLAIN: f64 = 0.8247;
 
-/// The path of a case, or of something else among the shared data.
-pub fn shared(path: &str) -> Option<PathBuf> {
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let root = std::env::var_os("ROWMILL_FIXTURES")
-        .map_or_else(|| workspace.join("../shared/data"), |root| workspace.join(root));
-    let found = root.join(path);
-    if !found.exists() {
-        eprintln!("SKIPPED: {} is not there", found.display());
-        return None;
-    }
-    Some(found.canonicalize().unwrap())
-}
-
 /// A case at work.
 struct Case {
     place: Place,
-    init: Ran,
+    init: ProgramOutput,
     /// The configuration, if init wrote one.
     text: String,
 }
 
-/// Proposes a configuration for files of the cases, with more words for `init`.
+/// Runs `init` on files of the cases, with further options.
 fn init(files: &[&str], words: &str) -> Option<Case> {
     let place = Place::new();
     let mut command = place.command("init --output case.toml");
     for file in files {
-        command.arg(shared(&format!("cases/{file}"))?);
+        command.arg(fixture::path(&format!("cases/{file}"))?);
     }
     command.args(words.split_whitespace());
-    let init = Ran::of(&command.output().unwrap());
+    let init = ProgramOutput::collect(&mut command);
     let text = fs::read_to_string(place.path("case.toml")).unwrap_or_default();
     Some(Case { place, init, text })
 }
 
 impl Case {
-    /// Holds when init wrote a configuration, trains on it, and compares the AUC.
-    fn trains_to(&self, auc: f64) -> Ran {
+    /// Checks that init wrote a configuration, trains on it, and compares the AUC.
+    fn trains_to(&self, auc: f64) -> ProgramOutput {
         assert_eq!(self.init.code, Some(0), "{}", self.init.stderr);
         let ran = self.place.run("train case.toml --run run --format json");
         assert_eq!(ran.code, Some(0), "{}\n{}", ran.stderr, self.text);
@@ -54,7 +42,7 @@ impl Case {
         ran
     }
 
-    /// Holds when the table that init prints has the lines, in which spaces count as one.
+    /// Checks that the table of init has these lines. Runs of spaces count as one.
     fn shows(&self, lines: &[&str]) {
         let squeezed = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
         let shown: Vec<String> = self.init.stdout.lines().map(squeezed).collect();
@@ -63,7 +51,8 @@ impl Case {
         }
     }
 
-    /// Holds when init refused the file, in a message of bounded length with these parts.
+    /// Checks that init refused the file, with a message of bounded length that contains these
+    /// parts.
     fn is_refused(&self, parts: &[&str]) {
         let stderr = &self.init.stderr;
         assert!(matches!(self.init.code, Some(1 | 2)), "{:?}\n{}", self.init.code, self.text);
@@ -104,7 +93,7 @@ fn case_15_decimal_commas_are_numbers_and_no_lists() {
 fn case_17_the_minus_of_unicode_is_a_minus() {
     for (file, auc) in [
         ("17-unicode-minus/plain.csv", 0.912),
-        // As the same rows with hyphens reach; those of plain.csv are others.
+        // The AUC of the same rows with hyphens; plain.csv has other rows.
         ("17-unicode-minus/uminus.csv", 0.8714),
         ("17-unicode-minus/t61-unicode-minus-nbsp/x.csv", PLAIN),
     ] {
@@ -123,7 +112,7 @@ fn case_18_columns_of_further_files_are_found_by_name() {
 }
 
 #[test]
-fn case_20_packed_text_is_read_and_other_forms_are_named() {
+fn case_20_compressed_text_is_read_and_other_formats_are_named() {
     for file in ["t02-utf16/x.csv", "t36-xz/x.csv.xz", "t36b-bz2/x.csv.bz2", "t36c-zip/x.csv.zip"] {
         let Some(case) = init(&[&format!("20-binary-files-called-parquet/{file}")], "") else {
             return;
@@ -138,7 +127,7 @@ fn case_20_packed_text_is_read_and_other_forms_are_named() {
             return;
         };
         case.is_refused(&[form, reader]);
-        let path = shared(&format!("cases/20-binary-files-called-parquet/{file}")).unwrap();
+        let path = fixture::path(&format!("cases/20-binary-files-called-parquet/{file}")).unwrap();
         let ran = case.place.run(&format!("train job.toml --train {} --run run", path.display()));
         assert!(ran.stderr.contains(form), "{}", ran.stderr);
     }
@@ -156,7 +145,7 @@ fn case_21_json_is_named() {
 }
 
 #[test]
-fn case_22_malformed_rows_are_reported_and_repeated_headers_are_no_rows() {
+fn case_22_malformed_rows_are_reported_and_repeated_headers_are_skipped() {
     let file = ["22-all-rows-malformed-hidden/t32b-trailing-delimiter/x.csv"];
     let Some(case) = init(&file, "") else { return };
     case.is_refused(&["6,000 of 6,000 rows", "expected 6 fields, got 7", "x.csv:2:"]);
@@ -194,7 +183,7 @@ fn case_25_dates_with_slashes_hold_out_the_newest() {
         let Some(case) = init(&[&file], "") else { return };
         let expected = case.text.contains(&format!("date_format = \"{format}\""));
         assert!(expected && case.text.contains("in the order of time"), "{file}\n{}", case.text);
-        let path = shared(&format!("cases/{file}")).unwrap();
+        let path = fixture::path(&format!("cases/{file}")).unwrap();
         let stats = case.place.done(&format!("data stats {} --format json", path.display())).last();
         let times = &stats["columns"][5]["times"];
         let day = |key: &str| (times[key].as_f64().unwrap() / 86_400.0).floor();
@@ -213,7 +202,7 @@ fn case_27_whole_numbers_beyond_64_bits_are_ids() {
 #[test]
 fn case_33_the_entry_model_is_the_state_dict() {
     let (Some(folder), Some(rows)) =
-        (shared("cases/33-checkpoint-with-rng"), shared("criteo/train.tiny.txt.gz"))
+        (fixture::path("cases/33-checkpoint-with-rng"), fixture::path("criteo/train.tiny.txt.gz"))
     else {
         return;
     };
@@ -238,7 +227,7 @@ fn case_34_a_count_of_clicks_is_a_click_from_one_on() {
     for words in ["", "--label clicks"] {
         let Some(case) = init(&["34-click-counts/t23-click-counts/x.csv"], words) else { return };
         assert!(case.text.contains("positive_from = 1"), "{}\n{}", case.init.stderr, case.text);
-        let file = shared("cases/34-click-counts/t23-click-counts/x.csv").unwrap();
+        let file = fixture::path("cases/34-click-counts/t23-click-counts/x.csv").unwrap();
         let words = "data stats --config case.toml --format json";
         let stats = format!("{words} {}", file.display());
         let rate = case.place.done(&stats).last()["click_rate"].as_f64().unwrap();
@@ -255,14 +244,16 @@ fn case_35_folders_are_read_with_the_columns_of_their_names() {
         case.shows(&["device category 3 values"]);
         case.trains_to(PLAIN);
     }
-    let Some(folder) = shared(&format!("cases/{hive}")) else { return };
+    let Some(folder) = fixture::path(&format!("cases/{hive}")) else { return };
     let place = Place::new();
     let words =
         format!("init {0}/device=desk {0}/device=phone {0}/device=tablet", folder.display());
     place.done(&format!("{words} --output case.toml"));
     let text = fs::read_to_string(place.path("case.toml")).unwrap();
     assert!(text.contains("name = \"device\""), "{text}");
-    let Some(spark) = shared("cases/35-hive-and-spark-folders/p20-spark-folder") else { return };
+    let Some(spark) = fixture::path("cases/35-hive-and-spark-folders/p20-spark-folder") else {
+        return;
+    };
     let entries = fs::read_dir(spark).unwrap().map(|entry| entry.unwrap().path());
     let files: Vec<String> = entries
         .filter(|path| !path.file_name().unwrap().to_string_lossy().starts_with('.'))

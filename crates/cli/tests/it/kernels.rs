@@ -1,36 +1,17 @@
 //! `rowmill predict hardware | kernels | train-kernels` and `evaluate --kernels` as typed.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use serde_json::Value;
+use testkit::ProgramOutput;
 
-use crate::fixture::{Place, Ran};
-
-fn json(ran: &Ran) -> Value {
-    serde_json::from_str(&ran.stdout).unwrap()
-}
-
-/// Runs `words`, which must end with exit code 2 and say all of `expected`.
-fn refused(place: &Place, words: &str, expected: &[&str]) {
-    let ran = place.run(words);
-    assert_eq!(ran.code, Some(2), "rowmill {words}\n{}{}", ran.stdout, ran.stderr);
-    for text in expected {
-        assert!(ran.stderr.contains(text), "rowmill {words}: no {text:?} in\n{}", ran.stderr);
-    }
-    assert_eq!(ran.stdout, "", "rowmill {words}");
-}
+use crate::fixture::Place;
 
 /// NeuSight's tables of an operation.
 fn tables(name: &str) -> Option<String> {
-    let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
-    let root = std::env::var_os("ROWMILL_FIXTURES").map_or_else(beside, PathBuf::from);
-    let root = root.join("neusight");
-    let Ok(files) = fs::read_dir(&root) else {
-        println!("SKIPPED measured kernels: {} is not there", root.display());
-        return None;
-    };
-    let mut names: Vec<String> = files
+    let root = testkit::fixture::path("neusight")?;
+    let mut names: Vec<String> = fs::read_dir(&root)
+        .unwrap()
         .filter_map(|file| file.ok()?.file_name().into_string().ok())
         .filter(|file| file.ends_with(".csv.gz") && file.starts_with(name))
         .map(|file| root.join(file).display().to_string())
@@ -42,23 +23,23 @@ fn tables(name: &str) -> Option<String> {
 #[test]
 fn hardware_comes_with_its_sources() {
     let place = Place::new();
-    let rows = json(&place.done("predict hardware --format json"));
+    let rows = place.done("predict hardware --format json").json();
     let rows = rows.as_array().unwrap();
     assert!(rows.len() >= 12);
     assert!(rows.iter().all(|row| !row["source"].as_str().unwrap().is_empty()));
-    let one = json(&place.done("predict hardware v100 --format json"));
+    let one = place.done("predict hardware v100 --format json").json();
     assert_eq!(one[0]["dram_gb_per_s"], 900.0);
-    refused(&place, "predict hardware v10", &["\"v10\"", "like it: v100"]);
+    place.refused("predict hardware v10", &["\"v10\"", "like it: v100"]);
 }
 
 #[test]
-fn kernels_are_priced_with_what_the_price_rests_on() {
+fn kernel_prices_name_their_sources() {
     let place = Place::new();
     let words = "predict kernels --hardware a100 --hardware h200 --format json";
     let output = place.command(words).arg("linear 4096 1024 1024").output().unwrap();
-    let ran = Ran::of(&output);
+    let ran = ProgramOutput::from(output);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
-    let rows = json(&ran);
+    let rows = ran.json();
     assert_eq!(rows[0]["domain"], "measured");
     assert_eq!(rows[1]["domain"], "device not measured");
     for row in rows.as_array().unwrap() {
@@ -73,7 +54,7 @@ fn lookups_are_priced_by_their_longest_bag_or_their_bytes() {
     let price = |work: &str| {
         let words = "predict kernels --hardware v100-sxm2 --format json";
         let output = place.command(words).arg(work).output().unwrap();
-        json(&Ran::of(&output))[0].clone()
+        ProgramOutput::from(output).json()[0].clone()
     };
     let small = price("embedding 16 3 40000000 16 100");
     assert_eq!(small["mean_ns"], 5_200.0 + 100.0 * 610.0);
@@ -82,7 +63,7 @@ fn lookups_are_priced_by_their_longest_bag_or_their_bytes() {
     assert_eq!(large["domain"], "formula; not measured");
     assert!(large["mean_ns"].as_f64() > small["mean_ns"].as_f64());
     let words = "predict kernels --hardware v100 embedding";
-    refused(&place, words, &["expected 5 sizes: batch, tables", "got none"]);
+    place.refused(words, &["expected 5 sizes: batch, tables", "got none"]);
 }
 
 #[test]
@@ -91,13 +72,13 @@ fn copies_and_exchanges_are_priced_by_formulas() {
     let price = |hardware: &str, work: &str| {
         let words = format!("predict kernels --hardware {hardware} --format json");
         let output = place.command(&words).arg(work).output().unwrap();
-        let row = json(&Ran::of(&output))[0].clone();
+        let row = ProgramOutput::from(output).json()[0].clone();
         let ns = |name: &str| row[name].as_f64().unwrap();
         assert!(ns("low_ns") < ns("mean_ns") && ns("mean_ns") < ns("high_ns"), "{row}");
         assert!(row["domain"].as_str().unwrap().contains("measured"), "{row}");
         ns("mean_ns")
     };
-    // The same bytes, once read and once written, at 0.79 of the memory's bandwidth.
+    // The bytes are read once and written once, at 0.79 of the memory bandwidth.
     let copy = 1_500.0 + 8e9 * (512 * 27 * 64) as f64 / (0.79 * 1.555e12);
     for work in ["concat 512 27 64", "transpose 512 27 64", "copy 3538944"] {
         assert!((price("a100", work) / copy - 1.0).abs() < 1e-9, "{work}");
@@ -116,7 +97,7 @@ fn copies_and_exchanges_are_priced_by_formulas() {
     assert!(price("4xh100x8", "all_to_all 16777216") > price("h100x8", "all_to_all 16777216"));
     let refused = |hardware: &str, work: &str, expected: &str| {
         let words = format!("predict kernels --hardware {hardware}");
-        let ran = Ran::of(&place.command(&words).arg(work).output().unwrap());
+        let ran = ProgramOutput::collect(place.command(&words).arg(work));
         assert_eq!(ran.code, Some(2), "{work}: {}", ran.stderr);
         assert!(ran.stderr.contains(expected), "{work}: {}", ran.stderr);
     };
@@ -130,18 +111,18 @@ fn copies_and_exchanges_are_priced_by_formulas() {
 }
 
 #[test]
-fn what_is_no_kernel_table_or_model_is_refused() {
+fn files_that_are_not_kernel_tables_or_models_are_refused() {
     let place = Place::new();
-    refused(&place, "predict kernels --hardware b300 relu", &["like it: "]);
-    refused(&place, "predict kernels --hardware a100 relu", &["expected 1 sizes: elements"]);
-    refused(&place, "predict kernels --hardware a100 gemmm", &["expected one of linear"]);
+    place.refused("predict kernels --hardware b300 relu", &["like it: "]);
+    place.refused("predict kernels --hardware a100 relu", &["expected 1 sizes: elements"]);
+    place.refused("predict kernels --hardware a100 gemmm", &["expected one of linear"]);
     fs::write(place.path("a.csv"), "OPName,Device,B,H\n").unwrap();
-    refused(&place, "predict train-kernels a.csv --output m", &["a.csv", "\"Latency\"", "hint: "]);
+    place.refused("predict train-kernels a.csv --output m", &["a.csv", "\"Latency\"", "hint: "]);
     let rows = "OPName,Latency,Device,B,H\nadd,0,Tesla T4,8,8\nadd,-2,Tesla T4,8,8\n";
     fs::write(place.path("b.csv"), rows).unwrap();
-    refused(&place, "predict train-kernels b.csv --output m", &["2 of 2 rows", "line 2"]);
+    place.refused("predict train-kernels b.csv --output m", &["2 of 2 rows", "line 2"]);
     fs::write(place.path("c.csv"), "OPName,Latency,Device,B,H\nadd,1,Tesla T4,8,8\n").unwrap();
-    refused(&place, "predict train-kernels c.csv --output m", &["at least 200 rows"]);
+    place.refused("predict train-kernels c.csv --output m", &["at least 200 rows"]);
     let bytes: Vec<u8> = (0..60_000u32).map(|at| (at * 37 % 251) as u8).collect();
     fs::write(place.path("e.csv"), bytes).unwrap();
     let ran = place.run("predict train-kernels e.csv --output m");
@@ -150,22 +131,22 @@ fn what_is_no_kernel_table_or_model_is_refused() {
     let is_plain = |c: char| !c.is_control() || c == '\n';
     assert!(ran.stderr.chars().all(is_plain) && ran.stderr.len() < 3_000, "{}", ran.stderr);
     fs::write(place.path("d.csv"), "").unwrap();
-    refused(&place, "predict train-kernels d.csv --output m", &["\"OPName\", got no text"]);
+    place.refused("predict train-kernels d.csv --output m", &["\"OPName\", got no text"]);
     assert!(!place.path("m").exists(), "nothing is written");
     fs::create_dir(place.path("other")).unwrap();
     let other = place.path("other/element_wise.kernels");
     fs::write(&other, "rowmill kernel model 9\n{}\n").unwrap();
     let words = "predict evaluate --kernels c.csv --models other";
-    refused(&place, words, &["element_wise.kernels", "expected version 2, got version 9"]);
+    place.refused(words, &["element_wise.kernels", "expected version 2, got version 9"]);
     fs::write(&other, "a text").unwrap();
-    refused(&place, words, &["expected a kernel model of rowmill"]);
+    place.refused(words, &["expected a kernel model of rowmill"]);
 }
 
 /// The bars of each kind: geometric mean and mean of the errors in per cent.
 fn bars(kind: &str, device: &str) -> (f64, f64) {
     match (kind, device) {
         ("linear" | "bmm", "v100" | "a100") => (3.5, 6.0),
-        // Throttled: shown, not judged.
+        // This device was throttled, so its errors are printed but not checked.
         ("linear", "p4") => (f64::MAX, f64::MAX),
         ("linear" | "bmm" | "conv", _) => (f64::MAX, 10.0),
         ("element_wise", _) => (f64::MAX, 1.2),
@@ -174,10 +155,10 @@ fn bars(kind: &str, device: &str) -> (f64, f64) {
 }
 
 #[test]
-fn models_reach_their_bars_on_rows_they_did_not_learn_from() {
+fn models_reach_their_expected_auc_on_held_out_rows() {
     let Some(tables) = tables("") else { return };
     let place = Place::new();
-    let report = json(&place.done(&format!("predict evaluate --kernels {tables} --format json")));
+    let report = place.done(&format!("predict evaluate --kernels {tables} --format json")).json();
     let rows = report["kernels"].as_array().unwrap();
     assert_eq!(rows.len(), 29);
     for row in rows {
@@ -189,7 +170,7 @@ fn models_reach_their_bars_on_rows_they_did_not_learn_from() {
         assert!((83.0..=97.0).contains(&figure("covered_pct")), "{row}");
     }
     for kind in rows.chunk_by(|row, next| row["kind"] == next["kind"]) {
-        // Devices have about as many rows of a kind.
+        // Each device has about the same number of rows of a kind.
         let covered = kind.iter().map(|row| row["covered_pct"].as_f64().unwrap());
         let covered = covered.sum::<f64>() / kind.len() as f64;
         assert!((87.0..=93.0).contains(&covered), "{} {covered}", kind[0]["kind"]);
@@ -197,7 +178,7 @@ fn models_reach_their_bars_on_rows_they_did_not_learn_from() {
 }
 
 #[test]
-fn the_models_that_come_with_rowmill_are_what_training_makes() {
+fn the_built_in_softmax_model_equals_a_newly_trained_one() {
     let Some(tables) = tables("softmax") else { return };
     let place = Place::new();
     place.done(&format!("predict train-kernels {tables} --output models"));

@@ -1,4 +1,4 @@
-//! `rowmill predict learn`, and steps priced by what it learnt.
+//! `rowmill predict learn`, and step times predicted with the trained models.
 
 use std::fs;
 use std::io::Write;
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::fixture::Place;
 
-/// Steps that were measured on one of our machines.
+/// Steps that were measured on one CPU and are stored in the repository.
 const RECORD: &str = "../../testdata/cpu_steps/steps.jsonl";
 
 fn row(place: &Place, words: &str) -> Value {
@@ -19,14 +19,6 @@ fn row(place: &Place, words: &str) -> Value {
 
 fn number(row: &Value, key: &str) -> f64 {
     row[key].as_f64().unwrap_or_else(|| panic!("{key} of {row}"))
-}
-
-fn refused(place: &Place, words: &str, expected: &[&str]) {
-    let ran = place.run(words);
-    assert_eq!(ran.code, Some(2), "{words}: {}", ran.stderr);
-    for text in expected {
-        assert!(ran.stderr.contains(text), "{words}: {text:?} in {}", ran.stderr);
-    }
 }
 
 #[test]
@@ -79,7 +71,7 @@ fn several_runs_on_one_machine_are_learnt_from_together() {
     fs::create_dir(place.path("run1")).unwrap();
     let run = |lines: &[&str]| format!("{head}\n{}\n", lines.join("\n"));
     fs::write(place.path("run1/steps.jsonl"), run(first)).unwrap();
-    // A step of the first run stands in the second file again: it counts once.
+    // A step of the first run is repeated in the second file, and must count once.
     fs::write(place.path("run2.jsonl"), run(&[&first[..1], rest].concat())).unwrap();
     fs::write(place.path("whole.jsonl"), &text).unwrap();
     place.done("predict learn whole.jsonl --output whole");
@@ -96,19 +88,19 @@ fn several_runs_on_one_machine_are_learnt_from_together() {
     fs::write(place.path("three.jsonl"), format!("{other}\n{}\n", rest.join("\n"))).unwrap();
     let words = "predict learn run1 three.jsonl --output no";
     let expected = ["three.jsonl", "one machine", "with 2 threads", "with 3 threads", "hint: "];
-    refused(&place, words, &expected);
+    place.refused(words, &expected);
     fs::create_dir(place.path("suite")).unwrap();
     fs::write(place.path("suite/suite.json"), "{}").unwrap();
     let words = "predict learn run1 suite --output no";
-    refused(&place, words, &["suite: ", "expected a recorded suite alone, got run1 too"]);
+    place.refused(words, &["suite: ", "expected a recorded suite alone, got run1 too"]);
     assert!(!place.path("no").exists(), "nothing is written");
 }
 
 #[test]
-fn what_was_measured_is_kept_where_it_is_too_little_to_learn_from() {
+fn measurements_are_kept_if_they_are_too_few_to_train_on() {
     let place = Place::new();
     let words = "predict learn --configurations 2 --tables 3 --output few";
-    refused(&place, words, &["expected at least 20", "got "]);
+    place.refused(words, &["expected at least 20", "got "]);
     let text = fs::read_to_string(place.path("few/steps.jsonl")).unwrap();
     assert_eq!(text.lines().count(), 6, "{text}");
     assert!(text.lines().nth(1).unwrap().contains("embedding_forward"), "{text}");
@@ -118,20 +110,19 @@ fn what_was_measured_is_kept_where_it_is_too_little_to_learn_from() {
 }
 
 #[test]
-fn hardware_that_is_none_is_refused_with_what_is_there() {
+fn unknown_hardware_is_refused_with_a_list_of_the_known() {
     let place = Place::new();
     fs::create_dir(place.path("empty")).unwrap();
     fs::write(place.path("old.json"), r#"{"rowmill_cpu": 0}"#).unwrap();
     fs::write(place.path("text.jsonl"), "no steps\n").unwrap();
     let step = "predict step --model dlrm-ddp --hardware";
-    refused(&place, &format!("{step} nowhere"), &["like it: "]);
-    refused(&place, &format!("{step} empty"), &["\"empty\"", "like it: "]);
-    refused(
-        &place,
+    place.refused(&format!("{step} nowhere"), &["like it: "]);
+    place.refused(&format!("{step} empty"), &["\"empty\"", "like it: "]);
+    place.refused(
         &format!("{step} old.json"),
         &["old.json", "version 3, got version 0", "predict learn FOLDER --output NEW"],
     );
-    refused(&place, "predict learn text.jsonl --output out", &["text.jsonl", "line 1"]);
+    place.refused("predict learn text.jsonl --output out", &["text.jsonl", "line 1"]);
     let missing = place.run("predict learn missing.jsonl --output out");
     assert_eq!(missing.code, Some(1), "{}", missing.stderr);
     assert!(missing.stderr.contains("missing.jsonl: cannot read"), "{}", missing.stderr);
@@ -189,7 +180,7 @@ fn a_recorded_suite_becomes_kernel_models_rates_and_overheads_of_its_gpu() {
     place.done("predict step suite/t.json --calibration gpu/calibration.json");
 }
 
-/// Adds kernels whose times are planted, 2 % up or down, to a suite of an H200.
+/// Adds kernels with known times, plus or minus 2 % of noise, to a suite of an H200.
 fn planted(place: &Place) {
     suite(place, "NVIDIA H200");
     let header = "op,shape,dtype,kernel,median_us,p5_us,p95_us,samples,timer,kernels\n";
@@ -263,7 +254,7 @@ fn a_recorded_suite_gives_the_published_table_of_its_gpu() {
     let others = ["memcpy", "transpose", "tril-F", "tril-B"];
     for name in names.into_iter().chain(others) {
         let row = named(name);
-        // The noise that was planted.
+        // The noise that was added.
         assert!(number(&row["all"], "mape_pct") < 3.0, "{row}");
         assert!(number(&row["twenty"], "mape_pct") < 6.0, "{row}");
         assert!(number(&row["no_rows"], "mape_pct") > number(&row["all"], "mape_pct"), "{row}");
@@ -275,7 +266,7 @@ fn a_recorded_suite_gives_the_published_table_of_its_gpu() {
     }
     assert_eq!(named("EL-F")["is_met"], true);
     assert!(named("transpose")["published"].is_null(), "the paper has an MLP");
-    // By models of rows that hold their host, which these do not.
+    // Models that expect the host's time in every row, which these rows lack.
     for name in ["GEMM", "element_wise"] {
         let row = named(name);
         assert!(number(&row["all"], "mape_pct") < 5.0, "{row}");
@@ -287,21 +278,21 @@ fn a_recorded_suite_gives_the_published_table_of_its_gpu() {
     let text = place.done("predict evaluate --kernels suite").stdout;
     assert!(text.contains("EL-BHL") && text.contains("20 rows %"), "{text}");
     let words = "predict evaluate --kernels suite --leave-out";
-    refused(&place, words, &["a recorded suite alone"]);
+    place.refused(words, &["a recorded suite alone"]);
     let list = fs::read_to_string(place.path("suite/suite.json")).unwrap();
     let cpu = list.replace("\"gpu\"", "\"cpu\"");
     fs::write(place.path("suite/suite.json"), cpu).unwrap();
-    refused(&place, "predict evaluate --kernels suite", &["suite.json", "recorded on a GPU"]);
+    place.refused("predict evaluate --kernels suite", &["suite.json", "recorded on a GPU"]);
 }
 
 #[test]
 fn a_suite_of_an_unknown_gpu_or_of_another_version_is_refused() {
     let place = Place::new();
     suite(&place, "Tesla V1000");
-    refused(&place, "predict learn suite --output gpu", &["Tesla V1000", "like it: "]);
+    place.refused("predict learn suite --output gpu", &["Tesla V1000", "like it: "]);
     let list = fs::read_to_string(place.path("suite/suite.json")).unwrap();
     let newer = list.replace("\"version\":1", "\"version\":7");
     fs::write(place.path("suite/suite.json"), newer).unwrap();
-    refused(&place, "predict learn suite --output gpu", &["suite.json", "version 7"]);
+    place.refused("predict learn suite --output gpu", &["suite.json", "version 7"]);
     assert!(!place.path("gpu/hardware.json").exists());
 }

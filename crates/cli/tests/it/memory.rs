@@ -14,8 +14,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
+use testkit::ProgramOutput;
 
-use crate::fixture::{Place, Ran};
+use crate::fixture::Place;
 
 /// How often the peak of a running process is looked at; it never falls.
 const LOOK: Duration = Duration::from_millis(3);
@@ -25,7 +26,7 @@ const TENTH: f64 = 0.1;
 /// matter of timing, by some MiB: more than a tenth of the smallest runs, one in five of which
 /// stays below. A run that takes more is never repeated.
 const RUNS: usize = 5;
-/// A limit this far below the estimate is refused.
+/// A memory limit this far below the estimate must be refused.
 const LESS: f64 = 0.15;
 
 /// A configuration, and what keeps its run short: a checkpoint and an evaluation between steps, and
@@ -37,7 +38,7 @@ struct Case {
     fixture: Option<&'static str>,
 }
 
-/// The three that take least memory.
+/// The three configurations that need the least memory.
 const EVERY_DAY: [Case; 3] = [
     Case {
         words: "adult-income --train DATA/adult/adult-train.csv.gz --evaluation \
@@ -97,7 +98,8 @@ fn issue_23_runs_fit_into_their_estimate_and_less_is_refused() {
 #[test]
 fn issue_23_all_configurations_fit_into_their_estimates() {
     if std::env::var_os("ROWMILL_MEMORY").is_none() {
-        println!("SKIPPED all configurations under their estimates: ROWMILL_MEMORY is not set");
+        let need = "ROWMILL_MEMORY=full, as `cargo xtask ci --full` sets it";
+        testkit::skip("all configurations under their estimates", need);
         return;
     }
     for case in &FULL {
@@ -121,31 +123,29 @@ fn the_estimate_is_shown_and_writes_nothing() {
 }
 
 fn check(case: &Case) {
-    let data = fixtures();
-    if let Some(file) = case.fixture.filter(|file| !data.join(file).exists()) {
-        println!("SKIPPED memory of {}: no {file} in {}", case.words, data.display());
+    if case.fixture.is_some_and(|file| testkit::fixture::path(file).is_none()) {
         return;
     }
     let place = Place::new();
-    let words = case.words.replace("DATA", &data.display().to_string());
+    let words = case.words.replace("DATA", &testkit::fixture::root().display().to_string());
     let words = format!("train {words} --run run");
     let room = place.done(&format!("{words} --estimate --format json")).last();
     let estimate = total(&room["estimate"]);
     if room["available"]["bytes"].as_u64().is_some_and(|available| available < estimate) {
-        println!("SKIPPED memory of {}: this machine has not enough", case.words);
+        testkit::skip(case.words, "more memory");
         return;
     }
     let group = Group::new();
     match &group {
         Some(group) => {
             group.limit(less(estimate));
-            let ran = Ran::of(&group.command(&place, &words).output().unwrap());
+            let ran = ProgramOutput::collect(&mut group.command(&place, &words));
             assert_eq!(ran.code, Some(2), "{words}\n{}", ran.stderr);
             assert!(ran.stderr.contains("memory limit of control group"), "{}", ran.stderr);
             assert!(!place.path("run").exists(), "{words}: refused after writing");
             group.limit(more(estimate));
         }
-        None => println!("SKIPPED control groups: none can be made here ({})", case.words),
+        None => testkit::skip(case.words, "permission to make control groups"),
     }
     let mut error = f64::INFINITY;
     for run in 0..RUNS {
@@ -202,20 +202,15 @@ fn resident_peak(child: &Child) -> Option<u64> {
     Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
 }
 
-fn fixtures() -> PathBuf {
-    let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
-    std::env::var_os("ROWMILL_FIXTURES").map_or_else(beside, PathBuf::from)
-}
-
 /// A control group of its own, removed when dropped.
 struct Group {
     folder: PathBuf,
-    /// The file its limit is written to.
+    /// The file that sets the memory limit of the group.
     limit: &'static str,
 }
 
 impl Group {
-    /// None where no group that limits memory can be made.
+    /// Creates a group; `None` if this machine allows no memory limit.
     fn new() -> Option<Self> {
         // Version 1 has a hierarchy for memory; in version 2 the one hierarchy must have it on.
         let one = Path::new("/sys/fs/cgroup/memory");
@@ -250,7 +245,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // A group whose last process has just ended may be busy for a moment.
+        // Removing a group fails for a moment after its last process has ended.
         for _ in 0..100 {
             if fs::remove_dir(&self.folder).is_ok() {
                 return;

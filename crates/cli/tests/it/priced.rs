@@ -20,14 +20,6 @@ fn number(row: &Value, key: &str) -> f64 {
     row[key].as_f64().unwrap_or_else(|| panic!("{key} of {row}"))
 }
 
-fn refused(place: &Place, words: &str, expected: &[&str]) {
-    let ran = place.run(words);
-    assert_eq!(ran.code, Some(2), "{words}: {}", ran.stderr);
-    for text in expected {
-        assert!(ran.stderr.contains(text), "{words}: {text:?} in {}", ran.stderr);
-    }
-}
-
 #[test]
 fn a_step_is_priced_from_its_configuration_alone() {
     let place = Place::new();
@@ -60,13 +52,13 @@ fn a_step_is_priced_from_its_configuration_alone() {
     assert_eq!(domain["measured_pct"], row["measured_pct"]);
     let ops = rows(&place, &format!("{step} --by op"));
     assert!(ops.iter().any(|op| op["op"] == "all_reduce"), "{ops:?}");
-    // A host that needs a millisecond for each launch decides.
+    // With a millisecond per launch, the host limits the step.
     let slow = &rows(&place, &format!("{step} --launch-us 1000"))[0];
     assert_eq!(number(slow, "step_ns"), 1e6 * number(slow, "launches"));
 }
 
 #[test]
-fn what_does_not_fit_is_said_and_the_largest_batch_that_does() {
+fn a_step_beyond_device_memory_names_the_largest_batch_that_fits() {
     let place = Place::new();
     let row = &rows(&place, "predict step --model dlrm-dcnv2 --hardware v100")[0];
     assert_eq!(row["fits"], false);
@@ -105,7 +97,7 @@ fn a_sweep_takes_lists_and_ranges_and_draws_its_front() {
     assert_eq!(all.len(), 4 * 4);
     let best = rows(&place, &format!("{sweep} --best --svg front.svg"));
     assert!(best.iter().all(|row| row["is_best"] == true) && best.len() < all.len());
-    // No step that fits is better than one of the front in both.
+    // No step that fits beats a step of the front in both speed and cost.
     for row in &best {
         let beats = |other: &&Value| {
             other["fits"] == true
@@ -129,7 +121,7 @@ fn a_sweep_takes_lists_and_ranges_and_draws_its_front() {
         ("0", "expected numbers from 1"),
         ("1..90000:1", "at most 1000 values"),
     ] {
-        refused(&place, &format!("predict sweep --batch-size {sizes}"), &[expected]);
+        place.refused(&format!("predict sweep --batch-size {sizes}"), &[expected]);
     }
     let ran = place.run("predict sweep --svg no/where.svg");
     assert_eq!(ran.code, Some(1), "{}", ran.stderr);
@@ -140,7 +132,7 @@ fn a_sweep_takes_lists_and_ranges_and_draws_its_front() {
 #[test]
 fn the_published_models_are_swept_over_six_gpus_within_a_second() {
     let place = Place::new();
-    // The machine may be busy: the best of three.
+    // The best of three, because the machine may be busy.
     let took = (0..3).map(|_| {
         let begun = Instant::now();
         assert_eq!(rows(&place, "predict sweep --pooling 1,100").len(), 2 * 3 * 6 * 4);
@@ -151,7 +143,7 @@ fn the_published_models_are_swept_over_six_gpus_within_a_second() {
 }
 
 #[test]
-fn a_calibrated_host_is_a_lower_bound_of_a_step() {
+fn calibrated_host_time_is_a_lower_bound_of_a_step() {
     let place = Place::new();
     fs::write(place.path("t.json"), crate::predict::trace("Tesla V100-SXM2-32GB")).unwrap();
     place.done("predict calibrate t.json --output host.json");
@@ -164,7 +156,7 @@ fn a_calibrated_host_is_a_lower_bound_of_a_step() {
     assert!((number(typed, "step_ns") / number(bound, "step_ns") - 1.0).abs() < 1e-9, "{typed}");
     assert!(number(bound, "step_ns") > number(&rows(&place, step)[0], "step_ns"));
     let both = format!("{step} --calibration host.json --launch-us 5");
-    refused(&place, &both, &["--launch-us", "does not apply with --calibration"]);
+    place.refused(&both, &["--launch-us", "does not apply with --calibration"]);
     let ran = place.run(&format!("{step} --calibration none.json"));
     assert_eq!(ran.code, Some(1), "{}", ran.stderr);
     assert!(ran.stderr.contains("none.json: cannot read"), "{}", ran.stderr);
@@ -174,26 +166,22 @@ fn a_calibrated_host_is_a_lower_bound_of_a_step() {
 fn steps_that_cannot_be_priced_are_refused() {
     let place = Place::new();
     let step = "predict step --model dlrm-ddp";
-    refused(&place, &format!("{step} --hardware h1000"), &["h1000", "h100"]);
-    refused(&place, &format!("{step} --hardware a100x2 --ranks 3"), &["2 ranks", "a plan of 3"]);
-    refused(&place, &format!("{step} --hardware 400xa100x8"), &["at most 1024 ranks", "3200"]);
-    refused(&place, &format!("{step} --hardware a100 --batch-size 0"), &["batch_size"]);
+    place.refused(&format!("{step} --hardware h1000"), &["h1000", "h100"]);
+    place.refused(&format!("{step} --hardware a100x2 --ranks 3"), &["2 ranks", "a plan of 3"]);
+    place.refused(&format!("{step} --hardware 400xa100x8"), &["at most 1024 ranks", "3200"]);
+    place.refused(&format!("{step} --hardware a100 --batch-size 0"), &["batch_size"]);
     let most = u64::MAX;
-    refused(&place, &format!("{step} --hardware a100 --batch-size {most}"), &["batch_size"]);
+    place.refused(&format!("{step} --hardware a100 --batch-size {most}"), &["batch_size"]);
     let table = format!("model.tables=[{{name=\"a\",rows={most},dim=128}}]");
-    refused(&place, &format!("{step} --hardware a100 --set {table}"), &["rows"]);
-    refused(&place, step, &["--hardware"]);
-    refused(&place, "predict step --hardware a100", &["--model"]);
-    refused(&place, &format!("{step} --hardware a100 --launch-us=-1"), &["microseconds"]);
-    refused(&place, "predict step --model none --hardware a100", &["none"]);
-    refused(&place, "predict step", &["PATH"]);
+    place.refused(&format!("{step} --hardware a100 --set {table}"), &["rows"]);
+    place.refused(step, &["--hardware"]);
+    place.refused("predict step --hardware a100", &["--model"]);
+    place.refused(&format!("{step} --hardware a100 --launch-us=-1"), &["microseconds"]);
+    place.refused("predict step --model none --hardware a100", &["none"]);
+    place.refused("predict step", &["PATH"]);
     let recorded = "predict step t.json --calibration c.json";
-    refused(
-        &place,
-        &format!("{recorded} --pooling 3"),
-        &["--pooling", "applies only with --model"],
-    );
-    refused(&place, &format!("{recorded} --by rank"), &["--model"]);
+    place.refused(&format!("{recorded} --pooling 3"), &["--pooling", "applies only with --model"]);
+    place.refused(&format!("{recorded} --by rank"), &["--model"]);
     fs::write(place.path("p.json"), r#"{"world_size": 1, "tiles": []}"#).unwrap();
-    refused(&place, &format!("{step} --hardware a100 --plan p.json"), &["p.json", "tiles over"]);
+    place.refused(&format!("{step} --hardware a100 --plan p.json"), &["p.json", "tiles over"]);
 }

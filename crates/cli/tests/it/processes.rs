@@ -5,7 +5,9 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::fixture::{Place, Ran};
+use testkit::ProgramOutput;
+
+use crate::fixture::Place;
 
 mod fault;
 
@@ -26,13 +28,9 @@ pub const OPEN_MPI: Launcher =
 pub const MPICH: Launcher = Launcher { program: "mpirun.mpich", options: &[] };
 
 impl Launcher {
-    /// Whether it is installed; says so where it is not.
+    /// Whether the launcher is installed. Prints a skip if it is not.
     pub fn is_there(self) -> bool {
-        let there = Command::new(self.program).arg("--version").output().is_ok();
-        if !there {
-            println!("SKIPPED: no {}", self.program);
-        }
-        there
+        testkit::has_program(self.program, "ranks as processes")
     }
 
     /// `ranks` processes of the binary in the folder of `place`.
@@ -59,12 +57,12 @@ impl Launcher {
     }
 
     /// Runs them.
-    pub fn run(self, place: &Place, ranks: u32, words: &str) -> Ran {
-        Ran::of(&self.command(place, ranks, words).output().unwrap())
+    pub fn run(self, place: &Place, ranks: u32, words: &str) -> ProgramOutput {
+        ProgramOutput::collect(&mut self.command(place, ranks, words))
     }
 
     /// Runs them with exit code 0.
-    pub fn done(self, place: &Place, ranks: u32, words: &str) -> Ran {
+    pub fn done(self, place: &Place, ranks: u32, words: &str) -> ProgramOutput {
         let ran = self.run(place, ranks, words);
         assert_eq!(ran.code, Some(0), "{} {words}\n{}\n{}", self.program, ran.stdout, ran.stderr);
         ran
@@ -86,7 +84,7 @@ const OPTIMIZERS: [&str; 5] = ["sgd", "adagrad", "rowwise_adagrad", "adam", "lam
 /// Ranks, tiling and rule of a run.
 type Case = (u32, &'static str, &'static str);
 
-/// Every case in the full stage; each tiling and each rule once every day.
+/// All cases in the full stage, or else each tiling and each rule once.
 fn cases() -> Vec<Case> {
     if !is_full() {
         let pairs = TILINGS.into_iter().zip(OPTIMIZERS).enumerate();
@@ -100,7 +98,7 @@ pub fn is_full() -> bool {
     std::env::var("ROWMILL_PROCESSES").is_ok_and(|value| value == "full")
 }
 
-/// The words that split tables so.
+/// The options that select this sharding.
 fn split(place: &Place, ranks: u32, tiling: &str) -> String {
     if tiling != "grid" {
         let sharding = format!("--sharding {tiling}");
@@ -143,7 +141,7 @@ fn trains_as_threads_do(launcher: Launcher) {
         };
         let alone = if tiling == "grid" { String::new() } else { format!("--ranks {ranks}") };
         let one = place.done(&format!("{} {alone}", words(&format!("t-{i}")))).last();
-        // Buckets of another size, in which the sums are the same.
+        // Buckets of another size give the same sums.
         let words = format!("{} --transport mpi --bucket 300", words(&format!("p-{i}")));
         let ran = launcher.done(&place, ranks, &words);
         // Only rank 0 talks.
@@ -159,7 +157,7 @@ fn trains_as_threads_do(launcher: Launcher) {
     }
 }
 
-/// Different numbers of processes agree as far as threads do.
+/// Checks that different numbers of processes agree as closely as numbers of threads do.
 #[test]
 fn issue_28_numbers_of_processes_agree() {
     if !OPEN_MPI.is_there() {
@@ -190,7 +188,8 @@ fn issue_28_numbers_of_processes_agree() {
     }
 }
 
-/// Two ranks have one order only: the library's own sum has the same bytes. Of four it is near.
+/// Two ranks can be added in one order only, so the sum of the MPI library has the same bytes. With
+/// four ranks it differs by rounding.
 #[test]
 fn issue_28_the_library_may_sum_gradients() {
     let place = Place::new();
@@ -237,7 +236,7 @@ fn issue_28_processes_evaluate_and_score_as_one_does() {
         OPEN_MPI.done(&place, ranks, "score run train.csv --output several.txt");
         assert!(fs::read_to_string(place.path("several.txt")).unwrap() == scored, "{ranks}");
     }
-    // What one process refuses, several refuse once.
+    // Several processes print the refusal of one process once.
     let ran = OPEN_MPI.run(&place, 2, "score run nothing.csv");
     assert_eq!(ran.code, Some(2), "{}", ran.stderr);
     assert_eq!(ran.stderr.matches("error: ").count(), 1, "{}", ran.stderr);
@@ -308,7 +307,7 @@ fn issue_28_a_launcher_of_the_other_library_is_refused() {
 fn issue_28_torchrun_is_told_of_mpirun() {
     let place = Place::new();
     let mut command = place.command(&format!("{TRAIN} --run run"));
-    let ran = Ran::of(&command.env("RANK", "0").env("WORLD_SIZE", "4").output().unwrap());
+    let ran = ProgramOutput::collect(command.env("RANK", "0").env("WORLD_SIZE", "4"));
     assert_eq!(ran.code, Some(2), "{}", ran.stderr);
     assert!(ran.stderr.contains("mpirun -n 4 rowmill train"), "{}", ran.stderr);
     assert!(!place.path("run").exists(), "nothing is touched");
@@ -322,8 +321,10 @@ fn issue_28_without_a_library_only_mpi_is_missing() {
     assert_eq!(ran.code, Some(2), "{}", ran.stderr);
     assert!(ran.stderr.contains("install Open MPI"), "{}", ran.stderr);
     place.done(&words);
-    let linked = Command::new("ldd").arg(env!("CARGO_BIN_EXE_rowmill")).output();
-    let Ok(linked) = linked else { return println!("SKIPPED: no ldd") };
+    if !testkit::has_program("ldd", "linked libraries") {
+        return;
+    }
+    let linked = Command::new("ldd").arg(env!("CARGO_BIN_EXE_rowmill")).output().unwrap();
     let linked = String::from_utf8_lossy(&linked.stdout).to_lowercase();
     assert!(linked.contains("libc.so"), "{linked}");
     assert!(!linked.contains("mpi"), "{linked}");
@@ -331,10 +332,10 @@ fn issue_28_without_a_library_only_mpi_is_missing() {
 
 /// Two ranks under Open MPI of which rank 1 sees what `mount` makes of its folders, as another host
 /// would; none where this process may not mount.
-fn apart(place: &Place, words: &str, mount: &str) -> Option<Ran> {
+fn apart(place: &Place, words: &str, mount: &str) -> Option<ProgramOutput> {
     let may = Command::new("unshare").args(["-m", "mount", "-t", "tmpfs", "none", "/mnt"]).output();
     if !may.is_ok_and(|output| output.status.success()) || !OPEN_MPI.is_there() {
-        println!("SKIPPED: no mount of its own for a rank");
+        testkit::skip("ranks with other folders", "permission to mount in a namespace");
         return None;
     }
     let rowmill = env!("CARGO_BIN_EXE_rowmill");
@@ -342,7 +343,7 @@ fn apart(place: &Place, words: &str, mount: &str) -> Option<Ran> {
     command.args([":", "-n", "1", "unshare", "-m", "sh", "-c"]);
     command.arg(format!("{mount} && exec \"$0\" \"$@\"")).arg(rowmill);
     command.args(words.split_whitespace());
-    Some(Ran::of(&command.output().unwrap()))
+    Some(ProgramOutput::collect(&mut command))
 }
 
 /// Prepares a file into a folder.
@@ -356,7 +357,7 @@ fn prepare(place: &Place, file: &str, folder: &str) {
 #[test]
 fn issue_28_a_run_folder_that_is_not_shared_is_refused() {
     let place = Place::new();
-    // Prepared, so that the data of both is the same.
+    // Prepared data, so that both runs read the same rows.
     prepare(&place, "train.csv", "prepared");
     fs::create_dir_all(place.path("run")).unwrap();
     for data in ["prepared", "train.csv"] {
@@ -374,9 +375,7 @@ fn issue_28_a_run_folder_that_is_not_shared_is_refused() {
 
 #[test]
 fn issue_29_ranks_on_different_kinds_of_device_are_refused() {
-    let has_compiler = Command::new("g++").arg("--version").output().is_ok();
-    if !OPEN_MPI.is_there() || !has_compiler {
-        println!("SKIPPED: no mpirun.openmpi, or no C++ compiler");
+    if !OPEN_MPI.is_there() || !testkit::compiler::has_cxx("ranks on different devices") {
         return;
     }
     let place = Place::new();
@@ -385,7 +384,7 @@ fn issue_29_ranks_on_different_kinds_of_device_are_refused() {
     let mut command = OPEN_MPI.command(&place, 1, words);
     command.args([":", "-n", "1", env!("CARGO_BIN_EXE_rowmill")]);
     command.args(words.split_whitespace()).args(["--device", "emulated"]);
-    let ran = Ran::of(&command.output().unwrap());
+    let ran = ProgramOutput::collect(&mut command);
     assert_eq!(ran.code, Some(2), "{}", ran.stderr);
     assert!(ran.stderr.contains("rank 1") && ran.stderr.contains("device"), "{}", ran.stderr);
 }
@@ -395,7 +394,7 @@ fn issue_28_a_rank_with_other_data_is_refused() {
     let place = Place::new();
     prepare(&place, "train.csv", "prepared");
     let text = fs::read_to_string(place.path("train.csv")).unwrap();
-    // The same form, other rows.
+    // Data with the same columns but other rows.
     fs::write(place.path("other.csv"), text.replace(",k1|", ",k2|")).unwrap();
     prepare(&place, "other.csv", "other");
     let words = "train job.toml --train prepared --run run --set training.steps=5";

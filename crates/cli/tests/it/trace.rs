@@ -1,13 +1,13 @@
-//! `rowmill trace` as its users type it.
+//! The commands of `rowmill trace`, run by the real binary.
 
 use std::fs;
 use std::io::Write;
-use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
+use testkit::{ProgramOutput, fixture};
 
-use crate::fixture::{Place, Ran};
+use crate::fixture::Place;
 
 /// Two steps of one operator each, one launch and one kernel.
 const TRACE: &str = r#"{"schemaVersion": 1, "distributedInfo": {"rank": 0}, "traceEvents": [
@@ -25,18 +25,6 @@ fn place() -> Place {
     let place = Place::new();
     fs::write(place.path("t.json"), TRACE).unwrap();
     place
-}
-
-fn fixtures() -> Option<PathBuf> {
-    let folder = std::env::var_os("ROWMILL_FIXTURES").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"),
-        PathBuf::from,
-    );
-    if folder.join("traces").is_dir() {
-        return Some(folder);
-    }
-    println!("SKIPPED: no traces under {}", folder.display());
-    None
 }
 
 #[test]
@@ -105,8 +93,8 @@ fn findings_come_in_every_format_and_can_fail_a_build() {
 }
 
 #[test]
-fn a_saving_that_steps_differ_by_anyway_is_not_offered_as_a_gain() {
-    let Some(file) = crate::cases::shared("traces/linear/linear_kineto.json.gz") else { return };
+fn a_saving_within_the_noise_of_the_steps_is_not_offered() {
+    let Some(file) = fixture::path("traces/linear/linear_kineto.json.gz") else { return };
     let said = Place::new().done(&format!("trace findings {}", file.display())).stdout;
     assert!(said.contains("no certain gain: steps differ by more than the"), "{said}");
     for promise in [" · saves 7.73 ms", "(30.7 %; 0 ns to"] {
@@ -132,7 +120,7 @@ fn rules_of_ones_own_and_suppressions_come_from_a_file() {
 }
 
 #[test]
-fn rules_are_explained() {
+fn explain_prints_the_page_of_a_rule() {
     let place = place();
     assert!(place.done("explain").stdout.contains("L01"));
     let page = place.done("explain h05").stdout;
@@ -143,15 +131,15 @@ fn rules_are_explained() {
 
 #[cfg(unix)]
 #[test]
-fn an_output_keeps_what_it_cannot_replace() {
+fn output_follows_links_and_is_written_into_pipes() {
     let place = place();
-    // A link stays one; its target gets the rows.
+    // A symbolic link is kept, and its target gets the rows.
     fs::write(place.path("target.csv"), "before").unwrap();
     std::os::unix::fs::symlink(place.path("target.csv"), place.path("link.csv")).unwrap();
     place.done("trace kernels t.json --format csv --output link.csv");
     assert!(fs::symlink_metadata(place.path("link.csv")).unwrap().is_symlink());
     assert!(fs::read_to_string(place.path("target.csv")).unwrap().starts_with("rank,"));
-    // A pipe is written in place.
+    // A pipe is written into, not replaced.
     let pipe = place.path("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let read = std::thread::spawn({
@@ -161,7 +149,7 @@ fn an_output_keeps_what_it_cannot_replace() {
     place.done("trace kernels t.json --format csv --output pipe");
     assert!(read.join().unwrap().starts_with("rank,"));
     assert!(!fs::symlink_metadata(&pipe).unwrap().is_file());
-    // What fails leaves neither a file nor a part of one.
+    // A failed command leaves no file and no partial file.
     let ran = place.run("trace kernels t.json --format csv --output nowhere/k.csv");
     assert!(ran.code == Some(1) && ran.stderr.contains("nowhere/k.csv"), "{}", ran.stderr);
 }
@@ -184,17 +172,17 @@ fn a_trace_comes_through_standard_input() {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     child.stdin.take().unwrap().write_all(TRACE.as_bytes()).unwrap();
-    let ran = Ran::of(&child.wait_with_output().unwrap());
+    let ran = ProgramOutput::from(child.wait_with_output().unwrap());
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
     assert_eq!(ran.last()[0]["total_ns"], 20_500);
 }
 
 #[test]
-fn a_what_if_rescales_what_it_names() {
+fn a_what_if_rescales_the_matching_work() {
     let place = place();
     let mut command = place.command("trace critical-path t.json --format json --window all");
     command.args(["--what-if", "kernel=~gemm x0"]);
-    let ran = Ran::of(&command.output().unwrap());
+    let ran = ProgramOutput::collect(&mut command);
     assert!(ran.stderr.contains("2 pieces of work"), "{}", ran.stderr);
     let saving = ran.last()[0]["saving_ns"].as_i64().unwrap();
     assert!((0..=20_500).contains(&saving), "{saving}");
@@ -204,7 +192,7 @@ fn a_what_if_rescales_what_it_names() {
 }
 
 #[test]
-fn a_diff_says_what_changed_and_what_is_noise() {
+fn a_diff_separates_changes_from_noise() {
     let place = place();
     // The same job with a slower kernel in both steps, and another call.
     let slower = TRACE
@@ -235,7 +223,7 @@ fn a_diff_says_what_changed_and_what_is_noise() {
 }
 
 #[test]
-fn what_is_no_trace_is_named() {
+fn files_that_are_not_traces_are_named() {
     let place = place();
     fs::write(place.path("empty.json"), "").unwrap();
     fs::write(place.path("image.png"), b"\x89PNG\r\n\x1a\n....").unwrap();
@@ -251,7 +239,7 @@ fn what_is_no_trace_is_named() {
 }
 
 #[test]
-fn wrong_options_are_usage_errors() {
+fn unknown_options_are_usage_errors() {
     let place = place();
     for words in [
         "trace breakdown t.json --rank 7",
@@ -269,7 +257,7 @@ fn wrong_options_are_usage_errors() {
 }
 
 #[test]
-fn a_truncated_trace_is_salvaged_and_said() {
+fn a_truncated_trace_is_salvaged_with_a_notice() {
     let place = place();
     fs::write(place.path("cut.json"), &TRACE[..TRACE.len() - 60]).unwrap();
     let ran = place.done("trace kernels cut.json --format json");
@@ -294,7 +282,7 @@ fn a_merged_and_a_converted_trace_open_again() {
     assert!(several.code == Some(2) && several.stderr.contains("merge"), "{}", several.stderr);
 }
 
-/// The figures of `exact`, under our names.
+/// The figures of the golden file `exact`, under the names of rowmill's columns.
 const EXACT: [(&str, &str); 13] = [
     ("kernel_time_ns", "window_ns"),
     ("busy_ns", "busy_ns"),
@@ -312,8 +300,8 @@ const EXACT: [(&str, &str); 13] = [
 ];
 
 #[test]
-fn the_exact_figures_of_real_traces_come_out_of_the_door() {
-    let Some(data) = fixtures() else { return };
+fn the_binary_prints_the_exact_figures_of_real_traces() {
+    let Some(traces) = fixture::path("traces") else { return };
     let files = [
         ("simple_add", "simple_add"),
         ("alexnet", "alexnet"),
@@ -328,13 +316,13 @@ fn the_exact_figures_of_real_traces_come_out_of_the_door() {
     for (file, truth) in files {
         let mut command = Command::new(env!("CARGO_BIN_EXE_rowmill"));
         command.args(["trace", "breakdown", "--window", "hta", "--classify", "hta"]);
-        command.args(["--format", "json"]).arg(data.join("traces").join(file));
-        let rows = Ran::of(&command.output().unwrap()).last();
+        command.args(["--format", "json"]).arg(traces.join(file));
+        let rows = ProgramOutput::collect(&mut command).last();
         for row in rows.as_array().unwrap() {
             let of_rank =
                 if truth.ends_with("_rank") { row["rank"].to_string() } else { String::new() };
-            let path = data.join(format!("hta_truth/{truth}{of_rank}.exact.json"));
-            let exact: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+            let exact = fixture::text(&format!("hta_truth/{truth}{of_rank}.exact.json")).unwrap();
+            let exact: Value = serde_json::from_str(&exact).unwrap();
             for (theirs, ours) in EXACT {
                 assert_eq!(row[ours], exact["exact"][theirs], "{truth}{of_rank} {ours}");
             }
@@ -348,13 +336,13 @@ fn the_exact_figures_of_real_traces_come_out_of_the_door() {
 fn issue_24_summary_and_doctor_give_one_verdict() {
     let place = place();
     let mut paths = vec![place.path("t.json")];
-    if let Some(folder) = fixtures() {
+    if let Some(traces) = fixture::path("traces") {
         let names = [
             "dlrm8/dlrm_kineto.tar.gz",
             "linear/linear_kineto.json.gz",
             "odd/rank_non_gpu.json.gz",
         ];
-        paths.extend(names.map(|name| folder.join("traces").join(name)));
+        paths.extend(names.map(|name| traces.join(name)));
     }
     for path in paths {
         let verdict = |verb: &str| {
@@ -370,9 +358,8 @@ fn issue_24_summary_and_doctor_give_one_verdict() {
 
 #[test]
 fn issue_24_percentages_say_of_which_ranks_they_are() {
-    let Some(folder) = fixtures() else { return };
+    let Some(path) = fixture::path("traces/dlrm8/dlrm_kineto.tar.gz") else { return };
     let place = Place::new();
-    let path = folder.join("traces/dlrm8/dlrm_kineto.tar.gz");
     let text = place.done(&format!("trace {}", path.display())).stdout;
     for part in [
         "94.3 % of the device work of all 8 ranks",

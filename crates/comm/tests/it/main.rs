@@ -3,6 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "test code fails by panicking")]
 
 mod conformance;
+mod launcher;
+mod message;
 mod mpi;
 
 use std::sync::Arc;

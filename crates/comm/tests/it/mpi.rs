@@ -1,12 +1,13 @@
 //! The conformance suite over MPI: this test program started by the launchers that are installed.
 
 use std::io::Write;
-use std::process::{Command, Output};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use comm::mpi::{LauncherKind, Mpi, MpiLibrary, OpenError, PIECE_BYTES, launcher};
 use comm::{Communicator, Error};
+use testkit::ProgramOutput;
 
 use crate::conformance;
 
@@ -17,34 +18,30 @@ const OPEN_MPI: &str = "mpirun.openmpi";
 const MPICH: &str = "mpirun.mpich";
 
 /// Starts `ranks` processes of this program, each for `part`; none where there is no launcher.
-fn launched(by: &str, ranks: u32, part: &str, variables: &[(&str, &str)]) -> Option<Output> {
+fn launched(by: &str, ranks: u32, part: &str, variables: &[(&str, &str)]) -> Option<ProgramOutput> {
+    if !testkit::has_program(by, "ranks as processes") {
+        return None;
+    }
     let mut command = Command::new(by);
     command.args(["-n", &ranks.to_string()]);
     if by == OPEN_MPI {
         command.args(["--allow-run-as-root", "--oversubscribe"]);
     }
-    command.arg(std::env::current_exe().unwrap());
-    command.args(["--exact", "mpi::a_rank_that_a_launcher_started", "--nocapture"]);
+    let rank = testkit::rerun_test("mpi::a_rank_that_a_launcher_started");
+    command.arg(rank.get_program()).args(rank.get_args());
     command.env(PART, part).envs(variables.iter().copied());
-    match command.output() {
-        Ok(output) => Some(output),
-        Err(_) => {
-            println!("SKIPPED: no {by}");
-            None
-        }
-    }
+    Some(ProgramOutput::collect(&mut command))
 }
 
-fn text(output: &Output) -> String {
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    format!("{}\n{}", text(&output.stdout), text(&output.stderr))
+fn text(output: &ProgramOutput) -> String {
+    format!("{}\n{}", output.stdout, output.stderr)
 }
 
 fn conforms(by: &str) {
     for ranks in [2, 4] {
         let Some(output) = launched(by, ranks, "conformance", &[]) else { return };
         let text = text(&output);
-        assert!(output.status.success(), "{text}");
+        assert_eq!(output.code, Some(0), "{text}");
         // A rank that did not come as far would be one less.
         let conformed = text.matches(&format!(" of {ranks} conforms")).count();
         assert_eq!(conformed, ranks as usize, "{text}");
@@ -67,7 +64,7 @@ fn issue_28_a_launcher_of_the_other_library_gives_single_ranks() {
     let library = [("ROWMILL_TEST_LIBRARY", "libmpich.so.12")];
     let Some(output) = launched(OPEN_MPI, 2, "size", &library) else { return };
     if MpiLibrary::open("libmpich.so.12").is_err() {
-        println!("SKIPPED: no MPICH");
+        testkit::skip("MPICH under the launcher of Open MPI", "libmpich.so.12");
         return;
     }
     let text = text(&output);
@@ -80,7 +77,7 @@ fn issue_28_a_silent_rank_is_named_and_all_ranks_are_ended() {
         let began = Instant::now();
         let Some(output) = launched(by, 2, "hang", &[]) else { continue };
         let text = text(&output);
-        assert!(!output.status.success(), "{text}");
+        assert_ne!(output.code, Some(0), "{text}");
         assert!(text.contains("rank 0 waited 1 s for rank 1 in barrier #1"), "{text}");
         assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     }

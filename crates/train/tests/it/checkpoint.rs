@@ -32,22 +32,20 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 }
 
 /// Cuts rows into bands and each band into columns at pseudo-random places.
-fn tiling(tables: &[TableConfig], world_size: u32, mut seed: u64) -> ShardingPlan {
-    let mut draw = |bound: u64| {
-        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (seed >> 33) % bound
-    };
+fn tiling(tables: &[TableConfig], world_size: u32, seed: u64) -> ShardingPlan {
+    let mut random = testkit::Random(seed);
     let mut tiles = Vec::new();
     for (id, table) in tables.iter().enumerate() {
         let mut row = 0;
         while row < table.rows {
-            let rows = row..row + 1 + draw(table.rows - row);
+            let rows = row..row + 1 + random.below(table.rows - row);
             row = rows.end;
             let mut column = 0;
             while column < table.dim {
-                let columns = column..column + 1 + draw((table.dim - column) as u64) as usize;
+                let columns =
+                    column..column + 1 + random.below((table.dim - column) as u64) as usize;
                 column = columns.end;
-                let rank = Rank(draw(u64::from(world_size)) as u32);
+                let rank = Rank(random.below(u64::from(world_size)) as u32);
                 tiles.push(Tile { table: TableId(id as u32), rows: rows.clone(), columns, rank });
             }
         }
@@ -435,7 +433,7 @@ fn writing_speed() {
     let (Some(gib), Some(run)) =
         (variable("ROWMILL_CHECKPOINT_GIB"), variable("ROWMILL_CHECKPOINT_FOLDER"))
     else {
-        eprintln!("SKIPPED: set ROWMILL_CHECKPOINT_GIB and ROWMILL_CHECKPOINT_FOLDER to measure");
+        testkit::skip("writing speed", "ROWMILL_CHECKPOINT_GIB and ROWMILL_CHECKPOINT_FOLDER");
         return;
     };
     let rows = gib.parse::<u64>().unwrap() << 22;

@@ -72,11 +72,10 @@ pub fn emulated() -> Option<Driver> {
         let options = crate::stub::stub_library::options_of_environment();
         return Some(Driver::cuda(ordinal.parse().unwrap(), options).unwrap());
     }
-    let compiler = std::env::var_os("CXX").map_or_else(|| "g++".into(), PathBuf::from);
-    if std::process::Command::new(&compiler).arg("--version").output().is_err() {
-        eprintln!("SKIPPED: {} is not there, a C++ compiler (CXX)", compiler.display());
+    if !testkit::compiler::has_cxx("GPU kernels, emulated") {
         return None;
     }
+    let compiler = testkit::compiler::cxx();
     let cache = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("kernels");
     let (order, checks, replaced) = (BlockOrder::Shuffled(1), Checks::Few, Vec::new());
     let shared_limit = H100_SHARED_BYTES;

@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::io::Write as _;
-use std::os::unix::fs::{MetadataExt, chown, symlink};
+use std::os::unix::fs::{chown, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,17 +13,17 @@ use std::time::{Duration, Instant};
 use rustix::fs::{CWD, FileType, Mode, RenameFlags, makedev, mknodat, renameat_with};
 
 use super::{Begun, EVENTS, ask, begin, row, value};
-use crate::fixture::Ran;
+use testkit::ProgramOutput;
 
-/// Never part of an honest trace here.
+/// A word that no genuine trace contains.
 const SECRET: &str = "secret-of-another-user";
-/// How long the capture waits; what a loaded machine may add.
+/// How long the capture waits, and how much a loaded machine may add.
 const WAIT: &str = "--timeout 15s";
 const ROOM: Duration = Duration::from_secs(60);
-/// Anyone who is neither root nor who runs the tests.
+/// A user who is neither root nor the one who runs the tests.
 const SOMEBODY: u32 = 54_321;
 
-/// Where the process has to write, and what.
+/// The path at which the process must write its trace, and the requested details.
 struct Wanted {
     folder: PathBuf,
     file: PathBuf,
@@ -62,8 +62,8 @@ impl Wanted {
     }
 }
 
-/// Sets a trap in answer to a capture; how that ended, and whether the staging folder went.
-fn capture(options: &str, trap: impl FnOnce(&Wanted, &Path)) -> (Ran, Wanted) {
+/// Answers a capture with a trap. Returns the outcome, and whether the staging folder was removed.
+fn capture(options: &str, trap: impl FnOnce(&Wanted, &Path)) -> (ProgramOutput, Wanted) {
     let mut begun = begin(&format!("{WAIT} {options}"));
     let wanted = Wanted::of(&ask(&mut begun));
     trap(&wanted, &begun.place.path(""));
@@ -78,7 +78,7 @@ fn capture(options: &str, trap: impl FnOnce(&Wanted, &Path)) -> (Ran, Wanted) {
     (ran, wanted)
 }
 
-fn end_in_time(mut begun: Begun, look: impl FnOnce(&Ran, &Path)) -> Ran {
+fn end_in_time(mut begun: Begun, look: impl FnOnce(&ProgramOutput, &Path)) -> ProgramOutput {
     let started = Instant::now();
     while begun.child.try_wait().unwrap().is_none() {
         if started.elapsed() > ROOM {
@@ -88,12 +88,12 @@ fn end_in_time(mut begun: Begun, look: impl FnOnce(&Ran, &Path)) -> Ran {
         thread::sleep(Duration::from_millis(10));
     }
     let output = begun.child.wait_with_output().unwrap();
-    let ran = Ran::of(&output);
+    let ran = ProgramOutput::from(output);
     look(&ran, &begun.place.path("out"));
     ran
 }
 
-/// The trap is named, and nothing is written.
+/// Checks that the error names the trap and that no trace was copied.
 fn check(reason: &str, trap: impl FnOnce(&Wanted, &Path)) {
     check_with("", reason, trap);
 }
@@ -108,17 +108,6 @@ fn check_with(options: &str, reason: &str, trap: impl FnOnce(&Wanted, &Path)) {
     assert!(said.contains(reason), "expected {reason:?} in {said:?}");
     assert!(!ran.stderr.contains("os error"), "{}", ran.stderr);
     let _ = fs::remove_dir_all(&wanted.folder);
-}
-
-fn is_root() -> bool {
-    fs::metadata("/proc/self").unwrap().uid() == 0
-}
-
-fn needs_root(what: &str) -> bool {
-    if !is_root() {
-        println!("SKIPPED {what}: needs root");
-    }
-    !is_root()
 }
 
 #[test]
@@ -161,7 +150,7 @@ fn a_hard_link_is_refused() {
 
 #[test]
 fn a_file_of_another_user_is_refused() {
-    if needs_root("a file of another user") {
+    if !testkit::has_root("a file of another user") {
         return;
     }
     let others = |wanted: &Wanted, path: &Path| {
@@ -180,7 +169,7 @@ fn a_file_of_another_user_is_refused() {
 fn folders_sockets_and_devices_are_refused() {
     check("got a folder", |wanted, _| fs::create_dir(&wanted.file).unwrap());
     check("got a socket", |wanted, _| drop(UnixListener::bind(&wanted.file).unwrap()));
-    if needs_root("a device") {
+    if !testkit::has_root("a device") {
         return;
     }
     let zero = makedev(1, 5);
@@ -189,7 +178,7 @@ fn folders_sockets_and_devices_are_refused() {
 }
 
 #[test]
-fn what_is_no_trace_is_refused_by_its_first_byte() {
+fn files_that_are_not_traces_are_refused_by_their_first_byte() {
     // A compressed file could unpack to any size, whatever the limit.
     check("expected JSON", |wanted, _| {
         wanted.put_text([b"\x1f\x8b\x08", wanted.trace(SECRET).as_bytes()].concat());
@@ -242,11 +231,11 @@ fn grow(path: &Path, head: &str, block: usize, pause: Duration, act: impl FnOnce
 }
 
 /// A capture whose file grows while it runs, and how it ended.
-fn growing(options: &str, is_tmp: bool, block: usize, pause: Duration) -> Ran {
+fn growing(options: &str, is_tmp: bool, block: usize, pause: Duration) -> ProgramOutput {
     let mut begun = begin(&format!("{WAIT} {options}"));
     let wanted = Wanted::of(&ask(&mut begun));
     let path = if is_tmp { wanted.tmp() } else { wanted.file.clone() };
-    // Large enough that the copy takes several looks.
+    // Large enough that the copy takes several rounds.
     let head = if is_tmp { String::new() } else { wanted.trace(&"x".repeat(20 << 20)) };
     let mut ran = None;
     grow(&path, &head, block, pause, || ran = Some(end_in_time(begun, |_, _| ())));
@@ -258,7 +247,8 @@ fn a_file_that_grows_for_ever_ends_in_time() {
     let ran = growing("", false, 4096, Duration::from_millis(1));
     let reason = row(&ran)["reason"].clone();
     assert!(reason.as_str().unwrap().contains("changed while"), "{reason}");
-    // As fast as it can, up to the limit; then so slowly that it would take weeks.
+    // First the file grows as fast as possible, up to the limit; then so slowly that it would take
+    // weeks.
     let ran = growing("--size-max 64MiB", true, 1 << 20, Duration::from_millis(1));
     assert!(row(&ran)["reason"].as_str().unwrap().contains("at most 64.0 MiB"), "{ran:?}");
     let ran = growing("", true, 1, Duration::from_millis(50));
@@ -267,7 +257,7 @@ fn a_file_that_grows_for_ever_ends_in_time() {
 
 #[test]
 fn a_process_that_swaps_files_all_the_time_wins_nothing() {
-    // The full check sets 30; the everyday one has no time for it.
+    // The full check sets 30 s, for which the everyday check has no time.
     let seconds = std::env::var("ROWMILL_CAPTURE_RACE_S").ok();
     let seconds = seconds.map_or(3, |text| text.parse().unwrap());
     let until = Instant::now() + Duration::from_secs(seconds);
@@ -288,7 +278,7 @@ fn a_process_that_swaps_files_all_the_time_wins_nothing() {
 }
 
 /// Swaps an honest trace, a link to another's, a pipe and nothing in one place while it is read.
-fn race(begun: Begun, wanted: &Wanted) -> Ran {
+fn race(begun: Begun, wanted: &Wanted) -> ProgramOutput {
     let place = begun.place.path("");
     let elsewhere = place.join("elsewhere.json");
     fs::write(&elsewhere, wanted.trace(SECRET)).unwrap();
@@ -304,7 +294,7 @@ fn race(begun: Begun, wanted: &Wanted) -> Ran {
         scope.spawn(|| {
             while !stop.load(Ordering::SeqCst) {
                 for trap in &traps {
-                    // Fails where the capture has just cleared its folder.
+                    // Fails if the capture has just removed the folder.
                     let _ = renameat_with(CWD, trap, CWD, &wanted.file, RenameFlags::EXCHANGE);
                 }
             }

@@ -10,14 +10,16 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::{KEEP_OTHERS, Launcher, MPICH, OPEN_MPI, is_full};
-use crate::fixture::{Place, Ran, Random};
+use testkit::{ProgramOutput, Random};
+
+use crate::fixture::Place;
 
 /// Marks the processes of a job.
 const JOB: &str = "ROWMILL_TEST_JOB";
 /// How long the whole job may take to end beyond its time-out.
 const ENDING: Duration = Duration::from_secs(4);
 
-/// How often and how long: ten moments of each kind in the full stage, one every day.
+/// Number of random moments of each kind: ten in the full stage, or else one.
 struct Extent {
     moments: u32,
     timeout: u64,
@@ -50,7 +52,7 @@ impl Job {
         Self { launcher, mark, began: Instant::now() }
     }
 
-    /// Its ranks, as (rank, process).
+    /// The ranks of the job with their pids.
     fn ranks(&self) -> Vec<(u32, u32)> {
         let mut ranks = Vec::new();
         for entry in fs::read_dir("/proc").unwrap().flatten() {
@@ -85,17 +87,17 @@ impl Job {
         }
     }
 
-    fn output(&mut self) -> Ran {
+    fn output(&mut self) -> ProgramOutput {
         use std::io::Read;
         let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
         self.launcher.stdout.take().unwrap().read_to_end(&mut stdout).unwrap();
         self.launcher.stderr.take().unwrap().read_to_end(&mut stderr).unwrap();
         let status = self.launcher.wait().unwrap();
-        Ran::of(&std::process::Output { status, stdout, stderr })
+        ProgramOutput::from(std::process::Output { status, stdout, stderr })
     }
 
-    /// What it said once all of it has ended, and when that was after `from`.
-    fn ended(&mut self, from: Instant, within: Duration) -> (Ran, Duration) {
+    /// Waits for all processes to end. Returns their output and the time since `from`.
+    fn ended(&mut self, from: Instant, within: Duration) -> (ProgramOutput, Duration) {
         loop {
             let is_over = self.launcher.try_wait().unwrap().is_some() && self.ranks().is_empty();
             if is_over {
@@ -118,7 +120,7 @@ impl Job {
 }
 
 impl Drop for Job {
-    /// Leaves nothing running where a test fails.
+    /// Ends the processes if a test fails.
     fn drop(&mut self) {
         for (_, process) in self.ranks() {
             let _ = Command::new("kill").args(["-KILL", &process.to_string()]).status();
@@ -132,7 +134,7 @@ fn signal(which: &str, process: u32) {
     assert!(status.success(), "kill {which} {process}");
 }
 
-/// More than a test waits for.
+/// A time-out longer than any test takes.
 const STEPS: u64 = 1_000_000;
 
 fn train(run: &str, steps: u64, every: u64) -> String {
@@ -156,7 +158,7 @@ fn has_checkpoint(place: &Place, run: &str) -> bool {
     (0..10).any(|digit| begun(place, run, &digit.to_string()))
 }
 
-/// Loses a rank with `kill` and resumes.
+/// Kills a rank, then resumes the run.
 fn loses_ranks(launcher: Launcher, options: &[&str], kill: &str) {
     if !launcher.is_there() {
         return;
@@ -195,7 +197,7 @@ fn loses_ranks(launcher: Launcher, options: &[&str], kill: &str) {
             let is_launcher_broken = said.contains("process manager error");
             let is_named = said.contains(&format!("rank {rank}"));
             assert!(is_named || is_launcher_broken, "{what}\n{said}");
-            // Whoever of us says it says it once.
+            // Only one rank prints the error, and only once.
             assert!(ran.stderr.matches("error: ").count() <= 1, "{what}\n{said}");
             println!("{what}: gone after {took:?}");
             resumes(&place, ranks);
@@ -266,7 +268,7 @@ fn issue_28_a_rank_that_hangs_under_mpich_is_named() {
 
 /// Interrupts a job of two ranks by a signal to its launcher, who passes it on, or to one rank:
 /// all save the same step, from where any number of ranks resumes.
-fn saves_at(place: &Place, launcher: Command, name: &str, to_rank: Option<usize>) -> Ran {
+fn saves_at(place: &Place, launcher: Command, name: &str, to_rank: Option<usize>) -> ProgramOutput {
     let mut job = Job::start(launcher, place);
     let record = place.path("cut/run.json");
     job.wait_until("begun", || record.exists());
@@ -274,7 +276,7 @@ fn saves_at(place: &Place, launcher: Command, name: &str, to_rank: Option<usize>
     let process = to_rank.map_or(job.launcher.id(), |rank| job.ranks()[rank].1);
     signal(name, process);
     let (ran, _) = job.ended(Instant::now(), Duration::from_secs(20));
-    // The launcher may add lines of its own.
+    // The launcher may print further lines.
     let line = ran.stdout.lines().rev().find(|line| line.starts_with('{')).unwrap();
     let last: Value = serde_json::from_str(line).unwrap();
     assert_eq!(last["interrupted"], true, "{last}");
