@@ -100,6 +100,7 @@ impl Input {
 
 impl Read for Input {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        // The decoders have no way to be cancelled, so an error ends them.
         if self.shared.stopped.load(Ordering::Relaxed) {
             return Err(io::Error::other("stopped"));
         }
@@ -147,6 +148,7 @@ impl Pump {
         depth: usize,
     ) -> Result<(), Gone> {
         let mut input = Peeked::new(input);
+        // The limit stops files that unpack to themselves.
         let form =
             if depth < DEPTH { file_format::detect_format(&input.head) } else { FileFormat::Plain };
         match form {
@@ -183,6 +185,7 @@ impl Pump {
                 return self.send(PumpMessage::End(Some(self.failure(error))));
             }
             if is_last {
+                // A truncated archive ends within a member without an error of its own.
                 let missing = expected.filter(|expected| got < *expected);
                 let short =
                     |expected| EarlyEnd::Ended(format!("expected {expected} bytes, got {got}"));
@@ -257,6 +260,8 @@ impl Pump {
             return EarlyEnd::Trailing(text);
         }
         let ended = error.kind() == io::ErrorKind::UnexpectedEof
+            // The `tar` crate reports a truncated header by this text, without an error kind of its
+            // own.
             || error.to_string().contains("failed to read entire block");
         if ended { EarlyEnd::Ended(text) } else { EarlyEnd::Damaged(text) }
     }
