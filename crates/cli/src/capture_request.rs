@@ -5,7 +5,7 @@ use std::{fs, io};
 
 use fleet::ipc::config::{Detail, Switch};
 use fleet::ipc::socket::SocketPlace;
-use setup::error::Error;
+use setup::error::{Error, UsageError};
 
 use crate::args::With;
 
@@ -20,14 +20,14 @@ pub fn socket_place(given: Option<&Path>) -> SocketPlace {
 /// Refuses a folder that has entries.
 ///
 /// # Errors
-/// [`Error::Exists`].
+/// [`UsageError::Exists`].
 pub fn check_empty_folder(folder: &Path) -> Result<(), Error> {
     let is_free = match fs::read_dir(folder) {
         Ok(mut entries) => entries.next().is_none(),
         // What cannot be listed cannot be known to be empty.
         Err(error) => error.kind() == io::ErrorKind::NotFound,
     };
-    if is_free { Ok(()) } else { Err(Error::Exists { path: folder.to_owned() }) }
+    if is_free { Ok(()) } else { Err(UsageError::Exists { path: folder.to_owned() }.into()) }
 }
 
 /// The details that `--with` adds to names and times.

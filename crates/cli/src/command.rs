@@ -24,14 +24,14 @@ use clap_complete::Shell;
 use crate::args::{Cli, Command};
 use setup::Session;
 use setup::args::OutputFormat;
-use setup::error::Error;
+use setup::error::{Error, UsageError};
 use setup::output;
 
 /// Runs a command; its exit code unless it fails.
 pub fn run(command: Command, session: &Session) -> Result<ExitCode, Error> {
     let is_findings = matches!(&command, Command::Trace(trace) if trace.is_findings());
     if session.console.format == OutputFormat::Sarif && !is_findings {
-        return Err(Error::NoSarif);
+        return Err(UsageError::NoSarif.into());
     }
     let has_rows = match &command {
         Command::Trace(trace) => trace.has_rows(),
@@ -40,7 +40,7 @@ pub fn run(command: Command, session: &Session) -> Result<ExitCode, Error> {
         _ => false,
     };
     if !has_rows && !matches!(session.console.format, OutputFormat::Table | OutputFormat::Json) {
-        return Err(Error::NoTable);
+        return Err(UsageError::NoTable.into());
     }
     // Before the work: an hour of it must not end with a place that cannot be written.
     output::check_all(&command.outputs())?;
@@ -77,7 +77,7 @@ fn moved(words: &[String]) -> Error {
         _ => ("rowmill-bench", words),
     };
     let now = std::iter::once(now.0).chain(now.1.iter().map(String::as_str));
-    Error::MovedCommand { was: "bench", now: now.collect::<Vec<_>>().join(" ") }
+    UsageError::MovedCommand { was: "bench", now: now.collect::<Vec<_>>().join(" ") }.into()
 }
 
 fn completions(shell: Shell, session: &Session) -> Result<(), Error> {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use data::Fitted;
 use train::checkpoint::{self, Checkpoint};
 
-use crate::error::Error;
+use crate::error::{Error, RunError, UsageError};
 use crate::render::Console;
 
 const MANIFEST: &str = "manifest.json";
@@ -19,10 +19,10 @@ pub fn find(path: &Path, console: Console) -> Result<PathBuf, Error> {
         return Ok(path.to_owned());
     }
     if !path.exists() {
-        return Err(Error::NoSuchInput { path: path.to_owned() });
+        return Err(UsageError::NoSuchInput { path: path.to_owned() }.into());
     }
     if !path.is_dir() {
-        return Err(Error::NoCheckpoint { path: path.to_owned() });
+        return Err(RunError::NoCheckpoint { path: path.to_owned() }.into());
     }
     if let Some(best) = checkpoint::best(path) {
         match damage(&best) {
@@ -42,8 +42,12 @@ pub fn find(path: &Path, console: Console) -> Result<PathBuf, Error> {
     }
     match found.checkpoint {
         Some(good) => Ok(good.folder().to_owned()),
-        None if found.refused.is_empty() => Err(Error::NoCheckpoint { path: path.to_owned() }),
-        None => Err(Error::NoneWhole { path: path.to_owned(), count: found.refused.len() }),
+        None if found.refused.is_empty() => {
+            Err(RunError::NoCheckpoint { path: path.to_owned() }.into())
+        }
+        None => {
+            Err(RunError::NoneWhole { path: path.to_owned(), count: found.refused.len() }.into())
+        }
     }
 }
 
@@ -74,7 +78,7 @@ fn check_reads_rows(folder: PathBuf) -> Result<PathBuf, Error> {
     let checkpoint = Checkpoint::open(&folder)?;
     let is_unknown = checkpoint.manifest().fitted.is_null();
     if is_unknown && Fitted::without_data(&checkpoint.config().data).is_none() {
-        return Err(Error::NoTransforms { path: folder });
+        return Err(UsageError::NoTransforms { path: folder }.into());
     }
     Ok(folder)
 }
@@ -85,11 +89,11 @@ pub fn all(path: &Path) -> Result<Vec<PathBuf>, Error> {
         return Ok(vec![path.to_owned()]);
     }
     if !path.exists() {
-        return Err(Error::NoSuchInput { path: path.to_owned() });
+        return Err(UsageError::NoSuchInput { path: path.to_owned() }.into());
     }
     let folders = if path.is_dir() { checkpoint::list(path)? } else { Vec::new() };
     if folders.is_empty() {
-        return Err(Error::NoCheckpoint { path: path.to_owned() });
+        return Err(RunError::NoCheckpoint { path: path.to_owned() }.into());
     }
     Ok(folders)
 }
@@ -105,7 +109,7 @@ pub fn check_newest(run: &Path) -> Result<(), Error> {
     let Some(newest) = checkpoint::list(run)?.pop() else { return Ok(()) };
     let Some(reason) = damage(&newest) else { return Ok(()) };
     let previous = checkpoint::previous_good(&newest)?;
-    Err(Error::DamagedCheckpoint { path: newest, reason, previous })
+    Err(RunError::DamagedCheckpoint { path: newest, reason, previous }.into())
 }
 
 /// What is wrong with a checkpoint, if anything.
@@ -125,9 +129,11 @@ pub fn check_chosen(run: &Path, chosen: &Path) -> Result<(), Error> {
     let Some(folder) = folders.iter().find(is_chosen) else {
         let names = folders.iter().filter_map(|folder| folder.file_name());
         let names = names.map(|name| name.to_string_lossy().into_owned()).collect();
-        return Err(Error::NotOfRun { path: chosen.to_owned(), run: run.to_owned(), names });
+        return Err(
+            UsageError::NotOfRun { path: chosen.to_owned(), run: run.to_owned(), names }.into()
+        );
     };
     let Some(reason) = damage(folder) else { return Ok(()) };
     let previous = checkpoint::previous_good(folder)?;
-    Err(Error::DamagedCheckpoint { path: chosen.to_owned(), reason, previous })
+    Err(RunError::DamagedCheckpoint { path: chosen.to_owned(), reason, previous }.into())
 }

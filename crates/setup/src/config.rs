@@ -4,7 +4,7 @@ use std::path::Path;
 
 use schema::JobConfig;
 
-use crate::error::Error;
+use crate::error::{Error, UsageError};
 
 /// Name and text of every ready-made configuration, by name; `build.rs` embeds `configs/*.toml`.
 pub const READY_MADE: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/ready_made.rs"));
@@ -20,8 +20,10 @@ pub struct ResolvedJob {
 /// Reads the configuration `name` with `overrides` applied in their order.
 pub fn job(name: &str, overrides: &[(String, String)]) -> Result<ResolvedJob, Error> {
     let text = text(name)?;
-    let config = JobConfig::parse(&text, overrides)
-        .map_err(|source| Error::Config { origin: name.to_owned(), source: Box::new(source) })?;
+    let config = JobConfig::parse(&text, overrides).map_err(|source| UsageError::Config {
+        origin: name.to_owned(),
+        source: Box::new(source),
+    })?;
     Ok(ResolvedJob { origin: name.to_owned(), config })
 }
 
@@ -46,7 +48,7 @@ fn text(name: &str) -> Result<String, Error> {
         return Ok((*text).to_owned());
     }
     let known = READY_MADE.iter().map(|(known, _)| *known).collect();
-    Err(Error::UnknownConfig { name: name.to_owned(), known })
+    Err(UsageError::UnknownConfig { name: name.to_owned(), known }.into())
 }
 
 /// Largest configuration there may be: beyond it a file is data.
@@ -54,7 +56,7 @@ const LARGEST: u64 = 16 << 20;
 
 fn text_of(path: &Path) -> Result<String, Error> {
     let about = std::fs::metadata(path).map_err(Error::io(path, "read"))?;
-    let data = || Error::NotAConfig { path: path.to_owned() };
+    let data = || Error::from(UsageError::NotAConfig { path: path.to_owned() });
     if about.len() > LARGEST {
         return Err(data());
     }

@@ -16,7 +16,7 @@ use schema::Bytes;
 
 use crate::Session;
 use crate::args::{DeviceName, OnDevice};
-use crate::error::Error;
+use crate::error::{Error, UsageError};
 
 /// Where a model is computed.
 #[derive(Clone, Debug)]
@@ -30,10 +30,10 @@ impl ComputeDevice {
     /// Bytes free and bytes in all of a GPU; `None` of what has the host's memory.
     ///
     /// # Errors
-    /// [`Error::NoDevice`] where it does not answer.
+    /// [`UsageError::NoDevice`] where it does not answer.
     pub fn memory(&self, name: DeviceName) -> Result<Option<[Bytes; 2]>, Error> {
         let Self::Gpu(driver) = self else { return Ok(None) };
-        let refused = |source| Error::NoDevice { name, source: Box::new(source) };
+        let refused = |source| UsageError::NoDevice { name, source: Box::new(source) };
         let memory = driver.memory().map_err(refused)?;
         Ok(memory.map(|bytes| bytes.map(|bytes| Bytes(bytes as u64))))
     }
@@ -41,7 +41,7 @@ impl ComputeDevice {
     /// Opens the device and compiles its kernels, or takes what an earlier run compiled.
     ///
     /// # Errors
-    /// [`Error::NoDevice`] saying what is missing.
+    /// [`UsageError::NoDevice`] saying what is missing.
     pub fn open(on: OnDevice, session: &Session) -> Result<Self, Error> {
         let OnDevice { device: name, tf32 } = on;
         let opened = match name {
@@ -50,7 +50,7 @@ impl ComputeDevice {
             DeviceName::Cuda(number) => cuda(number, session),
             DeviceName::Emulated => emulation().map(Driver::emulated),
         };
-        let refused = |source| Error::NoDevice { name, source };
+        let refused = |source| Error::from(UsageError::NoDevice { name, source });
         let driver = opened.map_err(|error| refused(Box::new(error)))?;
         let driver = driver.with_accuracy(if tf32 { Accuracy::Tf32 } else { Accuracy::F32 });
         session.console.detail(format_args!("device: {}", driver.name()));
@@ -77,13 +77,14 @@ impl ComputeDevice {
     /// Makes the device multiply bf16 as `run` did so far.
     ///
     /// # Errors
-    /// [`Error::OtherArithmetic`] where this CPU cannot.
+    /// [`UsageError::OtherArithmetic`] where this CPU cannot.
     pub fn multiplying_as(self, products: Bf16Products, run: &Path) -> Result<Self, Error> {
         match self {
-            Self::Cpu(isa) => isa
-                .with_bf16_products(products)
-                .map(Self::Cpu)
-                .ok_or_else(|| Error::OtherArithmetic { run: run.to_owned() }),
+            Self::Cpu(isa) => {
+                let isa = isa.with_bf16_products(products);
+                let refused = || UsageError::OtherArithmetic { run: run.to_owned() };
+                Ok(Self::Cpu(isa.ok_or_else(refused)?))
+            }
             Self::Gpu(driver) => Ok(Self::Gpu(driver)),
         }
     }

@@ -14,7 +14,7 @@ use schema::{Bytes, DataConfig, JobConfig, Share};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::args;
-use crate::error::Error;
+use crate::error::{Error, RunError, UsageError};
 use crate::progress::{Meter, ProgressUnit};
 use crate::{Session, prepared};
 use crate::{interrupt, output, render};
@@ -94,7 +94,7 @@ pub fn dataset(session: &Session, source: &InputSource<'_>) -> Result<Dataset, E
         prepared::PreparedFolder::None(folder) => folder,
     };
     let prepared = match prepare(session, source, &folder, Begin::Resume) {
-        Err(Error::Data(error @ data::Error::InputChanged { .. })) => {
+        Err(Error::Run(RunError::Data { source: error @ data::Error::InputChanged { .. } })) => {
             session.console.say(format_args!("{error}; beginning anew"));
             prepare(session, source, &folder, Begin::Restart)?
         }
@@ -349,7 +349,7 @@ impl Inputs {
         if let Some(label) = self.train.only_label(self.train_rows.clone())? {
             let positive = job.data.label_column().map(|column| column.positive);
             let (positive, folder) = (positive.unwrap_or_default(), self.train.dir().to_owned());
-            return Err(Error::OneLabel { rows, label, positive, folder });
+            return Err(RunError::OneLabel { rows, label, positive, folder }.into());
         }
         let batch = job.training.batch_size as u64;
         if batch > rows && !job.training.drop_last {
@@ -424,7 +424,7 @@ fn check(path: &str, count: usize) -> Result<(), Error> {
     is_there(path)?;
     let path = PathBuf::from(path);
     if path.is_dir() && count > 1 {
-        return Err(Error::MixedInputs { path, count });
+        return Err(UsageError::MixedInputs { path, count }.into());
     }
     Ok(())
 }
@@ -440,7 +440,7 @@ pub fn is_there(path: &str) -> Result<(), Error> {
     if data::is_remote(path) || Path::new(path).exists() {
         return Ok(());
     }
-    Err(Error::NoSuchInput { path: path.into() })
+    Err(UsageError::NoSuchInput { path: path.into() }.into())
 }
 
 /// The name of the prepared folder: a hash of everything its content depends on besides that of the
@@ -459,8 +459,8 @@ fn key(source: &InputSource<'_>, files: &[String]) -> Result<String, Error> {
     hash.update(&[KEY_VERSION, strict]);
     hash.update(&f64::to_le_bytes(max));
     hash.update(&source.hold_out.to_le_bytes());
-    hash.update(&serde_json::to_vec(&columns).map_err(Error::Json)?);
-    hash.update(&serde_json::to_vec(&source.fitted).map_err(Error::Json)?);
+    hash.update(&serde_json::to_vec(&columns)?);
+    hash.update(&serde_json::to_vec(&source.fitted)?);
     for path in files {
         hash.update(path.as_bytes());
         hash.update(&[0]);

@@ -1,6 +1,6 @@
 //! What this machine offers: cores, free memory, free disk, a terminal's width. Decides nothing.
 
-pub mod memory;
+pub mod available_memory;
 
 use std::io::IsTerminal;
 use std::path::Path;

@@ -13,7 +13,7 @@ use trace::store::{Job, Trace};
 
 use crate::Session;
 use crate::args::{ClassifyChoice, OutputFormat, Selection, WindowChoice};
-use crate::error::{Error, unless_closed};
+use crate::error::{Error, UsageError, unless_closed};
 use crate::progress::{Meter, ProgressUnit};
 use crate::render;
 
@@ -187,7 +187,7 @@ pub fn job_title(paths: &[PathBuf]) -> String {
 }
 
 fn class_pattern(given: &str) -> Result<(WorkClass, &str), Error> {
-    let wrong = || Error::ClassPattern { given: given.to_owned() };
+    let wrong = || Error::from(UsageError::ClassPattern { given: given.to_owned() });
     let (class, pattern) = given.split_once('=').ok_or_else(wrong)?;
     let class = match class {
         "compute" => WorkClass::Compute,
@@ -204,7 +204,7 @@ pub fn keep_ranks(job: &mut Job, ranks: &[u32]) -> Result<(), Error> {
     let known: Vec<u32> = job.traces.iter().map(|trace| trace.rank).collect();
     if let Some(rank) = ranks.iter().find(|rank| !known.contains(rank)) {
         let known: Vec<String> = known.iter().map(u32::to_string).collect();
-        return Err(Error::NoSuchRank { rank: *rank, known: known.join(", ") });
+        return Err(UsageError::NoSuchRank { rank: *rank, known: known.join(", ") }.into());
     }
     if !ranks.is_empty() {
         job.traces.retain(|trace| ranks.contains(&trace.rank));

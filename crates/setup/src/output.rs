@@ -11,7 +11,7 @@ use rustix::fs::Access;
 use trace::file::create_anew;
 
 use crate::args::OutputPath;
-use crate::error::Error;
+use crate::error::{Error, RunError};
 use crate::interrupt;
 
 /// Whether all that a command writes can be written, as far as one can know before; writes nothing.
@@ -22,7 +22,7 @@ pub fn check_all(outputs: &[OutputPath]) -> Result<(), Error> {
     outputs.iter().try_for_each(|output| match output {
         OutputPath::File(path) => check(path),
         OutputPath::RegularFile(path) if !path.is_dir() && is_written_in_place(path) => {
-            Err(Error::OutputIsSpecial { path: path.clone() })
+            Err(RunError::OutputIsSpecial { path: path.clone() }.into())
         }
         OutputPath::RegularFile(path) => check(path),
         OutputPath::Folder(path) => check_new_folder(path),
@@ -37,7 +37,7 @@ pub fn check_all(outputs: &[OutputPath]) -> Result<(), Error> {
 fn check(path: &Path) -> Result<(), Error> {
     let is_folder = path.is_dir() || path.as_os_str().as_encoded_bytes().ends_with(b"/");
     if is_folder || path.file_name().is_none() {
-        return Err(Error::OutputIsFolder { path: path.to_owned() });
+        return Err(RunError::OutputIsFolder { path: path.to_owned() }.into());
     }
     if is_written_in_place(path) {
         return writable(path, path, Access::WRITE_OK);
@@ -142,10 +142,12 @@ fn check_folder(folder: &Path, path: &Path) -> Result<(), Error> {
     let found = fs::metadata(folder);
     if found.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
         let folder = folder.to_owned();
-        return Err(Error::NoOutputFolder { path: path.to_owned(), folder });
+        return Err(RunError::NoOutputFolder { path: path.to_owned(), folder }.into());
     }
     if !found.map_err(Error::io(path, "create"))?.is_dir() {
-        return Err(Error::OutputBelowFile { path: path.to_owned(), file: folder.to_owned() });
+        return Err(
+            RunError::OutputBelowFile { path: path.to_owned(), file: folder.to_owned() }.into()
+        );
     }
     writable(folder, path, Access::WRITE_OK | Access::EXEC_OK)
 }
@@ -167,7 +169,7 @@ fn shown(folder: &Path) -> &Path {
 /// Fills the file `path`; on an error nothing of it is left.
 ///
 /// # Errors
-/// Those of `fill`, with the file named where it was taken for stdout; [`Error::Io`].
+/// Those of `fill`, with the file named where it was taken for stdout; [`RunError::Io`].
 pub fn put<T>(path: &Path, fill: impl FnOnce(&mut File) -> Result<T, Error>) -> Result<T, Error> {
     if is_written_in_place(path) {
         let mut file = File::create(path).map_err(Error::io(path, "create"))?;
@@ -219,7 +221,7 @@ fn remove_begun(out: &Path) {
 /// What writes rows speaks of stdout; here it was this file.
 fn named(path: &Path, error: Error) -> Error {
     match error {
-        Error::Output(source) => Error::Io { path: path.to_owned(), doing: "write", source },
+        Error::Run(RunError::Output { source }) => Error::io(path, "write")(source),
         other => other,
     }
 }

@@ -2,13 +2,12 @@
 
 use std::path::Path;
 
-use schema::plan::PlanError;
 use schema::{ShardingPlan, TableConfig, Tile};
 use serde::Deserialize;
 use serde::de::Error as _;
 
 use crate::args::{RANKS_MAX, Sharding};
-use crate::error::Error;
+use crate::error::{Error, UsageError};
 
 /// The form of `--plan FILE.json`.
 #[derive(Deserialize)]
@@ -48,14 +47,14 @@ pub fn read(path: &Path, tables: &[TableConfig]) -> Result<ShardingPlan, Error> 
 
 /// The plan in a text, which came from `path`.
 pub fn parse(path: &Path, text: &str, tables: &[TableConfig]) -> Result<ShardingPlan, Error> {
-    let malformed = |source| Error::PlanFile { path: path.to_owned(), source };
+    let malformed = |source| Error::from(UsageError::PlanFile { path: path.to_owned(), source });
     let file: PlanFile = serde_json::from_str(text).map_err(malformed)?;
     if !(1..=RANKS_MAX).contains(&file.world_size) {
         let got = file.world_size;
         let text = format!("world_size: expected 1..={RANKS_MAX}, got {got}");
         return Err(malformed(serde_json::Error::custom(text)));
     }
-    let refused =
-        |source: PlanError| Error::Plan { path: path.to_owned(), source: Box::new(source) };
-    ShardingPlan::new(file.world_size, file.tiles, tables).map_err(refused)
+    let plan = ShardingPlan::new(file.world_size, file.tiles, tables);
+    Ok(plan
+        .map_err(|source| UsageError::Plan { path: path.to_owned(), source: Box::new(source) })?)
 }

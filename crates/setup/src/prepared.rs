@@ -137,7 +137,7 @@ fn read(folder: &Path) -> Option<Inputs> {
 
 fn write(folder: &Path, inputs: &Inputs) -> Result<(), Error> {
     let path = record_of(folder);
-    let text = checksum::sealed(inputs).map_err(Error::Json)?;
+    let text = checksum::sealed(inputs)?;
     crate::output::put(&path, |file| {
         std::io::Write::write_all(file, &text).map_err(Error::io(&path, "write"))
     })

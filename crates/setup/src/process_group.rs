@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Session;
 use crate::args::{self, Collectives, TransportChoice};
-use crate::error::{EXIT_INTERRUPTED, Error};
+use crate::error::{EXIT_INTERRUPTED, Error, RunError, UsageError};
 use crate::machine;
 
 /// How long the first step may take, with all that comes before it: preparing data, reading a
@@ -51,9 +51,10 @@ impl Participation {
         match World::join(args, launcher) {
             Ok(world) => Ok(world.map_or(Self::Alone, |world| Self::World(Box::new(world)))),
             // They know nothing of each other, and all of them find the same.
-            Err(error @ (Error::Torchrun { .. } | Error::OtherLauncher { .. }))
-                if launcher.is_some_and(|launcher| launcher.rank > 0) =>
-            {
+            Err(
+                error
+                @ Error::Usage(UsageError::Torchrun { .. } | UsageError::OtherLauncher { .. }),
+            ) if launcher.is_some_and(|launcher| launcher.rank > 0) => {
                 Ok(Self::Said(ExitCode::from(error.exit_code())))
             }
             Err(error) => Err(error),
@@ -119,18 +120,18 @@ impl World {
         match (args.transport, several) {
             (TransportChoice::InProcess, _) | (TransportChoice::Auto, None) => return Ok(None),
             (_, Some(Launcher { kind: LauncherKind::Torchrun, size, .. })) => {
-                return Err(Error::Torchrun { size });
+                return Err(UsageError::Torchrun { size }.into());
             }
             _ => {}
         }
         let found = find(args.mpi_library.as_deref(), launcher)?;
-        let refused = |problem| Error::MpiStart { library: found.name().to_owned(), problem };
+        let refused = |problem| RunError::MpiStart { library: found.name().to_owned(), problem };
         let mpi = Arc::new(found.start(PIECE_BYTES).map_err(refused)?);
         let mut comm = Communicator::over(Arc::clone(&mpi) as _);
         let size = comm.world_size() as u32;
         if let Some(launcher) = launcher.filter(|launcher| launcher.size != size) {
             let library = format!("{} ({})", found.name(), found.interface().name());
-            return Err(Error::OtherLauncher { launcher, library, size });
+            return Err(UsageError::OtherLauncher { launcher, library, size }.into());
         }
         let timeout = Duration::from_secs(args.timeout);
         comm.set_timeout(Some(FIRST_STEP.max(timeout)));
@@ -236,17 +237,17 @@ impl World {
     /// This rank's end of the communicator of all ranks, once.
     ///
     /// # Errors
-    /// [`Error::NoProcesses`] from the second time on.
+    /// [`RunError::NoProcesses`] from the second time on.
     pub fn take_comm(&mut self) -> Result<Communicator, Error> {
-        self.comm.take().ok_or(Error::NoProcesses)
+        self.comm.take().ok_or(RunError::NoProcesses.into())
     }
 
     /// This rank's end of another communicator of all ranks. All of them ask as often.
     ///
     /// # Errors
-    /// [`Error::NoProcesses`] once the first has been taken.
+    /// [`RunError::NoProcesses`] once the first has been taken.
     pub fn stream(&self) -> Result<Communicator, Error> {
-        self.comm.as_ref().map(Communicator::duplicate).ok_or(Error::NoProcesses)
+        self.comm.as_ref().map(Communicator::duplicate).ok_or(RunError::NoProcesses.into())
     }
 
     /// From now on the rank that fails leaves what ended the job in `folder`, which all ranks see.
@@ -314,17 +315,17 @@ impl World {
     /// Says what this rank met, unless another one has said what ended the run, and ends all ranks.
     fn fail(&self, error: Error, session: &Session) -> ExitCode {
         let code = error.exit_code();
-        let is_common = matches!(
-            &error,
-            Error::Train(train::Error::OtherRequest { .. } | train::Error::NotShared { .. })
-        );
+        let is_common = matches!(&error, Error::Usage(UsageError::Train { .. }));
         if is_common && !self.is_leader() {
             // Every rank has found it; rank 0 says it and ends the job.
             std::thread::sleep(DEFERENCE);
             return self.abort(code);
         }
-        let is_own =
-            self.is_leader() && !matches!(&error, Error::Train(train::Error::Communication(_)));
+        let is_own = self.is_leader()
+            && !matches!(
+                &error,
+                Error::Run(RunError::Train { source: train::Error::Communication(_) })
+            );
         let error = if is_own { error } else { self.on_rank(error) };
         if is_common || self.is_first(&error) {
             session.console.fail(&error);
@@ -340,12 +341,15 @@ impl World {
     fn on_rank(&self, error: Error) -> Error {
         use comm::Error::{Length, Mismatch, PeerLeft, Timeout};
         let peer = match &error {
-            Error::Train(train::Error::Communication(
-                PeerLeft { rank, .. }
-                | Timeout { rank, .. }
-                | Length { rank, .. }
-                | Mismatch { there: rank, .. },
-            )) => self.hosts.get(*rank as usize).map(|host| (*rank, host)),
+            Error::Run(RunError::Train {
+                source:
+                    train::Error::Communication(
+                        PeerLeft { rank, .. }
+                        | Timeout { rank, .. }
+                        | Length { rank, .. }
+                        | Mismatch { there: rank, .. },
+                    ),
+            }) => self.hosts.get(*rank as usize).map(|host| (*rank, host)),
             _ => None,
         };
         let peer =
@@ -369,8 +373,8 @@ impl World {
     }
 
     fn send<T: Serialize>(&mut self, order: &WorldOrder<T>) -> Result<(), Error> {
-        let mut bytes = serde_json::to_vec(order).map_err(Error::Json)?;
-        let Some(comm) = &mut self.comm else { return Err(Error::NoProcesses) };
+        let mut bytes = serde_json::to_vec(order)?;
+        let Some(comm) = &mut self.comm else { return Err(RunError::NoProcesses.into()) };
         comm.broadcast(Rank(0), &mut bytes).map_err(train::Error::from)?;
         self.told = true;
         Ok(())
@@ -378,9 +382,9 @@ impl World {
 
     fn hear<T: DeserializeOwned>(&mut self) -> Result<WorldOrder<T>, Error> {
         let mut bytes = Vec::<u8>::new();
-        let Some(comm) = &mut self.comm else { return Err(Error::NoProcesses) };
+        let Some(comm) = &mut self.comm else { return Err(RunError::NoProcesses.into()) };
         comm.broadcast(Rank(0), &mut bytes).map_err(train::Error::from)?;
-        serde_json::from_slice(&bytes).map_err(Error::Json)
+        serde_json::from_slice(&bytes).map_err(Error::from)
     }
 
     /// Ends MPI with the other ranks, or all of them where one is lost.
@@ -394,7 +398,8 @@ impl World {
     fn finalize(&mut self) -> Result<(), Error> {
         self.farewell.barrier().map_err(train::Error::from)?;
         let ended = self.mpi.finalize();
-        ended.map_err(|problem| Error::MpiStart { library: "MPI_Finalize".to_owned(), problem })
+        let library = || "MPI_Finalize".to_owned();
+        Ok(ended.map_err(|problem| RunError::MpiStart { library: library(), problem })?)
     }
 
     fn abort(&self, code: u8) -> ExitCode {
@@ -409,5 +414,5 @@ fn find(library: Option<&str>, launcher: Option<Launcher>) -> Result<MpiLibrary,
         Some(library) => MpiLibrary::open(library).map_err(|error| vec![error]),
         None => MpiLibrary::search(launcher.map(|launcher| launcher.kind)),
     };
-    tried.map_err(|tried| Error::NoMpi { tried })
+    Ok(tried.map_err(|tried| UsageError::NoMpi { tried })?)
 }

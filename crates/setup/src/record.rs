@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use train::checkpoint::{self, Checkpoint};
 
 use crate::config::ResolvedJob;
-use crate::error::Error;
+use crate::error::{Error, UsageError};
 use crate::output;
 
 const VERSION: u32 = 1;
@@ -58,7 +58,8 @@ pub fn write(
         Strictness::Stop => 0.0,
         Strictness::AtMost(Share(max)) => max,
     };
-    let refused = |source| Error::Config { origin: origin.to_owned(), source: Box::new(source) };
+    let refused =
+        |source| UsageError::Config { origin: origin.to_owned(), source: Box::new(source) };
     let record = ResolvedRecord {
         version: VERSION,
         origin: origin.to_owned(),
@@ -69,7 +70,7 @@ pub fn write(
         tiles: plan.tiles().to_vec(),
         bf16_products: products.map(|products| products.name().to_owned()),
     };
-    let text = serde_json::to_vec_pretty(&record).map_err(Error::Json)?;
+    let text = serde_json::to_vec_pretty(&record)?;
     let path = run.join("run.json");
     output::put(&path, |file| file.write_all(&text).map_err(Error::io(&path, "write")))
 }
@@ -86,7 +87,7 @@ pub fn resumed(
         None => checkpoint::list(run)?.pop(),
     };
     let origin = record.as_ref().map_or_else(|| run.display().to_string(), |r| r.origin.clone());
-    let refused = |source| Error::Config { origin: origin.clone(), source: Box::new(source) };
+    let refused = |source| UsageError::Config { origin: origin.clone(), source: Box::new(source) };
     let (text, tiling) = match (&newest, &record) {
         (Some(folder), _) => {
             let checkpoint = Checkpoint::open(folder)?;
@@ -95,7 +96,7 @@ pub fn resumed(
             (text, (manifest.world_size, manifest.plan.clone()))
         }
         (None, Some(record)) => (record.config.clone(), (record.world_size, record.tiles.clone())),
-        (None, None) => return Err(Error::NothingToResume { run: run.to_owned() }),
+        (None, None) => return Err(UsageError::NothingToResume { run: run.to_owned() }.into()),
     };
     let config = JobConfig::parse(&text, set).map_err(refused)?;
     let (world_size, tiles) = tiling;

@@ -12,7 +12,7 @@ use serde_json::Value;
 use trace::store::Trace;
 
 use crate::Session;
-use crate::error::Error;
+use crate::error::{Error, UsageError};
 use crate::open_job::{Extent, open_job};
 use crate::render;
 use crate::shapes::{each_with_shapes, tensors};
@@ -64,10 +64,10 @@ impl Steps {
     /// Returns `step` if all ranks recorded it.
     ///
     /// # Errors
-    /// [`Error::NoSuchStep`].
+    /// [`UsageError::NoSuchStep`].
     pub fn check_number(&self, step: usize) -> Result<usize, Error> {
         let count = self.count();
-        if step < count { Ok(step) } else { Err(Error::NoSuchStep { step, count }) }
+        if step < count { Ok(step) } else { Err(UsageError::NoSuchStep { step, count }.into()) }
     }
 
     /// Number of steps that all ranks recorded.

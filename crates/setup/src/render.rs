@@ -13,7 +13,7 @@ pub use schema::unit::{count, counted};
 use serde::{Serialize, Serializer};
 
 use crate::args::{Color, Global, OutputFormat, command_in_use};
-use crate::error::Error;
+use crate::error::{Error, UsageError};
 use crate::error_text::plain;
 use crate::machine;
 
@@ -86,20 +86,20 @@ impl Console {
             OutputFormat::Json => self.json(report),
             OutputFormat::Table => self.print(&table(report)),
             OutputFormat::Csv | OutputFormat::Md | OutputFormat::Parquet | OutputFormat::Sarif => {
-                Err(Error::NoTable)
+                Err(UsageError::NoTable.into())
             }
         }
     }
 
     /// One JSON line on stdout.
     pub fn json(&self, value: &impl Serialize) -> Result<(), Error> {
-        self.print(&serde_json::to_string(value).map_err(Error::Json)?)
+        self.print(&serde_json::to_string(value)?)
     }
 
     /// One line or table on stdout.
     pub fn print(&self, text: &str) -> Result<(), Error> {
         let mut out = io::stdout().lock();
-        writeln!(out, "{text}").and_then(|()| out.flush()).map_err(Error::Output)
+        writeln!(out, "{text}").and_then(|()| out.flush()).map_err(Error::output)
     }
 
     fn paint(&self, text: &str, code: &str) -> String {

@@ -6,7 +6,7 @@ use data::Dataset;
 use schema::JobConfig;
 
 use crate::Session;
-use crate::error::Error;
+use crate::error::{Error, UsageError};
 use crate::render;
 
 /// Tables that a message names.
@@ -56,5 +56,5 @@ pub fn check_known(job: &JobConfig, doing: &'static str) -> Result<(), Error> {
         Some(more @ 1..) => format!("{shown} and {more} more"),
         _ => shown,
     };
-    Err(Error::RowsUnknown { doing, tables })
+    Err(UsageError::RowsUnknown { doing, tables }.into())
 }

@@ -107,7 +107,7 @@ pub fn folder_name(config: &SyntheticConfig, data: &DataConfig) -> Result<String
     let mut hash = Xxh3::new();
     // Rows of reuse histograms too, not only the names of their files.
     hash.update(format!("{config:?}").as_bytes());
-    hash.update(&serde_json::to_vec(&columns).map_err(Error::Json)?);
+    hash.update(&serde_json::to_vec(&columns)?);
     Ok(format!("synthetic-{}-{:016x}", config.rows, hash.digest()))
 }
 

@@ -12,7 +12,7 @@ use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 
 use crate::args::OutputFormat;
-use crate::error::Error;
+use crate::error::{Error, UsageError};
 use crate::render::{self, Console};
 use crate::{machine, output};
 
@@ -46,14 +46,14 @@ pub fn write_rows<T: Serialize>(
         console.say("no rows");
     }
     if console.format == OutputFormat::Parquet {
-        let Some(path) = target.output else { return Err(Error::ParquetToStdout) };
+        let Some(path) = target.output else { return Err(UsageError::ParquetToStdout.into()) };
         if total == 0 {
             // Without a row there are no columns to write.
             console.warn(format_args!("{}: not written", path.display()));
             return Ok(());
         }
         let bytes = data::encode_table(path, Sheet::from_rows(rows)?.into_columns())?;
-        return output::put(path, |file| file.write_all(&bytes).map_err(Error::Output));
+        return output::put(path, |file| file.write_all(&bytes).map_err(Error::output));
     }
     let text = |out: &mut dyn Write| -> Result<(), Error> {
         match console.format {
@@ -90,22 +90,22 @@ pub fn deliver(
     let Some(path) = output else {
         let mut out = BufWriter::new(io::stdout().lock());
         write(&mut out)?;
-        return out.flush().map_err(Error::Output);
+        return out.flush().map_err(Error::output);
     };
     output::put(path, |file| {
         let mut out = BufWriter::new(file);
         write(&mut out)?;
-        out.flush().map_err(Error::Output)
+        out.flush().map_err(Error::output)
     })
 }
 
 fn write_json<T: Serialize>(rows: &[T], out: &mut dyn Write) -> Result<(), Error> {
     serde_json::to_writer(&mut *out, rows).map_err(json_error)?;
-    writeln!(out).map_err(Error::Output)
+    writeln!(out).map_err(Error::output)
 }
 
 fn json_error(error: serde_json::Error) -> Error {
-    if error.is_io() { Error::Output(error.into()) } else { Error::Json(error) }
+    if error.is_io() { Error::output(error.into()) } else { error.into() }
 }
 
 /// Rows with their columns in the order of the struct's fields.
@@ -121,8 +121,8 @@ impl Sheet {
     fn from_rows<T: Serialize>(rows: &[T]) -> Result<Self, Error> {
         let mut sheet = Self { columns: Vec::new(), rows: Vec::with_capacity(rows.len()) };
         for row in rows {
-            let text = serde_json::to_string(row).map_err(Error::Json)?;
-            let RowFields(mut fields) = serde_json::from_str(&text).map_err(Error::Json)?;
+            let text = serde_json::to_string(row)?;
+            let RowFields(mut fields) = serde_json::from_str(&text)?;
             // Lists within a row are for JSON; they have tables of their own.
             fields.retain(|(_, value)| !value.is_array() && !value.is_object());
             if sheet.columns.is_empty() {
@@ -136,10 +136,10 @@ impl Sheet {
     fn write_csv(&self, out: &mut dyn Write) -> Result<(), Error> {
         let line = |cells: Vec<String>| cells.join(",");
         let header = line(self.columns.iter().map(|name| quoted(name)).collect());
-        writeln!(out, "{header}").map_err(Error::Output)?;
+        writeln!(out, "{header}").map_err(Error::output)?;
         for row in &self.rows {
             let cells = row.iter().map(|value| quoted(&plain(value))).collect();
-            writeln!(out, "{}", line(cells)).map_err(Error::Output)?;
+            writeln!(out, "{}", line(cells)).map_err(Error::output)?;
         }
         Ok(())
     }
@@ -154,7 +154,7 @@ impl Sheet {
         for row in &self.rows {
             lines.push(line(row.iter().map(|value| plain(value).replace('|', "\\|")).collect()));
         }
-        writeln!(out, "{}", lines.join("\n")).map_err(Error::Output)
+        writeln!(out, "{}", lines.join("\n")).map_err(Error::output)
     }
 
     /// Columns without any value are left out, and on a terminal those that do not fit; returns how
@@ -176,7 +176,7 @@ impl Sheet {
             // The first columns say what a row is of, and those that weigh most come next.
             shown.pop();
         };
-        writeln!(out, "{text}").map_err(Error::Output)?;
+        writeln!(out, "{text}").map_err(Error::output)?;
         Ok(all - shown.len())
     }
 

@@ -15,7 +15,7 @@ use train::{Evaluation, Scorer};
 use crate::args::Eval;
 use crate::evaluation_text::{evaluation_rows, warn_of_evaluation};
 use setup::device::ComputeDevice;
-use setup::error::Error;
+use setup::error::{Error, UsageError};
 use setup::on_device;
 use setup::process_group::{Participation, World};
 use setup::progress::{Meter, ProgressUnit};
@@ -124,11 +124,11 @@ fn held_out<B: Backend>(
     let strictness = input::strictness(args.malformed);
     if args.data.is_empty() {
         if config.train.is_empty() {
-            return Err(Error::NoEvaluation);
+            return Err(UsageError::NoEvaluation.into());
         }
         let inputs = input::prepare_training_data(session, config, &cache, strictness)?;
         let evaluation = inputs.evaluation(session, config, &cache, strictness)?;
-        let (dataset, rows) = evaluation.ok_or(Error::NoEvaluation)?;
+        let (dataset, rows) = evaluation.ok_or(UsageError::NoEvaluation)?;
         let (seen, now) = (scorer.data().held_out, dataset.manifest().fingerprint());
         if seen.is_some() && seen != now {
             session.console.warn(

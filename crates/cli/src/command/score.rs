@@ -16,7 +16,7 @@ use train::scorer::DistributedScorer;
 use crate::args::Score;
 use setup::args::OutputFormat;
 use setup::device::ComputeDevice;
-use setup::error::Error;
+use setup::error::{Error, RunError, UsageError};
 use setup::on_device;
 use setup::output;
 use setup::process_group::{Participation, World};
@@ -107,7 +107,7 @@ fn score_into<B: Backend>(
     let input = fs::canonicalize(&args.file).ok();
     let standing = fs::canonicalize(path).ok();
     if standing.is_some() && standing == input {
-        return Err(Error::OutputIsInput { path: path.to_owned() });
+        return Err(UsageError::OutputIsInput { path: path.to_owned() }.into());
     }
     output::clear_up_beside(vec![standing.unwrap_or_else(|| path.to_owned())]);
     output::put(path, |file| {
@@ -133,12 +133,13 @@ impl Scored {
     fn check(&self, args: &Score) -> Result<(), Error> {
         match self.not_finite_rows {
             0 => Ok(()),
-            count => Err(Error::NotScored {
+            count => Err(RunError::NotScored {
                 path: args.file.clone().into(),
                 count,
                 rows: self.rows,
                 first: self.not_finite_lines.clone(),
-            }),
+            }
+            .into()),
         }
     }
 }
@@ -245,7 +246,7 @@ impl PlacedScores {
     /// The lines of the rows behind the last readable one, where so many were malformed in all.
     fn rest(&mut self, malformed: u64, (args, rows): (&Score, u64)) -> Result<String, Error> {
         let Some(missing) = malformed.checked_sub(self.unreadable) else {
-            return Err(Error::Alignment { path: args.file.clone().into(), rows });
+            return Err(RunError::Alignment { path: args.file.clone().into(), rows }.into());
         };
         self.next_line += missing;
         Ok(self.unreadable_text(missing))
@@ -287,7 +288,7 @@ impl<W: Write> ScoreTarget<'_, W> {
     fn failed(&self, source: io::Error) -> Error {
         match self.path {
             Some(path) => Error::io(path, "write")(source),
-            None => Error::Output(source),
+            None => Error::output(source),
         }
     }
 }

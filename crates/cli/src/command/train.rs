@@ -20,8 +20,8 @@ use crate::args::Train;
 use crate::evaluation_text::{evaluation_rows, warn_of_evaluation};
 use setup::config::{self, ResolvedJob};
 use setup::device::ComputeDevice;
-use setup::error::{EXIT_INTERRUPTED, Error};
-use setup::memory::{MemoryLook, MemoryRoom, RunSize};
+use setup::error::{EXIT_INTERRUPTED, Error, UsageError};
+use setup::memory_check::{DataSize, MemoryRoom, RunSize};
 use setup::on_device;
 use setup::plan::Tiling;
 use setup::process_group::{Participation, World};
@@ -112,7 +112,7 @@ impl TrainRequest {
         let set = config::overrides(args.delimiter.as_deref(), &args.set);
         let strictness = input::strictness(args.malformed);
         let Some(name) = args.config.as_deref() else {
-            let run = args.run.as_deref().ok_or(Error::ResumeOfNothing)?;
+            let run = args.run.as_deref().ok_or(UsageError::ResumeOfNothing)?;
             let resumed = record::resumed(run, args.resume_from.as_deref(), &set)?;
             let mut job = resumed.job;
             choose_inputs(args, &mut job)?;
@@ -142,7 +142,7 @@ impl TrainRequest {
     fn run_size(
         &self,
         args: &Train,
-        look: MemoryLook,
+        look: DataSize,
         session: &Session,
         world: Option<&World>,
     ) -> RunSize<'_> {
@@ -236,7 +236,8 @@ fn train(args: &Train, session: &Session, world: Option<&mut World>) -> Result<E
     if args.print_config {
         let origin = asked.job.origin.clone();
         let text = asked.job.config.to_toml();
-        let text = text.map_err(|source| Error::Config { origin, source: Box::new(source) })?;
+        let text =
+            text.map_err(|source| UsageError::Config { origin, source: Box::new(source) })?;
         return session.console.print(text.trim_end()).map(|()| ExitCode::SUCCESS);
     }
     if args.estimate {
@@ -256,7 +257,7 @@ fn train(args: &Train, session: &Session, world: Option<&mut World>) -> Result<E
         false => None,
     };
     // Before anything else is written.
-    let mut look = MemoryLook::at(&asked.job.config, args.synthetic, session)?;
+    let mut look = DataSize::at(&asked.job.config, args.synthetic, session)?;
     if let Some(inputs) = &early {
         look = look.prepared(&inputs.train)?;
     }
@@ -521,7 +522,7 @@ fn choose_inputs(args: &Train, job: &mut ResolvedJob) -> Result<(), Error> {
         data.evaluation.clone_from(&args.evaluation);
     }
     if data.train.is_empty() && args.synthetic.is_none() {
-        return Err(Error::NoData { config: job.origin.clone() });
+        return Err(UsageError::NoData { config: job.origin.clone() }.into());
     }
     data.train = input::absolute(&data.train);
     data.evaluation = input::absolute(&data.evaluation);
@@ -548,7 +549,7 @@ fn start(args: &Train, run: &Path, console: Console) -> Result<Start, Error> {
         checkpoint::check_newest(run)?;
         return Ok(Start::Checkpoint(newest));
     }
-    Err(Error::RunExists { run: run.to_owned(), newest: step_name(&newest) })
+    Err(UsageError::RunExists { run: run.to_owned(), newest: step_name(&newest) }.into())
 }
 
 fn step_name(checkpoint: &Path) -> String {
@@ -584,7 +585,7 @@ fn generate(session: &Session, job: &mut ResolvedJob, rows: u64, run: &Path) -> 
         report.linear_auc
     ));
     let paths = [text.display().to_string()];
-    let generator = serde_json::to_value(&report).map_err(Error::Json)?;
+    let generator = serde_json::to_value(&report)?;
     let source = input::InputSource {
         paths: &paths,
         config: &job.config.data,

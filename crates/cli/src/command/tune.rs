@@ -12,7 +12,7 @@ use schema::{FeatureStats, JobConfig, Op, ShardingPlan};
 use serde::Serialize;
 
 use crate::args::Tune;
-use setup::error::Error;
+use setup::error::{Error, RunError};
 use setup::resized_step::recorded;
 use setup::step_times::{Drift, Measured, measured};
 use setup::table_output::{self, TableTarget};
@@ -240,7 +240,8 @@ impl Tuning<'_> {
         let said = String::from_utf8_lossy(&ran.stderr);
         let said = said.lines().find(|line| line.starts_with("error:")).unwrap_or("it ended early");
         let run = format!("{batch_size} samples on {ranks} ranks");
-        Err(Error::Tune { run, said: said.trim_start_matches("error:").trim().to_owned() })
+        Err(RunError::Tune { run, said: said.trim_start_matches("error:").trim().to_owned() }
+            .into())
     }
 }
 

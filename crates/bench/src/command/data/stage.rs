@@ -93,7 +93,7 @@ fn prepared(
     out: &Path,
     threads: usize,
 ) -> Result<u64, Error> {
-    let config: DataConfig = serde_json::from_value(config).map_err(Error::Json)?;
+    let config: DataConfig = serde_json::from_value(config)?;
     let request = PrepareRequest {
         inputs,
         config: &config,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fleet::ipc::control;
 use fleet::ipc::socket::SocketPlace;
-use setup::error::Error;
+use setup::error::{Error, RunError};
 
 use crate::agent_client::{Client, remote};
 use crate::args::Reach;
@@ -48,14 +48,14 @@ fn local_place(reach: &Reach) -> SocketPlace {
 fn hosts_of_slurm_job(job: i64) -> Result<Vec<String>, Error> {
     let ask = |program: &'static str, words: &[&str]| {
         let output = Command::new(program).args(words).output();
-        let output = output.map_err(|source| Error::Program { program, source })?;
+        let output = output.map_err(|source| RunError::Program { program, source })?;
         let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
         if output.status.success() && !text.is_empty() {
             Ok(text)
         } else {
             let said = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
             let said = if said.is_empty() { "none".to_owned() } else { said };
-            Err(Error::Slurm { job, said })
+            Err(Error::from(RunError::Slurm { job, said }))
         }
     };
     let list = ask("squeue", &["--noheader", "--job", &job.to_string(), "--format", "%N"])?;

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use fleet::wire::{ProcessRow, Status};
 
 use crate::args::ProcessSelection;
-use setup::error::Error;
+use setup::error::{Error, RunError};
 use setup::error_text::plain;
 
 /// Chosen processes, by host.
@@ -61,7 +61,7 @@ pub fn choose<'a>(
     if chosen.is_empty() && !selection.is_all() && statuses.clone().next().is_some() {
         let all = statuses.flat_map(|(_, status)| &status.processes);
         let there = jobs(all.filter(|row| row.skip.is_none()));
-        return Err(Error::NoProcess { selection: selection.words(), there });
+        return Err(RunError::NoProcess { selection: selection.words(), there }.into());
     }
     Ok(chosen)
 }
@@ -93,19 +93,19 @@ pub fn check_one_job<'a>(
         let machine: (&String, Vec<u32>) = machine;
         if let Some(first) = named.insert(machine, name).filter(|_| !status.processes.is_empty()) {
             let (first, second) = (first.to_owned(), name.to_owned());
-            return Err(Error::SameHost { first, second });
+            return Err(RunError::SameHost { first, second }.into());
         }
     }
     let rows: Vec<&ProcessRow> = rows(statuses, chosen).collect();
     let of_jobs = rows.iter().map(|row| job(row)).collect::<BTreeSet<_>>();
     if of_jobs.len() > 1 {
-        return Err(Error::ManyJobs { there: jobs(rows.into_iter()) });
+        return Err(RunError::ManyJobs { there: jobs(rows.into_iter()) }.into());
     }
     let mut by_rank = BTreeMap::new();
     for row in rows {
         let Some(rank) = row.rank else { continue };
         if let Some(first) = by_rank.insert(rank, row.pid) {
-            return Err(Error::SameRank { rank, first, second: row.pid });
+            return Err(RunError::SameRank { rank, first, second: row.pid }.into());
         }
     }
     Ok(())

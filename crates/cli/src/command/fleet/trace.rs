@@ -19,7 +19,7 @@ use crate::args::{Align, FleetTrace, ProcessSelection, With};
 use crate::capture_outcome::{self as outcome, CaptureOutcome, ProcessRow};
 use crate::capture_request::check_empty_folder;
 use setup::Session;
-use setup::error::Error;
+use setup::error::{Error, RunError};
 use setup::error_text::plain;
 use setup::interrupt;
 use setup::output;
@@ -223,7 +223,7 @@ fn begun(rows: Vec<ProcessRow>) -> Result<Vec<ProcessRow>, Error> {
         return Ok(rows);
     }
     let problems: Vec<String> = rows.into_iter().filter_map(|row| row.reason).collect();
-    Err(Error::NoOrder { problems: problems.join("; ") })
+    Err(RunError::NoOrder { problems: problems.join("; ") }.into())
 }
 
 /// When to begin to answer, by our clock: behind the longest pause between all hosts' polls.

@@ -5,7 +5,7 @@ use kernel_model::cpu::Machine;
 use predict::step::largest_batch;
 use train::memory::{MemoryMoment, WeightSource};
 
-use setup::memory::{MemoryLook, RunSize};
+use setup::memory_check::{DataSize, RunSize};
 use setup::workload::Workload;
 
 /// Batches that a run has in memory.
@@ -17,7 +17,7 @@ pub fn peak(workload: &Workload, pooling: u32, machine: &Machine) -> Option<Memo
     let rows = BATCHES * config.training.batch_size as u64;
     let run = RunSize {
         job: &workload.job,
-        look: MemoryLook::for_batches(config, rows, pooling as usize),
+        look: DataSize::for_batches(config, rows, pooling as usize),
         tiling: &workload.tiling,
         threads: machine.threads as usize,
         processes: None,

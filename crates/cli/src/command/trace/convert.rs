@@ -17,7 +17,7 @@ use super::query::{Marked, path_names};
 use crate::args::ConvertTo;
 use setup::Session;
 use setup::args::OutputFormat;
-use setup::error::Error;
+use setup::error::{Error, UsageError};
 use setup::open_job::{Extent, keep_ranks, open_job};
 use setup::output;
 use setup::render::{self, Console};
@@ -91,7 +91,11 @@ pub fn convert(file: &WrittenTraceFile<'_>, to: Option<ConvertTo>) -> Result<(),
     check_name(file.out, to)?;
     let job = input(file)?;
     if job.traces.len() > 1 {
-        return Err(Error::SeveralRanks { paths: path_names(file.paths), ranks: job.traces.len() });
+        return Err(UsageError::SeveralRanks {
+            paths: path_names(file.paths),
+            ranks: job.traces.len(),
+        }
+        .into());
     }
     let out = spelled(file.out, to);
     let written = write(&out, &merge::alone(&job.traces[0]))?;
@@ -112,7 +116,7 @@ fn check_name(out: &Path, to: Option<ConvertTo>) -> Result<(), Error> {
     if known || to.is_some() {
         return Ok(());
     }
-    Err(Error::UnknownFormat { path: out.to_owned() })
+    Err(UsageError::UnknownFormat { path: out.to_owned() }.into())
 }
 
 /// The name that makes the writer choose the format asked for.
@@ -130,7 +134,7 @@ fn spelled(out: &Path, to: Option<ConvertTo>) -> PathBuf {
 fn input(file: &WrittenTraceFile<'_>) -> Result<Job, Error> {
     let out = file.out;
     if let Some(path) = file.paths.iter().find(|path| path.is_file() && is_same(path, out)) {
-        return Err(Error::OutputIsInput { path: path.clone() });
+        return Err(UsageError::OutputIsInput { path: path.clone() }.into());
     }
     let mut job = open_job(file.paths, Extent::Everything, file.session)?.job;
     refuse_input(&job, out)?;

@@ -16,7 +16,7 @@ use super::query::TraceQuery;
 use crate::args::FailOn;
 use crate::finding_text::{heading, severity_word, wrapped};
 use setup::args::OutputFormat;
-use setup::error::{EXIT_BROKEN, EXIT_FOUND, Error, unless_closed};
+use setup::error::{EXIT_BROKEN, EXIT_FOUND, Error, UsageError, unless_closed};
 use setup::findings::find_findings;
 use setup::render;
 use setup::table_output;
@@ -60,10 +60,11 @@ pub(super) fn run(
 fn settings(path: Option<&Path>) -> Result<RuleSettings, Error> {
     let Some(path) = path else { return Ok(RuleSettings::default()) };
     let text = fs::read_to_string(path).map_err(Error::io(path, "read"))?;
-    toml::from_str(&text).map_err(|error| Error::RulesFile {
+    let settings = toml::from_str(&text);
+    Ok(settings.map_err(|error: toml::de::Error| UsageError::RulesFile {
         path: path.to_owned(),
         reason: error.to_string().trim_end().replace('\n', "\n  "),
-    })
+    })?)
 }
 
 fn put(look: &TraceQuery<'_>, report: &FindingReport) -> Result<(), Error> {
@@ -74,12 +75,12 @@ fn put(look: &TraceQuery<'_>, report: &FindingReport) -> Result<(), Error> {
     }
     let text = match console.format {
         OutputFormat::Csv | OutputFormat::Parquet => return look.put(&rows(report)),
-        OutputFormat::Json => serde_json::to_string(&look.marked(report)).map_err(Error::Json)?,
+        OutputFormat::Json => serde_json::to_string(&look.marked(report))?,
         OutputFormat::Sarif => sarif::text(report, &look.chosen.job)?,
         OutputFormat::Md => markdown(report),
         OutputFormat::Table => for_people(report, look.target.top.unwrap_or(usize::MAX)),
     };
-    table_output::deliver(output, |out| writeln!(out, "{text}").map_err(Error::Output))
+    table_output::deliver(output, |out| writeln!(out, "{text}").map_err(Error::output))
 }
 
 /// A finding as a row.

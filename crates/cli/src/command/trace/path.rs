@@ -9,7 +9,7 @@ use trace::store::Trace;
 use super::collective::is_usable;
 use super::query::TraceQuery;
 use crate::args::PathBy;
-use setup::error::Error;
+use setup::error::{Error, UsageError};
 use setup::render;
 
 /// Runs `rowmill trace critical-path` and prints its result.
@@ -71,7 +71,7 @@ fn changed(look: &TraceQuery<'_>, by: Option<PathBy>, found: &WhatIf) -> Result<
         _ if !look.chosen.job.traces.iter().any(Trace::is_usable) => look.put::<()>(&[]),
         None => look.put(&found.windows),
         Some(PathBy::Category) => look.put(&found.parts),
-        Some(_) => Err(Error::WhatIfTable),
+        Some(_) => Err(UsageError::WhatIfTable.into()),
     }
 }
 

@@ -15,7 +15,7 @@ use train::run::{
 
 use crate::args::Train;
 use setup::device::ComputeDevice;
-use setup::error::Error;
+use setup::error::{Error, UsageError};
 use setup::interrupt;
 use setup::on_device;
 use setup::process_group::World;
@@ -73,9 +73,11 @@ impl ProcessRun {
         let origin = || "the run of rank 0".to_owned();
         let config = request.config.to_toml();
         Ok(Self {
-            config: config
-                .map_err(|source| Error::Config { origin: origin(), source: Box::new(source) })?,
-            plan: serde_json::to_string(&request.plan).map_err(Error::Json)?,
+            config: config.map_err(|source| UsageError::Config {
+                origin: origin(),
+                source: Box::new(source),
+            })?,
+            plan: serde_json::to_string(&request.plan)?,
             train: absolute(request.train.dir()),
             train_rows: request.train_rows.clone(),
             evaluation: evaluation.map(|(data, rows)| (absolute(data.dir()), rows.clone())),
@@ -107,7 +109,7 @@ impl ProcessRun {
     /// The run on this rank.
     fn complete(self, args: &Train, threads: usize) -> Result<RunRequest, Error> {
         let origin = "the run of rank 0";
-        let config = JobConfig::parse(&self.config, &[]).map_err(|source| Error::Config {
+        let config = JobConfig::parse(&self.config, &[]).map_err(|source| UsageError::Config {
             origin: origin.to_owned(),
             source: Box::new(source),
         })?;

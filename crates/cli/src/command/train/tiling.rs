@@ -3,7 +3,7 @@
 
 use schema::{ShardingPlan, TableConfig};
 use setup::args::Sharding;
-use setup::error::Error;
+use setup::error::{Error, UsageError};
 use setup::plan::{self, Tiling};
 
 use crate::args::Train;
@@ -40,14 +40,14 @@ pub fn choose_tiling(
     }
     match started.filter(|&started| started != asked) {
         None => Ok(tiling),
-        Some(started) => Err(Error::OtherRanks { asked, started }),
+        Some(started) => Err(UsageError::OtherRanks { asked, started }.into()),
     }
 }
 
 /// Refuses the option that was given, if any, that says what several ranks do, where there is one.
 fn check_ranks(ranks: u32, given: Option<&'static str>) -> Result<(), Error> {
     match given {
-        Some(option) if ranks == 1 => Err(Error::OneRank { option }),
+        Some(option) if ranks == 1 => Err(UsageError::OneRank { option }.into()),
         _ => Ok(()),
     }
 }

@@ -71,7 +71,7 @@ pub fn run(folder: &Path, output: &Path, session: &Session) -> Result<(), Error>
             let learnt =
                 LearntDevice { rowmill_device: DEVICE_VERSION, spec: reached(spec, &rows) };
             let path = output.join(HARDWARE);
-            write(&path, &serde_json::to_string(&learnt).map_err(Error::Json)?)?;
+            write(&path, &serde_json::to_string(&learnt)?)?;
             written.push(path.display().to_string());
             device = Some(spec.name.clone().into_owned());
         }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use schema::Bytes;
 
-use super::{Available, Limit, available_in, unescaped};
+use super::{AvailableMemory, MemoryLimit, read_from, unescaped};
 
 const MIB: u64 = 1 << 20;
 /// What version 1 shows where there is no limit.
@@ -69,9 +69,10 @@ impl Machine {
     }
 
     fn check(&self, mib: u64, group: Option<&str>) {
-        let limit = group.map_or(Limit::Machine, |group| Limit::ControlGroup(self.path(group)));
-        let expected = Available { bytes: Bytes(mib * MIB), limit };
-        assert_eq!(available_in(&self.path("proc")), Some(expected));
+        let limit =
+            group.map_or(MemoryLimit::Machine, |group| MemoryLimit::ControlGroup(self.path(group)));
+        let expected = AvailableMemory { bytes: Bytes(mib * MIB), limit };
+        assert_eq!(read_from(&self.path("proc")), Some(expected));
     }
 }
 
@@ -86,7 +87,7 @@ fn without_control_groups_the_machine_limits() {
 
 #[test]
 fn a_machine_that_tells_nothing_limits_nothing() {
-    assert_eq!(available_in(Path::new("no/such/proc")), None);
+    assert_eq!(read_from(Path::new("no/such/proc")), None);
 }
 
 #[test]

@@ -12,17 +12,17 @@ use train::memory::{self, MemoryEstimate, MemoryPart, RawData, RunShape, WeightS
 use crate::args::DeviceName;
 use crate::config::ResolvedJob;
 use crate::device::ComputeDevice;
-use crate::error::Error;
+use crate::error::{Error, UsageError};
 use crate::input::{self, Preparation};
-use crate::machine::memory::{Available, available};
-use crate::memory_offer::Offer;
+use crate::machine::available_memory::{self, AvailableMemory};
+use crate::memory_fix::MemoryFix;
 use crate::plan::Tiling;
 use crate::render;
 use crate::{Session, synthetic};
 
 /// What is known of a run before anything is read as a whole or written.
 #[derive(Clone, Debug)]
-pub struct MemoryLook {
+pub struct DataSize {
     train: DataShape,
     train_rows: u64,
     evaluation: Option<(DataShape, u64)>,
@@ -30,7 +30,7 @@ pub struct MemoryLook {
     generation: u64,
 }
 
-impl MemoryLook {
+impl DataSize {
     /// Probes the inputs of `job`, or describes the rows that would be generated.
     pub fn at(
         job: &JobConfig,
@@ -118,7 +118,7 @@ impl MemoryLook {
 #[derive(Clone, Debug)]
 pub struct RunSize<'a> {
     pub job: &'a ResolvedJob,
-    pub look: MemoryLook,
+    pub look: DataSize,
     /// How tables are split.
     pub tiling: &'a Tiling,
     /// Threads over all ranks, or over the processes of this host.
@@ -134,7 +134,10 @@ pub struct RunSize<'a> {
 impl<'a> RunSize<'a> {
     /// Memory it needs, and memory available.
     pub fn room(&self) -> MemoryRoom {
-        MemoryRoom { estimate: self.estimate(&self.job.config), available: available() }
+        MemoryRoom {
+            estimate: self.estimate(&self.job.config),
+            available: available_memory::read(),
+        }
     }
 
     /// Refuses it where it takes more than there is, with a change that would make it fit.
@@ -145,9 +148,9 @@ impl<'a> RunSize<'a> {
         if peak.total <= available.bytes {
             return Ok(());
         }
-        let offer = self.offer(&|config| self.estimate(config).total() <= available.bytes);
+        let fix = self.fix(&|config| self.estimate(config).total() <= available.bytes);
         let (peak, available) = (Box::new(peak.clone()), available.clone());
-        Err(Error::Memory { config: self.job.origin.clone(), peak, available, offer })
+        Err(UsageError::Memory { config: self.job.origin.clone(), peak, available, fix }.into())
     }
 
     /// Refuses it where the device has less memory than it takes there, with a change that would
@@ -160,9 +163,9 @@ impl<'a> RunSize<'a> {
         if peak.total <= free {
             return Ok(());
         }
-        let offer = self.offer(&|config| on_device(config).total <= free);
+        let fix = self.fix(&|config| on_device(config).total <= free);
         let (config, peak) = (self.job.origin.clone(), Box::new(peak));
-        Err(Error::DeviceMemory { config, name, peak, room: [free, total], offer })
+        Err(UsageError::DeviceMemory { config, name, peak, free, total, fix }.into())
     }
 
     /// What a run of `config` in the place of the job's would take.
@@ -171,7 +174,7 @@ impl<'a> RunSize<'a> {
     }
 
     fn shaped<T>(&self, config: &JobConfig, estimate: impl FnOnce(RunShape<'_>) -> T) -> T {
-        let MemoryLook { train, train_rows, evaluation, raw, generation } = &self.look;
+        let DataSize { train, train_rows, evaluation, raw, generation } = &self.look;
         let steps = train::run::total_steps(&config.training, *train_rows);
         estimate(RunShape {
             config,
@@ -189,21 +192,21 @@ impl<'a> RunSize<'a> {
     }
 
     /// What makes the run fit.
-    fn offer(&self, fits: &dyn Fn(&JobConfig) -> bool) -> Offer {
+    fn fix(&self, fits: &dyn Fn(&JobConfig) -> bool) -> MemoryFix {
         if self.weights == WeightSource::Checkpoint {
-            return Offer::Resumed;
+            return MemoryFix::Resumed;
         }
         let config = &self.job.config;
         let rows_cap = self.fitting_cap(config, fits);
         let batch_size = batches(config).find(|&size| fits(&with_batch(config, size)));
         if rows_cap.is_some() || batch_size.is_some() {
-            return Offer::Either { rows_cap, batch_size };
+            return MemoryFix::Either { rows_cap, batch_size };
         }
         let both = batches(config).find_map(|batch_size| {
             let rows_cap = self.fitting_cap(&with_batch(config, batch_size), fits)?;
-            Some(Offer::Both { rows_cap, batch_size })
+            Some(MemoryFix::Both { rows_cap, batch_size })
         });
-        both.unwrap_or(Offer::Nothing)
+        both.unwrap_or(MemoryFix::Nothing)
     }
 
     /// The largest cap of one digit with zeros under which `config` fits. None where ids are exact,
@@ -227,7 +230,7 @@ impl<'a> RunSize<'a> {
 pub struct MemoryRoom {
     pub estimate: MemoryEstimate,
     /// Memory available, if known.
-    pub available: Option<Available>,
+    pub available: Option<AvailableMemory>,
 }
 
 impl MemoryRoom {

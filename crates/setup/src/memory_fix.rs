@@ -9,7 +9,7 @@ use train::memory::{MemoryMoment, MemoryPart};
 const LARGEST: usize = 5;
 
 /// The largest parts in words.
-pub fn largest(peak: &MemoryMoment) -> String {
+pub fn list_largest_parts(peak: &MemoryMoment) -> String {
     let part = |part: &MemoryPart| format!("{} {}", part.of.name(), part.bytes);
     let parts: Vec<String> = peak.parts.iter().take(LARGEST).map(part).collect();
     parts.join(", ")
@@ -17,7 +17,7 @@ pub fn largest(peak: &MemoryMoment) -> String {
 
 /// Changes that make a run fit, each checked with the estimate.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Offer {
+pub enum MemoryFix {
     /// Fewer rows per table are enough, fewer samples per batch, or either.
     Either {
         rows_cap: Option<u64>,
@@ -32,7 +32,7 @@ pub enum Offer {
     Resumed,
 }
 
-impl fmt::Display for Offer {
+impl fmt::Display for MemoryFix {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         const CAP: &str = "keeps at most that many rows per table (ids wrap around)";
         match self {

@@ -13,23 +13,23 @@ use serde::Serialize;
 
 /// Memory for one process, and what limits it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Available {
+pub struct AvailableMemory {
     /// Memory the whole process may take.
     pub bytes: Bytes,
-    pub limit: Limit,
+    pub limit: MemoryLimit,
 }
 
 /// What limits the memory of a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Limit {
+pub enum MemoryLimit {
     /// The machine's free memory.
     Machine,
     /// A control group, by the folder of its files.
     ControlGroup(PathBuf),
 }
 
-impl std::fmt::Display for Limit {
+impl std::fmt::Display for MemoryLimit {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Machine => out.write_str("this machine's available memory"),
@@ -41,14 +41,16 @@ impl std::fmt::Display for Limit {
 }
 
 /// The total memory this process may use, if known.
-pub fn available() -> Option<Available> {
-    available_in(Path::new("/proc"))
+pub fn read() -> Option<AvailableMemory> {
+    read_from(Path::new("/proc"))
 }
 
-fn available_in(proc: &Path) -> Option<Available> {
+fn read_from(proc: &Path) -> Option<AvailableMemory> {
     let held = held(proc);
-    let machine = meminfo(proc)
-        .map(|free| Available { bytes: Bytes(free.saturating_add(held)), limit: Limit::Machine });
+    let machine = meminfo(proc).map(|free| AvailableMemory {
+        bytes: Bytes(free.saturating_add(held)),
+        limit: MemoryLimit::Machine,
+    });
     let groups = groups(proc).into_iter().filter_map(|group| group.available(held));
     machine.into_iter().chain(groups).min_by_key(|available| available.bytes)
 }
@@ -177,12 +179,15 @@ fn unescaped(text: &str) -> String {
 impl MemoryGroup {
     /// What the group leaves to a process that holds `held` of its memory already; `None` where
     /// there is no limit.
-    fn available(&self, held: u64) -> Option<Available> {
+    fn available(&self, held: u64) -> Option<AvailableMemory> {
         let limit = self.limit()?;
         let used = self.usage().saturating_sub(self.reclaimable());
         // Not above the limit: pages that a process brought along count in its former group.
         let bytes = limit.saturating_sub(used.saturating_sub(held));
-        Some(Available { bytes: Bytes(bytes), limit: Limit::ControlGroup(self.folder.clone()) })
+        Some(AvailableMemory {
+            bytes: Bytes(bytes),
+            limit: MemoryLimit::ControlGroup(self.folder.clone()),
+        })
     }
 
     fn limit(&self) -> Option<u64> {

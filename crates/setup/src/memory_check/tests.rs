@@ -3,12 +3,12 @@
 use schema::Bytes;
 use train::memory::WeightSource;
 
-use super::{MemoryLook, MemoryRoom, RunSize};
+use super::{DataSize, MemoryRoom, RunSize};
 use crate::args::Sharding;
 use crate::config::{self, ResolvedJob};
-use crate::error::Error;
-use crate::machine::memory::{Available, Limit};
-use crate::memory_offer::Offer;
+use crate::error::{Error, UsageError};
+use crate::machine::available_memory::{AvailableMemory, MemoryLimit};
+use crate::memory_fix::MemoryFix;
 use crate::plan::Tiling;
 
 const ONE_RANK: Tiling = Tiling::Made(Sharding::Table, 1);
@@ -21,7 +21,7 @@ fn job(name: &str, overrides: &[(&str, String)]) -> ResolvedJob {
 fn run<'a>(job: &'a ResolvedJob, tiling: &'a Tiling) -> RunSize<'a> {
     RunSize {
         job,
-        look: MemoryLook::for_batches(&job.config, 1 << 17, 1),
+        look: DataSize::for_batches(&job.config, 1 << 17, 1),
         tiling,
         threads: 2,
         processes: None,
@@ -31,12 +31,12 @@ fn run<'a>(job: &'a ResolvedJob, tiling: &'a Tiling) -> RunSize<'a> {
 }
 
 /// What a run is told where so many GiB are free; nothing if it fits.
-fn offered(run: &RunSize<'_>, gib: u64) -> Option<Offer> {
-    let available = Available { bytes: Bytes(gib << 30), limit: Limit::Machine };
+fn offered(run: &RunSize<'_>, gib: u64) -> Option<MemoryFix> {
+    let available = AvailableMemory { bytes: Bytes(gib << 30), limit: MemoryLimit::Machine };
     let room = MemoryRoom { available: Some(available), ..run.room() };
     match run.check(&room) {
         Ok(()) => None,
-        Err(Error::Memory { offer, .. }) => Some(offer),
+        Err(Error::Usage(UsageError::Memory { fix, .. })) => Some(fix),
         Err(other) => panic!("{other}"),
     }
 }
@@ -51,7 +51,7 @@ fn issue_23_the_cap_offered_counts_activations_too() {
     let dcn = job("dlrm-dcnv2", &[]);
     // Tables of 3 million rows take 14 GiB with their state, and so do a batch's activations.
     assert!(!fits("dlrm-dcnv2", 22, &[("rows_cap", "3000000".to_owned())]));
-    let Some(Offer::Either { rows_cap: Some(cap), batch_size: None }) =
+    let Some(MemoryFix::Either { rows_cap: Some(cap), batch_size: None }) =
         offered(&run(&dcn, &ONE_RANK), 22)
     else {
         panic!("{:?}", offered(&run(&dcn, &ONE_RANK), 22));
@@ -64,7 +64,7 @@ fn issue_23_the_cap_offered_counts_activations_too() {
 fn a_batch_is_offered_where_it_is_enough() {
     let capped = [("rows_cap", "1000".to_owned())];
     let dcn = job("dlrm-dcnv2", &capped);
-    let Some(Offer::Either { rows_cap: None, batch_size: Some(size) }) =
+    let Some(MemoryFix::Either { rows_cap: None, batch_size: Some(size) }) =
         offered(&run(&dcn, &ONE_RANK), 8)
     else {
         panic!("{:?}", offered(&run(&dcn, &ONE_RANK), 8));
@@ -76,7 +76,7 @@ fn a_batch_is_offered_where_it_is_enough() {
 #[test]
 fn both_are_offered_where_neither_is_enough() {
     let dcn = job("dlrm-dcnv2", &[]);
-    let Some(Offer::Both { rows_cap, batch_size }) = offered(&run(&dcn, &ONE_RANK), 4) else {
+    let Some(MemoryFix::Both { rows_cap, batch_size }) = offered(&run(&dcn, &ONE_RANK), 4) else {
         panic!("{:?}", offered(&run(&dcn, &ONE_RANK), 4));
     };
     let both = [("rows_cap", rows_cap.to_string()), ("batch_size", batch_size.to_string())];
@@ -86,14 +86,14 @@ fn both_are_offered_where_neither_is_enough() {
 #[test]
 fn nothing_is_offered_that_does_not_fit() {
     let dcn = job("dlrm-dcnv2", &[]);
-    assert_eq!(offered(&run(&dcn, &ONE_RANK), 0), Some(Offer::Nothing));
+    assert_eq!(offered(&run(&dcn, &ONE_RANK), 0), Some(MemoryFix::Nothing));
     let resumed = RunSize { weights: WeightSource::Checkpoint, ..run(&dcn, &ONE_RANK) };
-    assert_eq!(offered(&resumed, 22), Some(Offer::Resumed));
+    assert_eq!(offered(&resumed, 22), Some(MemoryFix::Resumed));
     // A plan's file is for tables of these rows, and exact ids need them.
     let file = Tiling::File(ONE_RANK.plan(&dcn.config.model.tables));
-    assert_eq!(offered(&run(&dcn, &file), 22), Some(Offer::Nothing));
+    assert_eq!(offered(&run(&dcn, &file), 22), Some(MemoryFix::Nothing));
     let exact = job("dlrm-dcnv2", &[("data.ids.mode", "exact".to_owned())]);
-    assert_eq!(offered(&run(&exact, &ONE_RANK), 22), Some(Offer::Nothing));
+    assert_eq!(offered(&run(&exact, &ONE_RANK), 22), Some(MemoryFix::Nothing));
 }
 
 #[test]
