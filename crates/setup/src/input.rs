@@ -390,9 +390,9 @@ impl Inputs {
     }
 }
 
-/// What is known of the input before it is prepared: exact for a prepared folder, from the first
-/// blocks for files. Also says whether it has to be prepared.
-pub fn look(
+/// Returns the shape of the input, and whether it still has to be prepared. The shape is exact for
+/// a prepared folder, and an estimate from the first blocks for files.
+pub fn probe(
     paths: &[String],
     config: &DataConfig,
     most_categories: u64,

@@ -49,7 +49,7 @@ pub struct Resumed {
 /// Writes how a run is started.
 pub fn write(
     run: &Path,
-    (origin, config): (&str, &JobConfig),
+    job: &ResolvedJob,
     plan: &ShardingPlan,
     strictness: Strictness,
     products: Option<Bf16Products>,
@@ -58,12 +58,13 @@ pub fn write(
         Strictness::Stop => 0.0,
         Strictness::AtMost(Share(max)) => max,
     };
+    let origin = job.origin.clone();
     let refused =
-        |source| UsageError::Config { origin: origin.to_owned(), source: Box::new(source) };
+        |source| UsageError::Config { origin: job.origin.clone(), source: Box::new(source) };
     let record = ResolvedRecord {
         version: VERSION,
-        origin: origin.to_owned(),
-        config: config.to_toml().map_err(refused)?,
+        origin,
+        config: job.config.to_toml().map_err(refused)?,
         malformed_max,
         strict: strictness == Strictness::Stop,
         world_size: plan.world_size(),

@@ -136,14 +136,14 @@ fn check_memory(args: &BenchTrain, job: &ResolvedJob, session: &Session) -> Resu
     let rows = batches::distinct_batches(batch_size).saturating_mul(batch_size) as u64;
     let run = memory_check::RunSize {
         job,
-        look: DataSize::for_batches(&job.config, rows, args.pooling),
+        data: DataSize::for_batches(&job.config, rows, args.pooling),
         tiling: &Tiling::Made(Sharding::Table, 1),
         threads: session.threads,
         processes: None,
         traced_steps: 0,
         weights: WeightSource::Initial,
     };
-    run.check(&run.room())
+    run.check(&run.compare())
 }
 
 fn job(args: &BenchTrain) -> Result<ResolvedJob, Error> {

@@ -21,7 +21,7 @@ use crate::evaluation_text::{evaluation_rows, warn_of_evaluation};
 use setup::config::{self, ResolvedJob};
 use setup::device::ComputeDevice;
 use setup::error::{EXIT_INTERRUPTED, Error, UsageError};
-use setup::memory_check::{DataSize, MemoryRoom, RunSize};
+use setup::memory_check::{DataSize, MemoryComparison, RunSize};
 use setup::on_device;
 use setup::plan::Tiling;
 use setup::process_group::{Participation, World};
@@ -142,7 +142,7 @@ impl TrainRequest {
     fn run_size(
         &self,
         args: &Train,
-        look: DataSize,
+        data: DataSize,
         session: &Session,
         world: Option<&World>,
     ) -> RunSize<'_> {
@@ -152,7 +152,7 @@ impl TrainRequest {
         let steps = &args.trace_steps;
         RunSize {
             job: &self.job,
-            look,
+            data,
             tiling: &self.tiling,
             threads: threads_per_rank * processes.as_ref().map_or(1, Vec::len),
             processes,
@@ -257,17 +257,20 @@ fn train(args: &Train, session: &Session, world: Option<&mut World>) -> Result<E
         false => None,
     };
     // Before anything else is written.
-    let mut look = DataSize::at(&asked.job.config, args.synthetic, session)?;
+    let mut data_size = DataSize::probe(&asked.job.config, args.synthetic, session)?;
     if let Some(inputs) = &early {
-        look = look.prepared(&inputs.train)?;
+        data_size = data_size.with_prepared(&inputs.train)?;
     }
-    let wanted = asked.run_size(args, look.clone(), session, world.as_deref());
-    let room = wanted.room();
+    let wanted = asked.run_size(args, data_size.clone(), session, world.as_deref());
+    let memory = wanted.compare();
     if args.estimate {
-        return session.console.report(&room, MemoryRoom::table).map(|()| ExitCode::SUCCESS);
+        return session
+            .console
+            .report(&memory, MemoryComparison::table)
+            .map(|()| ExitCode::SUCCESS);
     }
-    session.console.detail(room.table());
-    wanted.check(&room)?;
+    session.console.detail(memory.table());
+    wanted.check(&memory)?;
     wanted.check_device(args.device.device, &asked.device)?;
     let _trace = args.trace.as_deref().map(output::folder).transpose()?;
     let start = start(args, &run_folder, session.console)?;
@@ -285,9 +288,9 @@ fn train(args: &Train, session: &Session, world: Option<&mut World>) -> Result<E
     say_what_interacts(&asked.job, session.console);
     // What preparation took must not add up with what training takes.
     device::buffer::return_freed_memory();
-    let look = look.prepared(&inputs.train)?;
-    let known = asked.run_size(args, look, session, world.as_deref());
-    known.check(&known.room())?;
+    let data_size = data_size.with_prepared(&inputs.train)?;
+    let known = asked.run_size(args, data_size, session, world.as_deref());
+    known.check(&known.compare())?;
     known.check_device(args.device.device, &asked.device)?;
     let train = &mut asked.job.config.data.train;
     if train.iter().any(|path| path == "-") {
@@ -346,12 +349,12 @@ fn train_on(
     let products = device
         .bf16_products()
         .filter(|_| run.request().config.training.precision == Precision::Bf16);
-    let (mut written, config) = (Ok(()), run.request().config.clone());
+    let mut written = Ok(());
+    let resolved = ResolvedJob { origin: job.origin, config: run.request().config.clone() };
     let observe = &mut |event: RunEvent<'_>| {
         // Not before: a run that is refused leaves nothing.
         if matches!(event, RunEvent::Started { .. }) {
-            written =
-                record::write(&run_folder, (&job.origin, &config), &plan, strictness, products);
+            written = record::write(&run_folder, &resolved, &plan, strictness, products);
         }
         observer.see(event);
     };
@@ -362,7 +365,7 @@ fn train_on(
     written?;
     let recorded = observer.finish()?;
     warn_of_trace(args, (&outcome, recorded), session.console);
-    report(session.console, &outcome, &config.training, (&run_folder, launched.as_deref()))
+    report(session.console, &outcome, &resolved.config.training, (&run_folder, launched.as_deref()))
 }
 
 /// Says what the dot interaction is of where there is no dense vector.

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::args::Tune;
 use setup::error::{Error, RunError};
-use setup::resized_step::recorded;
+use setup::resized_step::read_recording;
 use setup::step_times::{Drift, Measured, measured};
 use setup::table_output::{self, TableTarget};
 use setup::{Session, config};
@@ -63,7 +63,8 @@ pub fn run(args: &Tune, session: &Session) -> Result<(), Error> {
     let mut known = Calibration::default();
     let mut now = 0.0;
     for setting in [base, twice] {
-        let found = recorded(&tuning.record(setting)?, session)?;
+        let folder = tuning.record(setting)?;
+        let found = read_recording(&folder, setting.batch_size as u64, session)?;
         if setting == base {
             now = samples_per_s(base, found.means_ns.first().copied().unwrap_or_default());
         }
