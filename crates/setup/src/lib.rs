@@ -1,7 +1,7 @@
-//! What the command-line programs of rowmill share: the options of several commands, errors with
+//! Code that the command-line programs of rowmill share: options of several commands, errors with
 //! their hints, tables and progress, and the inputs of jobs (configurations, rows, sharding plans,
-//! devices, recordings). Only this crate and its callers know terminals and signals. Computes no
-//! figure of its own.
+//! devices, recordings). Terminals and signals are handled here and in the programs only.
+//! Everything that is computed comes from the library crates.
 
 pub mod args;
 pub mod checkpoint;

@@ -1,6 +1,6 @@
-//! `RUN/run.json`: how a run was started, so that it can be resumed by its folder alone. What it is
-//! trained with is the newest checkpoint's to say; this file serves where there is none yet, and
-//! for what checkpoints do not know.
+//! Writes and reads `RUN/run.json`, which records how a run was started, so that it can be resumed
+//! with its folder alone. A checkpoint also holds the configuration and takes precedence. This file
+//! serves runs without a checkpoint, and holds settings that checkpoints lack.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -22,31 +22,31 @@ const VERSION: u32 = 1;
 #[derive(Debug, Serialize, Deserialize)]
 struct ResolvedRecord {
     version: u32,
-    /// What the user called the configuration.
+    /// The path or name of the configuration as the user gave it.
     origin: String,
-    /// The configuration as TOML, everything filled in.
+    /// The configuration as TOML, with all defaults filled in.
     config: String,
-    /// Malformed rows allowed, as a share.
+    /// Share of malformed rows that is allowed.
     malformed_max: f64,
     strict: bool,
     world_size: u32,
     tiles: Vec<Tile>,
-    /// How this run's CPU multiplies bf16, if it does.
+    /// The instruction with which this run's CPU multiplies bf16 matrices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     bf16_products: Option<String>,
 }
 
-/// A run as it was started.
+/// The settings with which a run is resumed.
 pub struct Resumed {
-    /// Its configuration, with what `--set` changes.
+    /// The configuration, with the overrides of `--set` applied.
     pub job: ResolvedJob,
-    /// How tables are split.
+    /// Absent if it does not fit the tables after the overrides.
     pub plan: Option<ShardingPlan>,
-    /// What malformed rows do; none where the run does not say.
+    /// Absent for runs without `run.json`.
     pub strictness: Option<Strictness>,
 }
 
-/// Writes how a run is started.
+/// Writes `run.json` when a run starts.
 pub fn write(
     run: &Path,
     job: &ResolvedJob,
@@ -76,7 +76,8 @@ pub fn write(
     output::put(&path, |file| file.write_all(&text).map_err(Error::io(&path, "write")))
 }
 
-/// The run in `run`, as its newest checkpoint and `run.json` have it.
+/// Reads the settings of the run in the folder `run` from the chosen or newest checkpoint and from
+/// `run.json`.
 pub fn resumed(
     run: &Path,
     resume_from: Option<&Path>,
@@ -105,13 +106,13 @@ pub fn resumed(
         true => Strictness::Stop,
         false => Strictness::AtMost(Share(record.malformed_max)),
     });
-    // An imported checkpoint has the plan of its import, which fits too.
+    // An imported checkpoint has the plan of its import, which fits its tables too.
     let plan = ShardingPlan::new(world_size, tiles, &config.model.tables).ok();
     Ok(Resumed { job: ResolvedJob { origin, config }, plan, strictness })
 }
 
-/// How the run in `run` multiplies bf16, if it says so. Runs that do not are of earlier versions,
-/// which used the instruction for pairs wherever there was one.
+/// Returns how the run in the folder `run` multiplies bf16 matrices. Earlier versions did not
+/// record it, and used the instruction for pairs on every CPU that has it.
 pub fn bf16_products(run: &Path) -> Option<Bf16Products> {
     let record = read(run)?;
     match record.bf16_products {
@@ -120,7 +121,7 @@ pub fn bf16_products(run: &Path) -> Option<Bf16Products> {
     }
 }
 
-/// The configuration of the run in `run`, if it is known.
+/// Reads the configuration of the run in the folder `run`, if it is recorded.
 pub fn config(run: &Path) -> Option<JobConfig> {
     if let Some(record) = read(run) {
         return JobConfig::parse(&record.config, &[]).ok();
