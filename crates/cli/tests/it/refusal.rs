@@ -148,7 +148,7 @@ fn a_host_without_an_agent_is_told_what_to_start() {
     }
     let traced = place.run("fleet trace --socket-dir .");
     assert_eq!(traced.code, Some(1), "{}", traced.stderr);
-    assert!(traced.stderr.contains("error: no trace was begun: this host: no agent answers"));
+    assert!(traced.stderr.contains("error: no trace was started: this host: no agent answers"));
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);

@@ -18,7 +18,7 @@ pub fn suggest_for_config(error: &ConfigError) -> Option<String> {
             "each feature takes its ids from the [data] categorical column of the same name"
         }
         ConfigError::Keys { .. } => {
-            "rowmill explain config KEY says what a key may be; docs/configuration.md has them all"
+            "rowmill explain config KEY lists the values of a key; docs/configuration.md describes all keys"
         }
         _ => return None,
     };
@@ -68,9 +68,9 @@ pub fn suggest_for_data(error: &data::Error) -> Option<String> {
             return suggest_for_disk(source);
         }
         data::Error::OtherPreparation { .. } => {
-            "use the inputs and configuration of that one, or begin anew with --restart"
+            "use the same inputs and configuration, or start again with --restart"
         }
-        data::Error::InputChanged { .. } => "restore the input, or begin anew with --restart",
+        data::Error::InputChanged { .. } => "restore the input, or start again with --restart",
         data::Error::Checksum { .. }
         | data::Error::PartSize { .. }
         | data::Error::Manifest { .. } => {
@@ -109,11 +109,13 @@ pub fn suggest_for_data(error: &data::Error) -> Option<String> {
 pub fn suggest_without_config(error: &data::Error) -> Option<&'static str> {
     let hint = match error {
         data::Error::TooManyMalformed { .. } | data::Error::NoGoodRows { .. } => {
-            "correct the rows, or name what parts their fields with --delimiter TEXT"
+            "correct the rows, or name the separator of fields with --delimiter TEXT"
         }
-        data::Error::OtherForm { .. } => "give files of one format; describe others apart",
+        data::Error::OtherForm { .. } => {
+            "give files of one format; describe other files separately"
+        }
         data::Error::MissingColumn { .. } => {
-            "give files with the same columns; describe others apart"
+            "give files with the same columns; describe other files separately"
         }
         data::Error::Parquet { .. } => "the file is cut short, or not Parquet; write it again",
         _ => return None,
@@ -219,7 +221,7 @@ pub fn suggest_for_train(error: &train::Error) -> Option<String> {
         train::Error::Checksum { .. }
         | train::Error::FileLength { .. }
         | train::Error::TensorFile { .. } => {
-            "find a whole checkpoint with: rowmill checkpoint verify RUN"
+            "find an undamaged checkpoint with: rowmill checkpoint verify RUN"
         }
         train::Error::OtherModel { .. } | train::Error::StateKind { .. } => {
             "resume with the configuration that wrote the checkpoint, or begin a new run with --run"

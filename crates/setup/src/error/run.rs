@@ -48,8 +48,7 @@ errors_with_hints! {
 
         // Rows and checkpoints.
         #[error(
-            "all {rows} training rows have the label {label}: under any loss nothing can be \
-             learnt from them (prepared in {})",
+            "all {rows} training rows have the label {label}: no model can learn anything from them (prepared in {})",
             folder.display()
         )]
         #[hint("{}", suggest_labels(*label, positive))]
@@ -59,7 +58,10 @@ errors_with_hints! {
             "{}: expected one row per line, got empty lines or rows of several lines ({} scored)",
             path.display(), counted(*rows, "row")
         )]
-        #[hint("the scores so far are out of place; remove empty lines and line breaks within fields")]
+        #[hint(
+            "the scores written so far do not match the input lines; remove empty lines and line \
+             breaks within fields"
+        )]
         Alignment { path: PathBuf, rows: u64 },
         #[error(
             "{}: {count} of {}: expected a probability, got NaN: line {}",
@@ -67,29 +69,29 @@ errors_with_hints! {
         )]
         #[hint(
             "the model has diverged, or these rows have numbers that are not finite; score with \
-             an earlier checkpoint, or mend the rows"
+             an earlier checkpoint, or correct the rows"
         )]
         NotScored { path: PathBuf, count: u64, rows: u64, first: Vec<u64> },
         #[error("{}: expected a checkpoint or a run with checkpoints, found none", path.display())]
         #[hint("give RUN or RUN/checkpoints/step-…, as printed at the end of training")]
         NoCheckpoint { path: PathBuf },
-        #[error("{}: expected a whole checkpoint, found {count} damaged", path.display())]
+        #[error("{}: expected an undamaged checkpoint, found only {count} damaged", path.display())]
         #[hint("start again in another folder with --run, or bring back a copy")]
         NoneWhole { path: PathBuf, count: usize },
         #[error("{}: the newest checkpoint is damaged: {reason}", path.display())]
         #[hint("{}", suggest_previous(previous.as_ref()))]
         DamagedCheckpoint { path: PathBuf, reason: String, previous: Option<PathBuf> },
         #[error("{damaged} of {} damaged", counted(*count as u64, "checkpoint"))]
-        #[hint("go on from a whole one with --resume-from CHECKPOINT")]
+        #[hint("continue from an undamaged one with --resume-from CHECKPOINT")]
         Damaged { damaged: usize, count: usize },
 
         // Processes.
-        #[error("cannot start the thread of {what}: {source}")]
+        #[error("cannot start the thread for {what}: {source}")]
         Thread { what: &'static str, source: io::Error },
         #[error("cannot run {program}: {source}")]
         Program { program: &'static str, source: io::Error },
         #[error("{library}: {problem}")]
-        #[hint("rowmill doctor mpi says what there is")]
+        #[hint("rowmill doctor mpi lists the MPI libraries that it finds")]
         MpiStart { library: String, problem: String },
         /// A second caller took the communicator, which is a defect of rowmill.
         #[error("the communicator of all processes is in use")]
@@ -103,7 +105,10 @@ errors_with_hints! {
         Serve { port: u16, source: io::Error },
 
         // Captures, and the agents of other hosts.
-        #[error("{place}: expected {} to ask within {seconds} s, got {got}", counted(*wanted as u64, "process"))]
+        #[error(
+            "{place}: expected {} to poll for traces within {seconds} s, got {got}",
+            counted(*wanted as u64, "process")
+        )]
         #[hint("start the job with KINETO_USE_DAEMON=1; rowmill doctor capture says what a running one lacks")]
         NobodyAsked { place: String, seconds: u64, wanted: usize, got: usize },
         #[error("Slurm job {job}: expected hosts from squeue and scontrol, got {said}")]
@@ -111,7 +116,7 @@ errors_with_hints! {
         #[error("{selection}: expected a process that polls for traces, got none; polling now: {there}")]
         #[hint("`rowmill fleet status` lists processes and their jobs on all hosts")]
         NoProcess { selection: String, there: String },
-        #[error("no trace was begun: {problems}")]
+        #[error("no trace was started: {problems}")]
         NoOrder { problems: String },
         #[error("expected processes of one job, got several: {there}")]
         #[hint("a report is of one job: choose it with --run, --user or --pid")]
@@ -165,9 +170,11 @@ fn suggest_labels(label: f32, positive: &[String]) -> String {
 fn suggest_previous(previous: Option<&PathBuf>) -> String {
     match previous {
         Some(path) => {
-            format!("the previous one is whole; use it with: --resume-from {}", path.display())
+            format!("the previous one is undamaged; use it with: --resume-from {}", path.display())
         }
-        None => "no earlier checkpoint is whole; start again in another folder with --run".into(),
+        None => {
+            "no earlier checkpoint is undamaged; start again in another folder with --run".into()
+        }
     }
 }
 

@@ -29,9 +29,9 @@ errors_with_hints! {
         #[error("--format parquet writes a file, got no --output")]
         #[hint("add --output FILE.parquet")]
         ParquetToStdout,
-        #[error("this command prints a report, no rows: expected --format table or json")]
+        #[error("this command prints a report instead of rows: expected --format table or json")]
         NoTable,
-        #[error("--format sarif: expected rowmill trace findings, which alone has results to report")]
+        #[error("--format sarif: only rowmill trace findings can write it")]
         NoSarif,
         #[error("{}: already exists", path.display())]
         #[hint("remove it or choose another name")]
@@ -77,7 +77,7 @@ errors_with_hints! {
         #[hint("{}", suggest_keys(near))]
         NoSuchKey { key: String, near: Vec<String> },
         #[error("model.tables: {doing} needs numbers of rows, got rows = \"auto\" for {tables}")]
-        #[hint("give them with --set model.tables.NAME.rows=N for this command")]
+        #[hint("set them for this command with --set model.tables.NAME.rows=N")]
         RowsUnknown { doing: &'static str, tables: String },
 
         // Jobs and runs.
@@ -119,7 +119,7 @@ errors_with_hints! {
             fix: MemoryFix,
         },
         #[error("{}: the run already has checkpoints, the newest is {newest}", run.display())]
-        #[hint("add --resume to go on from there, or choose another folder with --run FOLDER")]
+        #[hint("add --resume to continue from there, or choose another folder with --run FOLDER")]
         RunExists { run: PathBuf, newest: String },
         #[error("--resume: expected the run's folder or the configuration, got neither")]
         #[hint("rowmill train --resume --run RUN")]
@@ -129,8 +129,8 @@ errors_with_hints! {
         NothingToResume { run: PathBuf },
         #[error("{}: expected a run folder with metrics.jsonl", run.display())]
         #[hint(
-            "give the folder of a run, as `rowmill train --run FOLDER` leaves it; pages of traces \
-             are made by rowmill trace report"
+            "give the folder of a run, as `rowmill train --run FOLDER` writes it; for a page about a \
+             trace, use rowmill trace report"
         )]
         NoMetrics { run: PathBuf },
         /// A run's bytes depend on the CPU's bf16 instruction, so another CPU must not continue it.
@@ -163,10 +163,10 @@ errors_with_hints! {
         ForeignFolder { folder: PathBuf },
 
         // Devices, processes and plans.
-        #[error("--device {name}: {source}; `rowmill doctor device` lists what there is")]
+        #[error("--device {name}: {source}; `rowmill doctor device` lists the devices")]
         #[hint("{}", suggest_cure(source))]
         NoDevice { name: DeviceName, source: Box<DriverError> },
-        #[error("torchrun started {size} processes, which know nothing of each other without MPI")]
+        #[error("torchrun started {size} processes, which cannot communicate without MPI")]
         #[hint("start it with mpirun -n {size} rowmill train …")]
         Torchrun { size: u32 },
         #[error(
@@ -179,7 +179,7 @@ errors_with_hints! {
         )]
         NoMpi { tried: Vec<comm::mpi::OpenError> },
         #[error(
-            "{} started {} processes, but {library} knows of {size}: it is not the launcher's own",
+            "{} started {} processes, but {library} found {size}: the library does not belong to this launcher",
             launcher.kind.name(), launcher.size
         )]
         #[hint(
@@ -203,7 +203,7 @@ errors_with_hints! {
         // Traces and findings.
         #[error("--rank {rank}: the traces have the ranks {known}")]
         NoSuchRank { rank: u32, known: String },
-        #[error("step {step}: expected one of 0..{count}, those that all ranks recorded")]
+        #[error("step {step}: expected a step in 0..{count}, which all ranks recorded")]
         NoSuchStep { step: usize, count: usize },
         #[error(
             "expected two recordings, BEFORE and AFTER, each a file, or a folder or an archive \
@@ -213,8 +213,8 @@ errors_with_hints! {
         #[error("{paths}: expected one trace, got {}", counted(*ranks as u64, "rank"))]
         #[hint("rowmill trace merge puts all ranks into one file; --to parquet writes tables of all")]
         SeveralRanks { paths: String, ranks: usize },
-        #[error("{}: expected a name that ends in .json, .pftrace, .gz or .zst behind them", path.display())]
-        #[hint("or say it with --to kineto|perfetto|parquet")]
+        #[error("{}: expected a name that ends in .json or .pftrace, which .gz or .zst may follow", path.display())]
+        #[hint("or name the format with --to kineto|perfetto|parquet")]
         UnknownFormat { path: PathBuf },
         #[error("--class {given:?}: expected CLASS=PATTERN, CLASS one of compute, communication, memory, other")]
         #[hint("for example --class communication=my_all_to_all")]
@@ -321,7 +321,9 @@ fn suggest_label(error: &ProposalError) -> Option<String> {
 
 fn suggest_kernels(error: &KernelError) -> Option<String> {
     let hint = match error {
-        KernelError::OtherCpu { .. } => "learn from each machine apart, into a folder of its own",
+        KernelError::OtherCpu { .. } => {
+            "learn from each machine separately, into a folder of its own"
+        }
         KernelError::Column { .. } => {
             "rowmill predict train-kernels --help lists the columns of a table"
         }
