@@ -66,7 +66,7 @@ impl Error {
         )
     }
 
-    /// What the user of `verb` can do about the error. Commands that read files without a
+    /// Returns the hint for a user of `verb`. Commands that read files without a
     /// configuration get no hint that names a key or an option which they do not have.
     pub fn applicable_hint(&self, verb: &clap::Command) -> Option<String> {
         let has_config = verb.get_arguments().any(|argument| {

@@ -23,11 +23,11 @@ use crate::machine;
 /// Time limit of everything up to the first step: preparing data and reading a checkpoint.
 const FIRST_STEP: Duration = Duration::from_secs(1800);
 /// Time that a rank which aborts the job waits for the launcher to end it.
-const PATIENCE: Duration = Duration::from_secs(2);
+const ABORT_WAIT: Duration = Duration::from_secs(2);
 /// Time limit of the launcher for passing on a message that a rank printed.
-const PASSING_ON: Duration = Duration::from_millis(200);
+const OUTPUT_WAIT: Duration = Duration::from_millis(200);
 /// Time that a rank waits for the rank that reports the error, before it ends the job itself.
-const DEFERENCE: Duration = Duration::from_secs(1);
+const REPORT_WAIT: Duration = Duration::from_secs(1);
 
 /// Name of the file in the run folder that records the error which ended the run.
 const FAILED: &str = "failed.txt";
@@ -36,7 +36,7 @@ const FAILED: &str = "failed.txt";
 pub enum Participation {
     Alone,
     /// The process ends with this code, because rank 0 reports an error that all ranks have.
-    Said(ExitCode),
+    Refused(ExitCode),
     World(Box<World>),
 }
 
@@ -55,7 +55,7 @@ impl Participation {
                 error
                 @ Error::Usage(UsageError::Torchrun { .. } | UsageError::OtherLauncher { .. }),
             ) if launcher.is_some_and(|launcher| launcher.rank > 0) => {
-                Ok(Self::Said(ExitCode::from(error.exit_code())))
+                Ok(Self::Refused(ExitCode::from(error.exit_code())))
             }
             Err(error) => Err(error),
         }
@@ -70,14 +70,14 @@ impl Participation {
         follow: impl FnOnce(&mut World, T) -> Result<(), Error>,
     ) -> Result<ExitCode, Error> {
         match self {
-            Self::Said(code) => Ok(code),
+            Self::Refused(code) => Ok(code),
             Self::Alone => lead(None),
             Self::World(mut world) if world.is_leader() => {
                 let result = lead(Some(&mut world));
                 world.end(result, session)
             }
             Self::World(world) => {
-                world.follow(session, |world, told| follow(world, told).map(|()| false))
+                world.follow(session, |world, order| follow(world, order).map(|()| false))
             }
         }
     }
@@ -101,8 +101,8 @@ pub struct World {
     farewell: Communicator,
     timeout: Duration,
     collectives: Collectives,
-    /// Whether the other ranks know what to do.
-    told: bool,
+    /// Whether rank 0 has sent the other ranks their order.
+    order_sent: bool,
 }
 
 /// The order that rank 0 broadcasts.
@@ -138,9 +138,9 @@ impl World {
         // Two lines: the host, and the CPUs that this rank may use there.
         let own = format!("{}\n{}", train::run::host(), machine::allowed_cpus());
         let all = comm.all_gather(own.as_bytes()).map_err(train::Error::from)?;
-        let sharers = all.iter().filter(|said| said.as_slice() == own.as_bytes()).count();
-        let host = |said: &Vec<u8>| {
-            String::from_utf8_lossy(said).lines().next().unwrap_or_default().to_owned()
+        let sharers = all.iter().filter(|place| place.as_slice() == own.as_bytes()).count();
+        let host = |place: &Vec<u8>| {
+            String::from_utf8_lossy(place).lines().next().unwrap_or_default().to_owned()
         };
         let hosts = all.iter().map(host).collect();
         let mut farewell = comm.duplicate();
@@ -148,7 +148,7 @@ impl World {
             // Rank 0 arrives last, so the other ranks wait longer.
             farewell.set_timeout(Some(timeout));
         }
-        let (comm, run_folder, told) = (Some(comm), None, false);
+        let (comm, run_folder, order_sent) = (Some(comm), None, false);
         let (launcher, collectives) = (launcher.map(|launcher| launcher.kind), args.collectives);
         let library = found.interface().name();
         Ok(Some(Self {
@@ -162,7 +162,7 @@ impl World {
             farewell,
             timeout,
             collectives,
-            told,
+            order_sent,
         }))
     }
 
@@ -260,8 +260,8 @@ impl World {
     }
 
     /// Broadcasts from rank 0 what every rank does. Called once.
-    pub fn tell<T: Serialize>(&mut self, what: T) -> Result<(), Error> {
-        self.send(&WorldOrder::Do(what))
+    pub fn broadcast_order<T: Serialize>(&mut self, what: T) -> Result<(), Error> {
+        self.send_order(&WorldOrder::Do(what))
     }
 
     /// Ends the job as rank 0, after success or failure.
@@ -272,17 +272,17 @@ impl World {
     ) -> Result<ExitCode, Error> {
         match result {
             Ok(code) => {
-                if !self.told {
-                    self.send(&WorldOrder::<()>::Refused(0))?;
+                if !self.order_sent {
+                    self.send_order(&WorldOrder::<()>::Refused(0))?;
                 }
                 Ok(self.leave(code, session))
             }
-            Err(error) if self.told => Ok(self.fail(error, session)),
+            Err(error) if self.order_sent => Ok(self.fail(error, session)),
             Err(error) => {
                 // Reported before any rank ends, because the launcher may then end this one too.
                 let code = error.exit_code();
                 session.console.fail(&error);
-                self.send(&WorldOrder::<()>::Refused(code))?;
+                self.send_order(&WorldOrder::<()>::Refused(code))?;
                 Ok(match self.finalize() {
                     Ok(()) => ExitCode::from(code),
                     Err(_) => self.abort(code),
@@ -298,7 +298,7 @@ impl World {
         session: &Session,
         body: impl FnOnce(&mut Self, T) -> Result<bool, Error>,
     ) -> Result<ExitCode, Error> {
-        let done = match self.hear() {
+        let done = match self.receive_order() {
             Err(error) => return Ok(self.fail(error, session)),
             Ok(WorldOrder::Refused(code)) => return Ok(self.leave(ExitCode::from(code), session)),
             Ok(WorldOrder::Do(what)) => body(&mut self, what),
@@ -318,7 +318,7 @@ impl World {
         let is_common = matches!(&error, Error::Usage(UsageError::Train { .. }));
         if is_common && !self.is_leader() {
             // Every rank has this error; rank 0 reports it and ends the job.
-            std::thread::sleep(DEFERENCE);
+            std::thread::sleep(REPORT_WAIT);
             return self.abort(code);
         }
         let is_own = self.is_leader()
@@ -330,9 +330,9 @@ impl World {
         if is_common || self.is_first(&error) {
             session.console.fail(&error);
             // MPICH's launcher drops output that it has not read when the job ends.
-            std::thread::sleep(PASSING_ON);
+            std::thread::sleep(OUTPUT_WAIT);
         } else {
-            std::thread::sleep(DEFERENCE);
+            std::thread::sleep(REPORT_WAIT);
         }
         self.abort(code)
     }
@@ -372,15 +372,15 @@ impl World {
         }
     }
 
-    fn send<T: Serialize>(&mut self, order: &WorldOrder<T>) -> Result<(), Error> {
+    fn send_order<T: Serialize>(&mut self, order: &WorldOrder<T>) -> Result<(), Error> {
         let mut bytes = serde_json::to_vec(order)?;
         let Some(comm) = &mut self.comm else { return Err(RunError::NoProcesses.into()) };
         comm.broadcast(Rank(0), &mut bytes).map_err(train::Error::from)?;
-        self.told = true;
+        self.order_sent = true;
         Ok(())
     }
 
-    fn hear<T: DeserializeOwned>(&mut self) -> Result<WorldOrder<T>, Error> {
+    fn receive_order<T: DeserializeOwned>(&mut self) -> Result<WorldOrder<T>, Error> {
         let mut bytes = Vec::<u8>::new();
         let Some(comm) = &mut self.comm else { return Err(RunError::NoProcesses.into()) };
         comm.broadcast(Rank(0), &mut bytes).map_err(train::Error::from)?;
@@ -403,7 +403,7 @@ impl World {
     }
 
     fn abort(&self, code: u8) -> ExitCode {
-        self.mpi.abort(i32::from(code), PATIENCE);
+        self.mpi.abort(i32::from(code), ABORT_WAIT);
         ExitCode::from(code)
     }
 }

@@ -92,7 +92,7 @@ fn evaluate<B: Backend>(
     if let Some(world) = world {
         let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let (checkpoint, data) = (absolute(&folder), absolute(dataset.dir()));
-        world.tell(EvaluationTask { checkpoint, data, rows: rows.clone() })?;
+        world.broadcast_order(EvaluationTask { checkpoint, data, rows: rows.clone() })?;
     }
     let total = rows.end - rows.start;
     let mut meter = Meter::start(session.console, "evaluating", ProgressUnit::Rows, Some(total));

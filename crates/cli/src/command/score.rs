@@ -57,7 +57,7 @@ fn score_all<B: Backend>(
     let threads = world.as_ref().map_or(session.threads, |world| world.threads(session));
     let mut scorer = Scores { scorer: Scorer::open(&folder, open(threads)?)?, distributed: None };
     if let Some(world) = world {
-        world.tell(std::path::absolute(&folder).unwrap_or(folder))?;
+        world.broadcast_order(std::path::absolute(&folder).unwrap_or(folder))?;
         scorer.distributed = Some(DistributedScorer::new(world.take_comm()?));
     }
     let scored = match &args.output {

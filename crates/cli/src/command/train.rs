@@ -219,7 +219,7 @@ pub fn run(args: &Train, session: &Session) -> Result<ExitCode, Error> {
     let alone = args.print_config || args.estimate;
     let mut world = match Participation::join(&args.processes, alone)? {
         Participation::Alone => return train(args, session, None),
-        Participation::Said(code) => return Ok(code),
+        Participation::Refused(code) => return Ok(code),
         Participation::World(world) => world,
     };
     if !world.is_leader() {

@@ -1,4 +1,4 @@
-//! Errors of a command that was asked for correctly: the machine, a process or a file failed it.
+//! Errors of commands whose request is valid: the machine, a process or a file prevented the work.
 //! They end the process with exit code 1. Mistakes of the command line are in [`super::usage`].
 
 use std::io;

@@ -106,7 +106,7 @@ pub fn run(args: &DoctorLinks, session: &Session) -> Result<ExitCode, Error> {
 /// Measures as rank 0 of the processes of a launcher.
 fn processes(world: &mut World, args: &DoctorLinks, session: &Session) -> Result<ExitCode, Error> {
     let (points, link) = (points(args), link(args));
-    world.tell(LaunchedTask {
+    world.broadcast_order(LaunchedTask {
         points: points.iter().map(|point| (point.verb as usize, point.bytes)).collect(),
         link: args.latency.zip(args.bandwidth),
     })?;

@@ -54,7 +54,7 @@ pub fn lead(
     let bf16_products = products.map(|products| products.name().to_owned());
     let run = ProcessRun { native, bf16_products, ..ProcessRun::new(reading.request())? };
     world.fail_into(&run.run_folder);
-    world.tell(run)?;
+    world.broadcast_order(run)?;
     let mut comm = world.take_comm()?;
     check_shared(&mut comm, &reading.request().run_folder)?;
     let processes = Processes { comm, timeout: world.timeout(), native };
