@@ -1,5 +1,7 @@
-//! One agent, asked over TLS with a token, or over its own socket on this host. Failures are texts:
-//! the ranks of a silent host are lost, and the others continue.
+//! A client of one agent: over its own socket on this host, or over TLS with a token elsewhere.
+//!
+//! Failures are texts, not errors of the command: if one host does not answer, its ranks are
+//! reported as lost, and the other hosts continue.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -22,7 +24,7 @@ use crate::args::Reach;
 use setup::error::{Error, UsageError};
 use setup::interrupt;
 
-/// Problems that [`hint`] recognizes.
+/// Problems for which [`find_hint`] has advice.
 const NO_AGENT: &str = "no agent answers on this host";
 const UNKNOWN_AUTHORITY: &str =
     "expected one of a known authority, got one of an unknown authority";
@@ -31,46 +33,50 @@ const NO_TLS: &str = "expected TLS, got another protocol";
 const REFUSED: &str = "Connection refused";
 /// Default port of agents.
 const PORT: u16 = 9466;
-/// Answers are no larger; traces come in parts of 4 MiB.
+/// Most bytes of a response. Traces are larger, but are fetched in parts of 4 MiB.
 const ANSWER_MAX: u64 = 16 << 20;
-/// Headers of an answer.
+/// Most headers of a response.
 const HEADERS_MAX: usize = 32;
-/// Looks at a clock: the quickest counts.
-const CLOCK_LOOKS: usize = 5;
-/// How often a part of a trace is tried again.
-const TRIES: u32 = 5;
+/// Readings of a host's clock; the one with the shortest round trip is used.
+const CLOCK_READINGS: usize = 5;
+/// Retries of a part of a trace before the fetch fails.
+const RETRIES: u32 = 5;
 
 /// A connection to the agent of one host, over its socket or over HTTPS.
 pub struct Client {
     name: String,
-    door: Door,
+    connection: Connection,
     patience: Duration,
 }
 
 /// The connection to an agent: the local socket, or HTTPS with a token for remote hosts.
-enum Door {
+enum Connection {
     Unix(SocketPlace),
     Tls { url: String, token: String, agent: ureq::Agent },
 }
 
-/// A host's clock minus ours.
+/// The difference between a host's clock and ours, needed to start all ranks at the same time.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct HostClock {
+    /// The host's clock minus ours.
     pub offset_ns: i64,
-    /// How far it may be off: half of the quickest answer.
+    /// Bound of the offset's error: half of the shortest round trip.
     pub uncertainty_ns: u64,
 }
 
 impl HostClock {
-    /// The offset and its error in milliseconds, for people.
-    pub fn words(self) -> String {
+    /// Formats the offset and the bound of its error in milliseconds, for people.
+    pub fn describe(self) -> String {
         let ms = |ns: f64| ns * 1e-6;
         format!("{:+.1} ms ± {:.1}", ms(self.offset_ns as f64), ms(self.uncertainty_ns as f64))
     }
 }
 
-/// Agents on other hosts.
-pub fn remote(
+/// Makes a client for each of the agents on other hosts. Nothing is sent yet.
+///
+/// # Errors
+/// The token file or the certificate is missing or empty.
+pub fn connect_remote(
     hosts: BTreeSet<String>,
     reach: &Reach,
     patience: Duration,
@@ -82,7 +88,7 @@ pub fn remote(
     }
     let tls = match &reach.ca {
         Some(path) => {
-            let certificates = certificates(path)?;
+            let certificates = read_certificates(path)?;
             TlsConfig::builder().root_certs(RootCerts::new_with_certs(&certificates)).build()
         }
         None => TlsConfig::default(),
@@ -90,6 +96,7 @@ pub fn remote(
     let agent = ureq::Agent::config_builder()
         .https_only(true)
         .http_status_as_error(false)
+        // A redirect would send the token to an address that the user did not name.
         .max_redirects(0)
         .timeout_global(Some(patience))
         .tls_config(tls)
@@ -101,57 +108,70 @@ pub fn remote(
             if has_port { format!("https://{name}") } else { format!("https://{name}:{PORT}") };
         Client {
             name,
-            door: Door::Tls { url, token: token.clone(), agent: agent.clone() },
+            connection: Connection::Tls { url, token: token.clone(), agent: agent.clone() },
             patience,
         }
     };
     Ok(hosts.into_iter().map(client).collect())
 }
 
-fn certificates(path: &Path) -> Result<Vec<Certificate<'static>>, Error> {
+fn read_certificates(path: &Path) -> Result<Vec<Certificate<'static>>, Error> {
     let bytes = fs::read(path).map_err(Error::io(path, "read"))?;
     let items = parse_pem(&bytes).filter_map(|item| match item {
         Ok(PemItem::Certificate(certificate)) => Some(certificate),
         _ => None,
     });
-    let found: Vec<Certificate<'static>> = items.collect();
-    if found.is_empty() {
+    let certificates: Vec<Certificate<'static>> = items.collect();
+    if certificates.is_empty() {
         return Err(UsageError::NoCertificate { path: path.to_owned() }.into());
     }
-    Ok(found)
+    Ok(certificates)
 }
 
+/// One HTTP request to an agent.
+#[derive(Clone, Copy)]
+struct AgentRequest<'a> {
+    method: &'a str,
+    path: &'a str,
+    body: Option<&'a [u8]>,
+}
+
+/// The status and the body of an HTTP response.
+type AgentResponse = (u16, Vec<u8>);
+
 impl Client {
-    /// The agent of this host.
+    /// Makes a client of the agent of this host, which needs neither token nor certificate.
     pub fn local(place: SocketPlace, patience: Duration) -> Self {
-        Self { name: "this host".to_owned(), door: Door::Unix(place), patience }
+        Self { name: "this host".to_owned(), connection: Connection::Unix(place), patience }
     }
 
-    /// Whether it is the agent of this host.
+    /// Whether this is the client of this host's own agent.
     pub fn is_local(&self) -> bool {
-        matches!(self.door, Door::Unix(_))
+        matches!(self.connection, Connection::Unix(_))
     }
 
-    /// The host as the user named it.
+    /// The name of the host as the user typed it.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whether anyone answers at the socket of this host.
-    pub fn is_there(&self) -> bool {
-        match &self.door {
-            Door::Unix(place) => control::connect(place).is_ok(),
-            Door::Tls { .. } => true,
+    /// Whether an agent accepts connections at the socket of this host. Remote hosts are assumed to
+    /// be there until a request fails.
+    pub fn is_listening(&self) -> bool {
+        match &self.connection {
+            Connection::Unix(place) => control::connect(place).is_ok(),
+            Connection::Tls { .. } => true,
         }
     }
 
-    /// What the agent knows, and its clock.
-    pub fn status(&self) -> Result<(Status, HostClock), String> {
+    /// Fetches the processes, GPUs and notes of a host, and reads its clock.
+    pub fn fetch_status(&self) -> Result<(Status, HostClock), String> {
         let mut best: Option<(Status, HostClock)> = None;
-        for _ in 0..CLOCK_LOOKS {
+        for _ in 0..CLOCK_READINGS {
             let before = unix_ns();
-            let status: Status = self.json("GET", &format!("{ROOT}/status"), None)?;
+            let status: Status = self.get_json("GET", &format!("{ROOT}/status"), None)?;
             let after = unix_ns();
+            // The request and the answer are assumed to travel equally long.
             let middle = before + (after - before) / 2;
             let clock = HostClock {
                 offset_ns: i64::try_from(status.unix_ns).unwrap_or(i64::MAX) - middle,
@@ -165,56 +185,65 @@ impl Client {
     }
 
     /// Orders traces and returns the state of the order.
-    pub fn begin(&self, order: &TraceOrder) -> Result<TraceState, String> {
+    pub fn order_traces(&self, order: &TraceOrder) -> Result<TraceState, String> {
         let body = serde_json::to_vec(order).map_err(|error| error.to_string())?;
-        self.json("POST", &format!("{ROOT}/traces"), Some(&body))
+        self.get_json("POST", &format!("{ROOT}/traces"), Some(&body))
     }
 
-    /// State of an order, or `None` if the agent does not know the order.
-    pub fn state(&self, token: &str) -> Result<Option<TraceState>, String> {
-        match self.request("GET", &format!("{ROOT}/traces/{token}"), None)? {
+    /// Fetches the state of an order, or `None` if the agent does not know the order.
+    pub fn fetch_state(&self, token: &str) -> Result<Option<TraceState>, String> {
+        let path = format!("{ROOT}/traces/{token}");
+        match self.send(AgentRequest { method: "GET", path: &path, body: None })? {
             (404, _) => Ok(None),
-            (status, bytes) => parse(&accepted(status, bytes)?).map(Some),
+            (status, bytes) => parse_json(&accept(status, bytes)?).map(Some),
         }
     }
 
-    /// Lets the agent forget an order.
-    pub fn forget(&self, token: &str) {
-        // It forgets by itself after an hour.
-        let _ = self.ask("DELETE", &format!("{ROOT}/traces/{token}"), None);
+    /// Tells the agent to delete an order and its traces.
+    pub fn delete_order(&self, token: &str) {
+        // A failure does no harm: the agent deletes orders by itself after an hour.
+        let _ = self.get_body("DELETE", &format!("{ROOT}/traces/{token}"), None);
     }
 
-    /// Leaves counters to others.
-    pub fn pause(&self, order: &Pause) -> Result<(), String> {
+    /// Makes the agent release the hardware counters of a GPU for a while, for other profilers.
+    pub fn pause_counters(&self, order: &Pause) -> Result<(), String> {
         let body = serde_json::to_vec(order).map_err(|error| error.to_string())?;
-        self.ask("POST", &format!("{ROOT}/pause"), Some(&body)).map(drop)
+        self.get_body("POST", &format!("{ROOT}/pause"), Some(&body)).map(drop)
     }
 
-    /// Looks at processes; answers when it is over.
-    pub fn sample(&self, order: &SampleOrder) -> Result<Samples, String> {
+    /// Samples processes and returns the samples, which takes as long as the order says.
+    pub fn sample_processes(&self, order: &SampleOrder) -> Result<Samples, String> {
         let body = serde_json::to_vec(order).map_err(|error| error.to_string())?;
-        self.json("POST", &format!("{ROOT}/samples"), Some(&body))
+        self.get_json("POST", &format!("{ROOT}/samples"), Some(&body))
     }
 
-    /// Fetches a trace to a file that appears when it is whole and its checksum is right. A failed
-    /// part is requested again from the end of the file.
-    pub fn fetch(&self, token: &str, file: &TraceFile, to: &Path) -> Result<(), String> {
-        let partial = Partial::new(to);
+    /// Fetches a trace into the file `to`, which appears only once it is complete and its checksum
+    /// is right. If a part fails, it is requested again from the end of what has arrived.
+    pub fn fetch_trace(&self, token: &str, file: &TraceFile, to: &Path) -> Result<(), String> {
+        let partial = PartialFile::new(to);
         let io = |error: std::io::Error| format!("{}: {error}", to.display());
         let mut out = create_anew(&partial.path).map_err(io)?;
         let (mut hash, mut fetched, mut failed) = (Xxh3::new(), 0, 0);
+        // The length is checked in every round, so that an agent cannot fill the disk by sending
+        // more than it announced.
         while fetched < file.bytes {
             let path = format!("{ROOT}/traces/{token}/{}?from={fetched}", file.name);
-            match self.ask("GET", &path, None) {
+            match self.get_body("GET", &path, None) {
                 Ok(bytes) if !bytes.is_empty() && fetched + bytes.len() as u64 <= file.bytes => {
                     out.write_all(&bytes).map_err(io)?;
                     hash.update(&bytes);
                     fetched += bytes.len() as u64;
                     failed = 0;
                 }
-                Ok(_) => return Err(format!("{}: another length than was said", file.name)),
-                Err(problem) if failed == TRIES => return Err(problem),
+                Ok(_) => {
+                    return Err(format!(
+                        "{}: expected {} bytes, got another number",
+                        file.name, file.bytes
+                    ));
+                }
+                Err(problem) if failed == RETRIES => return Err(problem),
                 Err(_) => {
+                    // Waits of 0.4, 0.8, … 6.4 s outlast a restart of the agent.
                     failed += 1;
                     std::thread::sleep(Duration::from_millis(200 << failed));
                 }
@@ -227,42 +256,36 @@ impl Client {
         out.sync_all().and_then(|()| fs::rename(&partial.path, to)).map_err(io)
     }
 
-    fn json<T: DeserializeOwned>(
+    fn get_json<T: DeserializeOwned>(
         &self,
-        verb: &str,
+        method: &str,
         path: &str,
         body: Option<&[u8]>,
     ) -> Result<T, String> {
-        parse(&self.ask(verb, path, body)?)
+        parse_json(&self.get_body(method, path, body)?)
     }
 
-    fn ask(&self, verb: &str, path: &str, body: Option<&[u8]>) -> Result<Vec<u8>, String> {
-        let (status, bytes) = self.request(verb, path, body)?;
-        accepted(status, bytes)
+    fn get_body(&self, method: &str, path: &str, body: Option<&[u8]>) -> Result<Vec<u8>, String> {
+        let (status, bytes) = self.send(AgentRequest { method, path, body })?;
+        accept(status, bytes)
     }
 
-    /// Status and body of the answer.
-    fn request(
-        &self,
-        verb: &str,
-        path: &str,
-        body: Option<&[u8]>,
-    ) -> Result<(u16, Vec<u8>), String> {
-        match &self.door {
-            Door::Unix(place) => self.ask_unix(place, verb, path, body),
-            Door::Tls { url, token, agent } => {
-                ask_tls(agent, (verb, &format!("{url}{path}")), token, body)
+    fn send(&self, request: AgentRequest<'_>) -> Result<AgentResponse, String> {
+        match &self.connection {
+            Connection::Unix(place) => self.send_unix(place, request),
+            Connection::Tls { url, token, agent } => {
+                let url = format!("{url}{}", request.path);
+                send_tls(agent, AgentRequest { path: &url, ..request }, token)
             }
         }
     }
 
-    fn ask_unix(
+    fn send_unix(
         &self,
         place: &SocketPlace,
-        verb: &str,
-        path: &str,
-        body: Option<&[u8]>,
-    ) -> Result<(u16, Vec<u8>), String> {
+        request: AgentRequest<'_>,
+    ) -> Result<AgentResponse, String> {
+        let AgentRequest { method, path, body } = request;
         let words = |error: std::io::Error| format!("the agent of this host: {error}");
         let mut stream = control::connect(place).map_err(|error| match error.kind() {
             ErrorKind::ConnectionRefused | ErrorKind::NotFound => {
@@ -273,7 +296,7 @@ impl Client {
         stream.set_read_timeout(Some(self.patience)).map_err(words)?;
         let body = body.unwrap_or_default();
         let head = format!(
-            "{verb} {path} HTTP/1.1\r\nHost: agent\r\nContent-Type: application/json\r\n\
+            "{method} {path} HTTP/1.1\r\nHost: agent\r\nContent-Type: application/json\r\n\
              Content-Length: {}\r\nConnection: close\r\n\r\n",
             body.len()
         );
@@ -284,14 +307,14 @@ impl Client {
         let mut response = httparse::Response::new(&mut headers);
         let parsed = response.parse(&answer).map_err(|error| error.to_string())?;
         let (httparse::Status::Complete(end), Some(code)) = (parsed, response.code) else {
-            return Err("the agent of this host: its answer was cut".to_owned());
+            return Err("the agent of this host: its answer is incomplete".to_owned());
         };
         Ok((code, answer.split_off(end)))
     }
 }
 
-/// The body of an answer, or the reason why the agent refuses.
-fn accepted(status: u16, bytes: Vec<u8>) -> Result<Vec<u8>, String> {
+/// Returns the body of a successful response, or else the reason why the agent refuses.
+fn accept(status: u16, bytes: Vec<u8>) -> Result<Vec<u8>, String> {
     if (200..300).contains(&status) {
         return Ok(bytes);
     }
@@ -299,12 +322,12 @@ fn accepted(status: u16, bytes: Vec<u8>) -> Result<Vec<u8>, String> {
     Err(refusal.map_or_else(|| format!("status {status}"), |refusal| refusal.error))
 }
 
-fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
-    serde_json::from_slice(bytes).map_err(|error| format!("another answer than expected: {error}"))
+fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
+    serde_json::from_slice(bytes).map_err(|error| format!("unexpected answer: {error}"))
 }
 
-/// What to do about a problem of a request.
-pub fn hint(problem: &str) -> Option<&'static str> {
+/// Finds the advice for a problem that a request ended with.
+pub fn find_hint(problem: &str) -> Option<&'static str> {
     let hints = [
         (
             NO_AGENT,
@@ -330,8 +353,8 @@ pub fn hint(problem: &str) -> Option<&'static str> {
     hints.into_iter().find(|(words, _)| problem.contains(words)).map(|(_, hint)| hint)
 }
 
-/// A failure of a TLS connection in plain words.
-fn connection_problem(error: &ureq::Error) -> String {
+/// Describes a failure of a TLS connection in plain words.
+fn describe_failure(error: &ureq::Error) -> String {
     let text = error.to_string();
     let got = |words: &str| text.contains(words);
     if got("UnknownIssuer") || got("CaUsedAsEndEntity") {
@@ -347,32 +370,34 @@ fn connection_problem(error: &ureq::Error) -> String {
     }
 }
 
-/// A file on its way: removed where it does not come to its name, at the second Ctrl-C too.
-struct Partial {
+/// A partly fetched file, removed unless it was renamed to its final name. A second Ctrl-C, which
+/// runs no destructors, removes it too.
+struct PartialFile {
     path: PathBuf,
     _scope: interrupt::CleanupScope,
 }
 
-impl Partial {
+impl PartialFile {
     fn new(to: &Path) -> Self {
         let mut path = to.as_os_str().to_owned();
         path.push(".partial");
         let path = PathBuf::from(path);
         let own = path.clone();
-        // It may be whole by then, or not begun.
+        // An error is expected: the file may have been renamed by then, or not created yet.
         let scope = interrupt::scoped(move || drop(fs::remove_file(&own)));
         Self { path, _scope: scope }
     }
 }
 
-impl Drop for Partial {
+impl Drop for PartialFile {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// Calls `work` for every client on a thread of its own. Results keep the order of the clients.
-pub fn each<T: Send>(clients: &[Client], work: impl Fn(&Client) -> T + Sync) -> Vec<T> {
+/// Calls `work` for every client on a thread of its own, so that a silent host delays no other.
+/// Results keep the order of the clients.
+pub fn ask_each<T: Send>(clients: &[Client], work: impl Fn(&Client) -> T + Sync) -> Vec<T> {
     std::thread::scope(|scope| {
         let threads: Vec<_> = clients.iter().map(|client| scope.spawn(|| work(client))).collect();
         let joined = threads.into_iter().map(|thread| match thread.join() {
@@ -383,14 +408,15 @@ pub fn each<T: Send>(clients: &[Client], work: impl Fn(&Client) -> T + Sync) -> 
     })
 }
 
-fn ask_tls(
+/// Sends a request whose path is a whole URL.
+fn send_tls(
     agent: &ureq::Agent,
-    (verb, url): (&str, &str),
+    request: AgentRequest<'_>,
     token: &str,
-    body: Option<&[u8]>,
-) -> Result<(u16, Vec<u8>), String> {
+) -> Result<AgentResponse, String> {
+    let AgentRequest { method, path: url, body } = request;
     let header = format!("Bearer {token}");
-    let answer = match (verb, body) {
+    let answer = match (method, body) {
         ("POST", body) => {
             let request = agent.post(url).header("Authorization", &header);
             request.content_type("application/json").send(body.unwrap_or_default())
@@ -398,7 +424,7 @@ fn ask_tls(
         ("DELETE", _) => agent.delete(url).header("Authorization", &header).call(),
         _ => agent.get(url).header("Authorization", &header).call(),
     };
-    let mut answer = answer.map_err(|error| connection_problem(&error))?;
+    let mut answer = answer.map_err(|error| describe_failure(&error))?;
     let status = answer.status().as_u16();
     let body = answer.body_mut().with_config().limit(ANSWER_MAX).read_to_vec();
     body.map(|bytes| (status, bytes)).map_err(|error| error.to_string())

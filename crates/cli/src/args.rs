@@ -1,4 +1,5 @@
-//! The command line as typed. Decides nothing: `setup` turns it into what is meant.
+//! The command line as typed. These types decide nothing: `setup` resolves them into a job, a
+//! device and a session.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -91,7 +92,7 @@ pub enum Command {
     /// Inspect, verify, export and import checkpoints
     #[command(subcommand)]
     Checkpoint(CheckpointCommand),
-    /// Analyse traces of PyTorch's profiler: where the time goes, and why
+    /// Analyze traces of PyTorch's profiler: where the time goes, and why
     Trace(Box<Trace>),
     /// Predict the time of a training step from recorded traces, with an interval
     #[command(subcommand)]
@@ -108,7 +109,7 @@ pub enum Command {
     /// Explain a configuration key, or a rule of `rowmill trace findings`
     #[command(after_help = EXPLAIN_EXAMPLES)]
     Explain(Explain),
-    /// The former name of other commands; see the hint of its error
+    /// The former name of other commands, which its error names
     #[command(hide = true, disable_help_flag = true)]
     Bench {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -129,10 +130,10 @@ Examples:
   rowmill explain config                   every key of a configuration
   rowmill explain config batch_size
   rowmill explain config --as json-schema > rowmill.schema.json
-  rowmill explain                          the rules of trace findings
+  rowmill explain                          all rules of rowmill trace findings
   rowmill explain H05";
 
-/// Options of `rowmill explain`: a rule, or a key of the configuration.
+/// Options of `rowmill explain`, which explains a rule or a key of the configuration.
 #[derive(Debug, Args)]
 pub struct Explain {
     /// A rule such as L01, or `config`
@@ -145,12 +146,12 @@ pub struct Explain {
     pub document: Option<Document>,
 }
 
-/// A form of the reference of configurations.
+/// The document in which the whole configuration reference is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Document {
-    /// The Markdown of docs/configuration.md.
+    /// Markdown, as in docs/configuration.md
     Markdown,
-    /// A JSON schema, by which editors check and complete.
+    /// A JSON schema, with which editors check and complete configurations
     JsonSchema,
 }
 
@@ -208,16 +209,16 @@ pub struct Train {
     /// Folder of this run: prepared data and checkpoints [default: runs/NAME]
     #[arg(long, value_name = "FOLDER")]
     pub run: Option<PathBuf>,
-    /// Resume from the newest checkpoint of --run, or from the start where there is none. The run
-    /// supplies configuration, data and plan
+    /// Resume from the newest checkpoint of --run, or start from scratch if it has none. The
+    /// configuration, the data and the sharding plan are taken from the run
     #[arg(long)]
     pub resume: bool,
-    /// Resume from this checkpoint of the run, setting later ones aside
+    /// Resume from this checkpoint of the run; later ones are renamed and no longer used
     #[arg(long, value_name = "CHECKPOINT")]
     pub resume_from: Option<PathBuf>,
     #[command(flatten)]
     pub rule_change: AcceptRuleChange,
-    /// Number of ranks [default: 1, that of --plan, or the processes of mpirun]
+    /// Number of ranks [default: that of --plan or of mpirun, else 1]
     #[arg(long, value_name = "N", value_parser = rank_count())]
     pub ranks: Option<u32>,
     #[command(flatten)]
@@ -247,25 +248,26 @@ pub struct Train {
     pub estimate: bool,
 }
 
-/// Consent to an optimizer rule other than the checkpoint's.
+/// The user's consent to continue a checkpoint under another optimizer rule.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct AcceptRuleChange {
-    /// Accept an optimizer rule other than the checkpoint's. Row-wise Adagrad and LAMB use whole
-    /// rows: where a plan splits columns, each tile has its own mean square or norm, which is
-    /// another rule. Row-wise Adagrad's states are averaged by width when columns merge and copied
-    /// to each part when they split; LAMB's states are unchanged
+    /// Continue under an optimizer rule other than the checkpoint's. Row-wise Adagrad and LAMB
+    /// compute a mean square or a norm of each row. If a plan splits the columns of a table, each
+    /// tile has its own, and the results differ. When tiles merge, the states of row-wise Adagrad
+    /// are averaged, weighted by width; when they split, each part gets a copy. States of LAMB are
+    /// kept
     #[arg(long)]
     accept_rule_change: bool,
 }
 
 impl AcceptRuleChange {
-    /// Converts the user's consent into the form that the trainer takes.
+    /// Converts the option into the enum that the trainer takes.
     pub fn rule_change(self) -> RuleChange {
         if self.accept_rule_change { RuleChange::Accept } else { RuleChange::Refuse }
     }
 }
 
-/// Options of `rowmill eval`, which evaluates a checkpoint on labelled rows.
+/// Options of `rowmill eval`, which evaluates a checkpoint on labeled rows.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -274,7 +276,7 @@ Examples:
 pub struct Eval {
     /// A checkpoint folder, or a run folder (its newest good checkpoint)
     pub checkpoint: PathBuf,
-    /// Labelled data: files or one prepared folder [default: the run's own held-out data]
+    /// Labeled data: files or one prepared folder [default: the run's own held-out data]
     #[arg(long, value_name = "PATH", num_args = 1..)]
     pub data: Vec<String>,
     #[command(flatten)]
@@ -301,7 +303,7 @@ pub struct Score {
     pub checkpoint: PathBuf,
     /// The rows: a file in the format the model was trained on, `-` for standard input
     pub file: String,
-    /// Score each row of a stream as it arrives, not a block at a time
+    /// Score each row of a stream as soon as it arrives, instead of a block at a time
     #[arg(long, conflicts_with = "output")]
     pub follow: bool,
     /// Write to FILE instead of stdout
@@ -318,7 +320,7 @@ pub struct Score {
 /// The verbs of `rowmill data`.
 #[derive(Debug, Subcommand)]
 pub enum Data {
-    /// Generate data with a known best possible AUC
+    /// Generate data for which the best possible AUC is known
     Synth(Synth),
     /// Prepare text or Parquet files for training
     Convert(Convert),
@@ -334,15 +336,16 @@ Examples:
   rowmill data synth rows.csv --layout csv --config dlrm-default --rows 10000
   rowmill data synth train.txt --distribution reuse:embedding_bag_2021_locality_stats.txt.gz
 
-Labels come from a planted model with pairwise interactions. The report names the
-ceiling (the AUC of the true probabilities) and the AUC of the best linear model.")]
+Labels are drawn from a hidden model with pairwise interactions of features. The result names the
+ceiling (the AUC of the true probabilities, which no model can exceed) and the AUC of the best linear
+model.")]
 pub struct Synth {
     /// The file to write
     pub out: PathBuf,
-    /// Rows
+    /// Number of rows
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub rows: u64,
-    /// Seed: the same seed gives the same bytes
+    /// Seed of the random numbers; the same seed gives the same bytes
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// Layout of the file
@@ -352,8 +355,8 @@ pub struct Synth {
     #[arg(long, value_name = "CONFIG")]
     pub config: Option<String>,
     /// How often ids occur: uniform, zipf:EXPONENT, or reuse:FILE[#SECTION] with locality
-    /// statistics of dlrm_datasets [default: zipf:1.5; with --config its [synthetic], else
-    /// zipf:1.05]
+    /// statistics of dlrm_datasets [default: zipf:1.5; with --config the law of its [synthetic]
+    /// section, or else zipf:1.05]
     #[arg(long, value_name = "LAW", value_parser = str::parse::<IdLaw>)]
     pub distribution: Option<IdLaw>,
 }
@@ -361,9 +364,9 @@ pub struct Synth {
 /// The layout of generated text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum TextLayout {
-    /// Criteo's: tab-separated label, 13 integers, 26 hexadecimal categories; no header.
+    /// That of Criteo: label, 13 integers and 26 hexadecimal categories, tab-separated, no header
     Criteo,
-    /// Comma-separated with a header.
+    /// Comma-separated with a header
     Csv,
 }
 
@@ -374,9 +377,9 @@ Example:
   rowmill data convert train.txt --config dlrm-criteo-kaggle -o prepared
   rowmill train dlrm-criteo-kaggle --train prepared
 
-After an interruption (Ctrl-C, kill), the same command resumes after the last finished part, from
-OUT.partial. Exact ids that do not fit in --memory are counted in temporary
-files in OUT.counting.")]
+After an interruption (Ctrl-C, kill), the same command resumes after the last finished part, which is in
+FOLDER.partial. Exact ids that do not fit in --memory are counted in temporary files in
+FOLDER.counting.")]
 pub struct Convert {
     /// Files, plain or compressed, folders of them, or `-` for standard input
     #[arg(required = true)]
@@ -411,8 +414,8 @@ Examples:
   rowmill data stats train.txt --config dlrm-criteo-kaggle
   rowmill data stats prepared
 
-For files, values are shown as read; for a prepared folder, transformed and with missing values
-filled in.")]
+Values of files are shown as read. Values of a prepared folder are shown as training reads them:
+transformed, and with missing values filled in.")]
 pub struct Stats {
     /// Files or one prepared folder
     #[arg(required = true)]
@@ -459,12 +462,13 @@ In Python: model.load_state_dict(safetensors.torch.load_file(\"dlrm.safetensors\
     Export {
         /// A checkpoint folder, or a run folder (its newest good checkpoint)
         checkpoint: PathBuf,
-        /// Whose names to use
+        /// Naming scheme of the weights
         #[arg(long, value_enum)]
         to: StateDict,
         /// The safetensors file to write
         out: PathBuf,
-        /// Also write a Python file that loads it as a torch.nn.Module and needs only torch
+        /// Also write a Python file that loads the weights as a torch.nn.Module and needs only
+        /// torch
         #[arg(long, value_name = "FILE")]
         loader: Option<PathBuf>,
         /// Also write the optimizer states, as WEIGHT.STATE (Adagrad: .sum), to this file
@@ -473,16 +477,17 @@ In Python: model.load_state_dict(safetensors.torch.load_file(\"dlrm.safetensors\
         #[command(flatten)]
         rule_change: AcceptRuleChange,
     },
-    /// Create a checkpoint from such a state dict: safetensors, or saved by torch.save
+    /// Create a checkpoint from a state dict of facebookresearch/dlrm or TorchRec
     #[command(after_help = "\
 Examples:
   rowmill checkpoint import dlrm.pt --from torch --config my.toml --run runs/imported
   rowmill train my.toml --run runs/imported --resume
 
-The checkpoint can be evaluated and scored at once. A model with standardised columns or exact ids
-needs --data FOLDER for that (written by rowmill data convert); without it, train first.")]
+The checkpoint can be used by rowmill eval and rowmill score at once. If the model has standardized
+columns or exact ids, that needs --data FOLDER (written by rowmill data convert); without it, train
+first.")]
     Import {
-        /// Whose names to use
+        /// Naming scheme of the weights
         #[arg(long, value_enum)]
         from: StateDict,
         /// The state dict: safetensors, or .pt, .pth or .bin as torch.save writes it
@@ -496,13 +501,15 @@ needs --data FOLDER for that (written by rowmill data convert); without it, trai
         /// The run folder that receives the checkpoint
         #[arg(long, value_name = "FOLDER")]
         run: PathBuf,
-        /// Prepared data to copy transforms, vocabularies and rows = "auto" from
+        /// Prepared data, from which transforms, vocabularies and the sizes of tables with
+        /// rows = "auto" are copied
         #[arg(long, value_name = "FOLDER")]
         data: Option<PathBuf>,
         /// Optimizer states, as `checkpoint export --optimizer` writes them [default: zeros]
         #[arg(long, value_name = "FILE")]
         optimizer: Option<PathBuf>,
-        /// Accept states of another rule with the same state names, such as adam's for sparse_adam
+        /// Accept optimizer states of another rule with the same state names, such as those of adam
+        /// for sparse_adam
         #[arg(long, requires = "optimizer")]
         accept_rule_change: bool,
         /// Training steps taken so far, for schedules and Adam's bias correction
@@ -511,7 +518,7 @@ needs --data FOLDER for that (written by rowmill data convert); without it, trai
     },
 }
 
-/// The project whose names the weights of a state dict have.
+/// The naming scheme of the weights in a state dict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum StateDict {
     /// Names of facebookresearch/dlrm
@@ -541,20 +548,15 @@ pub struct Quickstart {
     pub device: OnDevice,
 }
 
-/// A size in MiB.
+/// Parses a size that is a whole number of MiB, and returns that number.
 fn mebibytes(text: &str) -> Result<u64, String> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit = match text[digits.len()..].to_ascii_lowercase().as_str() {
-        "mib" | "m" => Some(1),
-        "gib" | "g" => Some(1024),
-        _ => None,
-    };
-    let size = digits.trim().parse().ok().zip(unit);
-    let size = size.and_then(|(count, unit): (u64, u64)| count.checked_mul(unit));
-    size.filter(|&size| size > 0).ok_or_else(|| format!("expected 512MiB, 4GiB or so, got {text}"))
+    let whole = bytes(text)?;
+    let expected =
+        || format!("expected a whole number of MiB, such as 512MiB or 4GiB, got {text:?}");
+    whole.is_multiple_of(1 << 20).then_some(whole >> 20).ok_or_else(expected)
 }
 
-/// A size in bytes.
+/// Parses a size with a binary unit, and returns its bytes.
 fn bytes(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let shift = match text[digits.len()..].to_ascii_lowercase().as_str() {
@@ -586,12 +588,12 @@ mod tests {
     use super::{Cli, key_value, step_range};
 
     #[test]
-    fn the_definition_is_consistent() {
+    fn clap_accepts_the_command_definition() {
         Cli::command().debug_assert();
     }
 
     #[test]
-    fn step_ranges_and_overrides() {
+    fn step_ranges_and_overrides_are_parsed() {
         assert_eq!(step_range("3..9"), Ok(3..9));
         assert!(step_range("9..3").is_err() && step_range("7").is_err());
         assert_eq!(key_value("a.b=c=d"), Ok(("a.b".to_owned(), "c=d".to_owned())));

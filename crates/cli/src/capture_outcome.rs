@@ -1,6 +1,9 @@
-//! What a capture brought: per process a trace or a reason, then the report.
+//! The outcome of a capture: a trace or a reason for each process, and the report made of the
+//! traces.
+//!
+//! Shared by `rowmill capture` and `rowmill fleet trace`, which differ in how they get the traces.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use fleet::process::Process;
@@ -16,31 +19,36 @@ use setup::error::{EXIT_FAILED, EXIT_INTERRUPTED, Error};
 use setup::render;
 use setup::shell::quoted;
 
-/// Letters of a command line that are shown.
+/// Most characters of a command line that are shown.
 const COMMAND_WIDTH: usize = 60;
 
-/// What a capture brought.
+/// The result of a capture, as it is printed.
 #[derive(Serialize)]
 pub struct CaptureOutcome {
-    /// Where the traces are.
     #[serde(serialize_with = "render::path_text")]
     pub folder: PathBuf,
-    /// The page about them.
     #[serde(serialize_with = "render::path_text_or_null")]
     pub report: Option<PathBuf>,
-    /// All ranks on one timeline, where there are several.
+    /// The file with all ranks on one timeline; `None` for a single rank.
     #[serde(serialize_with = "render::path_text_or_null")]
     pub merged: Option<PathBuf>,
-    /// Whether all ranks recorded at the same time; unknown for fewer than two.
+    /// Whether all ranks recorded at the same time; `None` for fewer than two ranks.
     pub is_aligned: Option<bool>,
-    /// One row per process.
-    pub processes: Vec<ProcessRow>,
+    pub processes: Vec<CaptureRow>,
 }
 
-/// A process of a capture: where its trace is, or why it has none.
+impl CaptureOutcome {
+    /// The outcome of a capture into `folder` before its report is made.
+    pub fn new(folder: &Path, processes: Vec<CaptureRow>) -> Self {
+        let folder = folder.to_owned();
+        Self { folder, report: None, merged: None, is_aligned: None, processes }
+    }
+}
+
+/// A process of a capture: the path of its trace, or the reason why it has none.
 #[derive(Serialize)]
-pub struct ProcessRow {
-    /// Where it ran, of an order to agents.
+pub struct CaptureRow {
+    /// The host of the process; `None` if it was captured without an agent.
     pub host: Option<String>,
     pub pid: u32,
     pub rank: Option<u32>,
@@ -52,19 +60,20 @@ pub struct ProcessRow {
     pub command: String,
 }
 
-/// Makes the report, prints the outcome, decides the exit code.
-pub fn tell(
+/// Writes the report of the traces, prints the outcome, and decides the exit code. `stopped` is
+/// true if the user interrupted the capture.
+pub fn report_outcome(
     mut outcome: CaptureOutcome,
     session: &Session,
     stopped: bool,
 ) -> Result<ExitCode, Error> {
     let lost = outcome.processes.iter().filter(|row| row.path.is_none()).count();
     let has_traces = lost < outcome.processes.len();
-    let mut shown = String::new();
+    let mut summary = String::new();
     if has_traces {
         let chosen = open_folder(&outcome.folder, session)?;
         if session.console.format == OutputFormat::Table {
-            shown = short_summary(&chosen)?;
+            summary = short_summary(&chosen)?;
         }
         let page = outcome.folder.join("report.html");
         write_folder_page(&chosen, &outcome.folder, None, &page, session)?;
@@ -79,12 +88,12 @@ pub fn tell(
     session.console.report(&outcome, table)?;
     if outcome.is_aligned == Some(false) {
         session.console.warn(
-            "the ranks did not record the same iterations; choose --align so that many take longer \
-             than 5 s",
+            "the ranks did not record the same iterations; choose a larger --align: so many iterations \
+             must take longer than 5 s, the interval at which processes poll",
         );
     }
-    if !shown.is_empty() {
-        session.console.print(&format!("\n{shown}\n"))?;
+    if !summary.is_empty() {
+        session.console.print(&format!("\n{summary}\n"))?;
         let folder = quoted(&outcome.folder.display().to_string());
         session.console.say(format_args!("more: rowmill trace {folder}"));
     }
@@ -95,17 +104,17 @@ pub fn tell(
     })
 }
 
-/// A process, as progress lines name it.
-pub fn title(process: &Process) -> String {
+/// Names a process in progress lines: by its rank, if it has one, and its pid.
+pub fn process_title(process: &Process) -> String {
     match process.rank() {
         Some(rank) => format!("rank {rank} (process {})", process.pid),
         None => format!("process {}", process.pid),
     }
 }
 
-/// A process that polled for the first time.
-pub fn introduction(process: &Process) -> String {
-    format!("{}: {}", title(process), shortened(&process.command.join(" ")))
+/// Describes a process that polled for the first time by its title and its command line.
+pub fn describe_process(process: &Process) -> String {
+    format!("{}: {}", process_title(process), shorten_command(&process.command.join(" ")))
 }
 
 fn table(outcome: &CaptureOutcome) -> String {
@@ -120,7 +129,7 @@ fn table(outcome: &CaptureOutcome) -> String {
                 (None, None) => String::new(),
             };
             let size = row.path.is_some().then(|| schema::Bytes(row.bytes).to_string());
-            // A host that took no order has a row without a process.
+            // A host that refused its order has a row without a process.
             let pid = if row.pid == 0 { String::new() } else { row.pid.to_string() };
             vec![pid, rank, row.state.into(), size.unwrap_or_default(), what]
         })
@@ -135,9 +144,10 @@ fn table(outcome: &CaptureOutcome) -> String {
     text
 }
 
-/// Ranks in step with each other record the same iterations at the same time.
+/// Whether the ranks recorded the same iterations. Such recordings share more than half of the
+/// shortest one; the ranks of a job run in lockstep, so the same iterations run at the same time.
 fn is_aligned(traces: &[Trace]) -> Option<bool> {
-    let spans: Option<Vec<(i64, i64)>> = traces.iter().map(span).collect();
+    let spans: Option<Vec<(i64, i64)>> = traces.iter().map(operator_span).collect();
     let spans = spans.filter(|spans| spans.len() > 1)?;
     let from = spans.iter().map(|span| span.0).max()?;
     let until = spans.iter().map(|span| span.1).min()?;
@@ -145,8 +155,8 @@ fn is_aligned(traces: &[Trace]) -> Option<bool> {
     Some(2 * (until - from) > shortest)
 }
 
-/// First start and last end of what a rank did.
-fn span(trace: &Trace) -> Option<(i64, i64)> {
+/// The first start and the last end of a rank's operators.
+fn operator_span(trace: &Trace) -> Option<(i64, i64)> {
     let is_operator = |row: &u32| trace.kind(*row) == EventKind::Operator;
     let rows: Vec<usize> = trace.rows().filter(is_operator).map(|row| row as usize).collect();
     let start = rows.iter().map(|&row| trace.slices.start[row]).min()?;
@@ -154,8 +164,9 @@ fn span(trace: &Trace) -> Option<(i64, i64)> {
     Some((start, rows.iter().map(|&row| end(row)).max()?))
 }
 
-/// The start of a command line, which is the process's word and may hold anything.
-fn shortened(text: &str) -> String {
+/// Shortens a command line to one printable line. A process can put anything into its command line,
+/// control sequences of the terminal included.
+fn shorten_command(text: &str) -> String {
     let text: String = text
         .chars()
         .map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c })

@@ -1,4 +1,5 @@
-//! What `rowmill capture` and `rowmill fleet trace` ask of a process, and where.
+//! The parts of a trace request that `rowmill capture` and `rowmill fleet trace` share: the socket,
+//! the output folder and the recorded details.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -9,28 +10,28 @@ use setup::error::{Error, UsageError};
 
 use crate::args::With;
 
-/// The socket at which processes ask for traces: in the folder `given`, in that of
-/// KINETO_IPC_SOCKET_DIR, or an abstract one.
+/// The socket at which processes poll for trace requests: in the folder `given`, or else in that of
+/// `KINETO_IPC_SOCKET_DIR`, or else the abstract socket.
 pub fn socket_place(given: Option<&Path>) -> SocketPlace {
     let own = || std::env::var_os(fleet::ipc::socket::VARIABLE).map(PathBuf::from);
     let folder = given.map(Path::to_owned).or_else(own).filter(|path| !path.as_os_str().is_empty());
     folder.map_or(SocketPlace::Abstract, |folder| SocketPlace::in_folder(&folder))
 }
 
-/// Refuses a folder that has entries.
+/// Checks that a folder is empty or does not exist yet.
 ///
 /// # Errors
-/// [`UsageError::Exists`].
+/// [`UsageError::Exists`] if the folder has entries or cannot be listed.
 pub fn check_empty_folder(folder: &Path) -> Result<(), Error> {
     let is_free = match fs::read_dir(folder) {
         Ok(mut entries) => entries.next().is_none(),
-        // What cannot be listed cannot be known to be empty.
+        // A folder that cannot be listed may hold anything, so it counts as occupied.
         Err(error) => error.kind() == io::ErrorKind::NotFound,
     };
     if is_free { Ok(()) } else { Err(UsageError::Exists { path: folder.to_owned() }.into()) }
 }
 
-/// The details that `--with` adds to names and times.
+/// Converts the values of `--with` into the switches that Kineto understands.
 pub fn trace_detail(with: &[With]) -> Detail {
     let switch = |what| if with.contains(&what) { Switch::On } else { Switch::Off };
     Detail {

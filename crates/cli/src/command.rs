@@ -1,4 +1,4 @@
-//! The verbs, one file each.
+//! The commands of `rowmill`, one file for each.
 
 mod capture;
 mod checkpoint;
@@ -27,7 +27,10 @@ use setup::args::OutputFormat;
 use setup::error::{Error, UsageError};
 use setup::output;
 
-/// Runs a command; its exit code unless it fails.
+/// Runs a command and returns its exit code.
+///
+/// # Errors
+/// The format does not suit the command, an output cannot be written, or the command fails.
 pub fn run(command: Command, session: &Session) -> Result<ExitCode, Error> {
     let is_findings = matches!(&command, Command::Trace(trace) if trace.is_findings());
     if session.console.format == OutputFormat::Sarif && !is_findings {
@@ -42,7 +45,7 @@ pub fn run(command: Command, session: &Session) -> Result<ExitCode, Error> {
     if !has_rows && !matches!(session.console.format, OutputFormat::Table | OutputFormat::Json) {
         return Err(UsageError::NoTable.into());
     }
-    // Before the work: an hour of it must not end with a place that cannot be written.
+    // Checked before the work, so that an hour of it does not end at a file that cannot be written.
     output::check_all(&command.outputs())?;
     match command {
         Command::Quickstart(quickstart) => quickstart::run(&quickstart, session),
@@ -60,8 +63,8 @@ pub fn run(command: Command, session: &Session) -> Result<ExitCode, Error> {
         Command::Fleet(fleet) => fleet::run(&fleet, session),
         Command::Doctor(doctor) => doctor::run(&doctor, session),
         Command::Explain(explain) => explain::run(&explain, session).map(done),
-        Command::Bench { words } => Err(moved(&words)),
-        Command::Completions { shell } => completions(shell, session).map(done),
+        Command::Bench { words } => Err(moved_command(&words)),
+        Command::Completions { shell } => print_completions(shell, session).map(done),
     }
 }
 
@@ -69,8 +72,8 @@ fn done((): ()) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// What `rowmill bench …` is called now.
-fn moved(words: &[String]) -> Error {
+/// Makes the error that names the present command for `rowmill bench …`.
+fn moved_command(words: &[String]) -> Error {
     let (first, rest) = words.split_first().map_or(("", &[][..]), |(a, b)| (a.as_str(), b));
     let now = match first {
         "comm" => ("rowmill doctor links", rest),
@@ -80,7 +83,7 @@ fn moved(words: &[String]) -> Error {
     UsageError::MovedCommand { was: "bench", now: now.collect::<Vec<_>>().join(" ") }.into()
 }
 
-fn completions(shell: Shell, session: &Session) -> Result<(), Error> {
+fn print_completions(shell: Shell, session: &Session) -> Result<(), Error> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "rowmill", &mut script);
     session.console.print(String::from_utf8_lossy(&script).trim_end())

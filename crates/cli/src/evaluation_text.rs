@@ -1,18 +1,18 @@
-//! The figures of an evaluation as text, and what to warn of.
+//! Formats the figures of an evaluation, and warns if they mean nothing or the model is useless.
 
 use schema::TrainingConfig;
 use setup::render::{self, Console};
 use train::Evaluation;
 
-/// Says what numbers alone might hide: figures that mean nothing, or a model worth nothing that was
-/// trained as `training` says.
+/// Warns if the figures mean nothing, because all labels are the same, or if the model is worse
+/// than the mean label. The advice depends on the settings in `training`.
 pub fn warn_of_evaluation(
     console: Console,
     evaluation: Option<&Evaluation>,
     training: &TrainingConfig,
 ) {
     let Some(evaluation) = evaluation else { return };
-    // A model that gives no probabilities has ended the run before.
+    // NaN has only one cause left here: a model with non-finite scores ends the run earlier.
     let entropy = evaluation.normalized_entropy;
     if entropy.is_nan() {
         console.warn(
@@ -20,17 +20,17 @@ pub fn warn_of_evaluation(
              see data.label, data.hold_out",
         );
     } else if entropy > 1.0 {
-        let fewer = against_overfitting(training);
+        let advice = against_overfitting(training);
         console.warn(format_args!(
             "normalized entropy {entropy:.4} is above 1: the model predicts worse than the base \
-             rate, the mean label of these rows, would. Try lower learning rates{fewer} or more \
+             rate, the mean label of these rows, would. Try lower learning rates{advice} or more \
              data; a calibration far from 1 means that the held-out rows have another share of \
              clicks than the training rows"
         ));
     }
 }
 
-/// What `training` could still set against learning the training rows by heart, as part of a list.
+/// Names the settings against overfitting that `training` does not use yet, as part of a list.
 pub fn against_overfitting(training: &TrainingConfig) -> &'static str {
     match (training.keep_best, training.patience) {
         (Some(_), Some(_)) => "",
@@ -39,7 +39,7 @@ pub fn against_overfitting(training: &TrainingConfig) -> &'static str {
     }
 }
 
-/// The lines of an evaluation in a table of facts.
+/// Lists the figures of an evaluation with their labels, for a table of facts.
 pub fn evaluation_rows(evaluation: &Evaluation) -> Vec<(&'static str, String)> {
     let mut rows = vec![
         ("held-out samples", render::count(evaluation.samples)),

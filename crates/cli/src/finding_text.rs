@@ -1,12 +1,12 @@
-//! Findings as text: the heading of one, and the first few for commands that end with them.
+//! Formats findings as text: the heading of one, and the list that ends the summary of a job.
 
 use analyze::findings::{Confidence, Finding, FindingCategory, FindingReport, Severity};
 use setup::render;
 
-/// Letters of a line of text.
+/// Most characters of a line.
 const WIDTH: usize = 96;
 
-/// One line: severity, rule, title, saving, confidence.
+/// Formats the heading of a finding in one line: severity, rule, title, saving, confidence.
 pub fn heading(finding: &Finding) -> String {
     let severity = severity_word(finding.severity);
     let saving = finding.saving.map_or_else(String::new, |saving| {
@@ -40,7 +40,7 @@ pub fn heading(finding: &Finding) -> String {
     format!("{severity} {} {}{saving}{confidence}{held}", finding.rule, finding.title)
 }
 
-/// The severity as a word of eight columns.
+/// The severity as a word, padded to eight characters so that headings align.
 pub fn severity_word(severity: Severity) -> &'static str {
     match severity {
         Severity::Critical => "critical",
@@ -50,7 +50,8 @@ pub fn severity_word(severity: Severity) -> &'static str {
     }
 }
 
-/// The most severe findings in few lines, quality aside: what other commands end with.
+/// Formats the most severe findings for the end of a summary. Findings about the quality of the
+/// trace are left out, because the summary reports the quality itself.
 pub fn top_findings(report: &FindingReport, count: usize) -> String {
     let is_gain = |finding: &&Finding| {
         finding.category != FindingCategory::Quality && finding.severity != Severity::Info
@@ -67,13 +68,13 @@ pub fn top_findings(report: &FindingReport, count: usize) -> String {
     }];
     for finding in found {
         lines.push(format!("  {}", heading(finding)));
-        lines.extend(wrapped(&finding.what));
+        lines.extend(wrap_indented(&finding.what));
     }
     lines.join("\n")
 }
 
-/// A text in lines, set in.
-pub fn wrapped(text: &str) -> Vec<String> {
+/// Wraps a text into indented lines.
+pub fn wrap_indented(text: &str) -> Vec<String> {
     let mut lines = vec![String::from("   ")];
     for word in text.split_whitespace() {
         let last = lines.len() - 1;

@@ -1,7 +1,8 @@
-//! `rowmill`: one binary for everyone. Command line → resolved job → command → table or JSON.
+//! The binary `rowmill`: parses the command line, runs one command, and prints its result.
 //!
-//! `args` (as typed) → `setup` (as meant) → `command/<verb>` → `setup::render`. Only this crate
-//! knows terminals, signals and exit codes.
+//! `args` has the options as typed. `setup` resolves them into jobs and devices. `command/<verb>`
+//! runs the command, and `setup::render` prints tables or JSON. Only this crate and `setup` deal
+//! with terminals, signals and exit codes.
 
 mod agent_client;
 mod args;
@@ -22,13 +23,15 @@ use clap::{ColorChoice, CommandFactory, FromArgMatches};
 use args::Cli;
 use setup::{Session, help_wrap, interrupt};
 
-/// Columns of traces and tables of models are large: on huge pages they cost fewer faults.
+/// Puts the columns of traces and the tables of models on huge pages, which cause fewer page
+/// faults.
 #[global_allocator]
 static ALLOCATOR: device::buffer::HugePages = device::buffer::HugePages;
 
 fn main() -> ExitCode {
-    let mut command = help_wrap::wrap_help(Cli::command()).color(help_color());
+    let mut command = help_wrap::wrap_help(Cli::command()).color(find_help_color());
     let matches = command.clone().get_matches();
+    // Resolves the arguments of subcommands, which `check_scopes` looks up by name.
     command.build();
     args::check_scopes(&command, &matches).unwrap_or_else(|error| error.exit());
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
@@ -44,9 +47,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// The colour of help and usage errors, which are printed while the arguments are still being read.
-fn help_color() -> ColorChoice {
-    // Arguments may be paths, and paths need not be UTF-8.
+/// Finds the value of `--color` for help and usage errors. Clap prints those while it is still
+/// parsing the arguments, so its own result cannot be used.
+fn find_help_color() -> ColorChoice {
+    // Not `args()`, which panics on arguments that are not UTF-8, as paths may be.
     let args: Vec<String> =
         std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect();
     let given = |choice: &str| {

@@ -1,8 +1,9 @@
-//! A server for the person at this machine: HTTP over the loopback, one thread per connection, a
-//! secret in every path. Knows nothing of what it serves.
+//! A small HTTP server for a browser on this machine: it listens on the loopback address, uses one
+//! thread per connection, and requires a secret in every path. The caller supplies the pages.
 //!
-//! Other programs of the machine do not know the secret, other sites in the browser cannot reach
-//! it by a name of their own (`Host` is checked), and no page may frame it.
+//! Other users of the machine do not know the secret. The `Host` header is checked, so that a
+//! foreign site cannot reach the server through a host name of its own (DNS rebinding). No page may
+//! be framed.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -10,18 +11,18 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use std::{fmt, thread};
 
-/// Upper bound of the bytes of a request's head.
+/// Most bytes of the head of a request.
 const HEAD_MAX: usize = 16 << 10;
-/// Headers of a request.
+/// Most headers of a request.
 const HEADERS_MAX: usize = 64;
-/// Connections at a time: a browser opens six.
+/// Most connections at a time. A browser opens six per host.
 const CONNECTIONS_MAX: usize = 32;
-/// How long a connection may say nothing.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// How often to check whether to stop.
+/// How long a connection may be silent before it is closed.
+const IDLE_MAX: Duration = Duration::from_secs(10);
+/// How often the server checks whether to stop.
 const TICK: Duration = Duration::from_millis(50);
 
-/// A bound port and the secret of its paths.
+/// A server that is bound to a port, with the secret that every path begins with.
 #[derive(Debug)]
 pub struct Server {
     listener: TcpListener,
@@ -29,17 +30,17 @@ pub struct Server {
     token: String,
 }
 
-/// What is served under a path.
+/// The response for one path: its bytes and the headers that depend on them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServedPage {
-    /// Such as `text/html; charset=utf-8`.
+    /// The `Content-Type`, such as `text/html; charset=utf-8`.
     pub content_type: &'static str,
-    /// The content security policy; none for what no browser shows.
+    /// The content security policy; `None` for content that browsers do not display.
     pub policy: Option<String>,
     pub body: Vec<u8>,
 }
 
-/// Why a request is refused.
+/// The reason why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RequestRefusal {
     Malformed,
@@ -50,10 +51,10 @@ enum RequestRefusal {
 }
 
 impl Server {
-    /// Listens on the loopback; port 0 takes a free one.
+    /// Listens on the loopback address. The port 0 stands for any free port.
     ///
     /// # Errors
-    /// Those of the operating system: a port in use, no random numbers.
+    /// The port is in use, or the system gives no random numbers.
     pub fn bind(port: u16) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
         let address = listener.local_addr()?;
@@ -63,15 +64,16 @@ impl Server {
         Ok(Self { listener, address, token })
     }
 
-    /// The path of `name` on this server.
+    /// The path of the page `name` on this server, with the secret.
     pub fn path(&self, name: &str) -> String {
         format!("/{}/{name}", self.token)
     }
 
-    /// Answers until `stop` is set; `find` gives the page of a name, `None` for an unknown one.
+    /// Answers requests until `stop` is set. `find` returns the page of a name, or `None` if there
+    /// is no such page.
     ///
     /// # Errors
-    /// Those of listening. A connection that fails ends alone.
+    /// Accepting connections fails. A failure of a single connection ends only that one.
     pub fn run(
         &self,
         stop: &AtomicBool,
@@ -86,11 +88,12 @@ impl Server {
                         open.fetch_add(1, Ordering::SeqCst);
                         let open = &open;
                         threads.spawn(move || {
-                            // Who went away needs no answer.
+                            // A failure means that the browser closed the connection.
                             let _ = self.serve(connection, find);
                             open.fetch_sub(1, Ordering::SeqCst);
                         });
                     }
+                    // Beyond the limit, connections are closed at once. Browsers try again.
                     Ok(_) => {}
                     Err(error) if error.kind() == ErrorKind::WouldBlock => thread::sleep(TICK),
                     Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -106,18 +109,19 @@ impl Server {
         mut connection: TcpStream,
         find: &dyn Fn(&str) -> io::Result<Option<ServedPage>>,
     ) -> io::Result<()> {
+        // Some systems let accepted sockets inherit the listener's non-blocking mode.
         connection.set_nonblocking(false)?;
-        connection.set_read_timeout(Some(PATIENCE))?;
-        connection.set_write_timeout(Some(PATIENCE))?;
+        connection.set_read_timeout(Some(IDLE_MAX))?;
+        connection.set_write_timeout(Some(IDLE_MAX))?;
         let head = read_head(&mut connection)?;
-        let answer = self.asked(&head).and_then(|(name, is_head)| match find(&name) {
+        let answer = self.parse_request(&head).and_then(|(name, is_head)| match find(&name) {
             Ok(Some(page)) => Ok((page, is_head)),
             Ok(None) => Err(RequestRefusal::NotFound),
             Err(_) => Err(RequestRefusal::Failed),
         });
         match answer {
             Ok((page, is_head)) => {
-                connection.write_all(headers("200 OK", &page).as_bytes())?;
+                connection.write_all(response_head("200 OK", &page).as_bytes())?;
                 if !is_head {
                     connection.write_all(&page.body)?;
                 }
@@ -126,15 +130,16 @@ impl Server {
                 let body = format!("{refusal}\n").into_bytes();
                 let page =
                     ServedPage { content_type: "text/plain; charset=utf-8", policy: None, body };
-                connection.write_all(headers(refusal.status(), &page).as_bytes())?;
+                connection.write_all(response_head(refusal.status(), &page).as_bytes())?;
                 connection.write_all(&page.body)?;
             }
         }
         connection.flush()
     }
 
-    /// The name that is asked for, and whether only its head is.
-    fn asked(&self, head: &[u8]) -> Result<(String, bool), RequestRefusal> {
+    /// Checks a request and returns the name of the requested page, and whether only its head is
+    /// requested.
+    fn parse_request(&self, head: &[u8]) -> Result<(String, bool), RequestRefusal> {
         let mut room = [httparse::EMPTY_HEADER; HEADERS_MAX];
         let mut request = httparse::Request::new(&mut room);
         let parsed = request.parse(head).map_err(|_| RequestRefusal::Malformed)?;
@@ -145,6 +150,8 @@ impl Server {
             return Err(RequestRefusal::Malformed);
         }
         let host = |header: &&httparse::Header<'_>| header.name.eq_ignore_ascii_case("host");
+        // Exactly one `Host`: with two, a proxy and this server could disagree about which one
+        // counts.
         let mut hosts = request.headers.iter().filter(host);
         let (Some(host), None) = (hosts.next(), hosts.next()) else {
             return Err(RequestRefusal::ForeignHost);
@@ -188,22 +195,23 @@ impl RequestRefusal {
 impl fmt::Display for RequestRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Malformed => "not a request of HTTP/1",
-            Self::ForeignHost => "asked for by the name of another host",
+            Self::Malformed => "not an HTTP/1 request",
+            Self::ForeignHost => "the Host header names another host",
             Self::NotFound => "no such page; the address is the one that rowmill printed",
             Self::Method => "only GET and HEAD",
-            Self::Failed => "the page could not be made; rowmill says why",
+            Self::Failed => "the page could not be made; rowmill printed the reason",
         })
     }
 }
 
-/// In a time that does not depend on where they differ.
+/// Compares two byte strings in a time that does not depend on where they differ, so that the
+/// secret cannot be guessed byte by byte.
 fn is_same(one: &[u8], other: &[u8]) -> bool {
     let different = one.iter().zip(other).fold(0, |found, (a, b)| found | (a ^ b));
     one.len() == other.len() && different == 0
 }
 
-/// Everything up to the empty line.
+/// Reads the head of a request, up to the empty line or [`HEAD_MAX`].
 fn read_head(connection: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut head = Vec::new();
     let mut block = [0; 2048];
@@ -216,7 +224,7 @@ fn read_head(connection: &mut impl Read) -> io::Result<Vec<u8>> {
     Ok(head)
 }
 
-fn headers(status: &str, page: &ServedPage) -> String {
+fn response_head(status: &str, page: &ServedPage) -> String {
     let policy = page.policy.as_ref().map_or(String::new(), |policy| {
         format!("Content-Security-Policy: {policy}; frame-ancestors 'none'\r\n")
     });
@@ -235,11 +243,11 @@ mod tests {
     use super::{RequestRefusal, Server, is_same, read_head};
 
     fn asked(server: &Server, line: &str, host: &str) -> Result<(String, bool), RequestRefusal> {
-        server.asked(format!("{line} HTTP/1.1\r\n{host}\r\n").as_bytes())
+        server.parse_request(format!("{line} HTTP/1.1\r\n{host}\r\n").as_bytes())
     }
 
     #[test]
-    fn only_its_own_host_and_token_are_answered() {
+    fn requests_for_other_hosts_or_tokens_are_refused() {
         let server = Server::bind(0).unwrap();
         let port = server.address.port();
         let own = format!("Host: 127.0.0.1:{port}\r\n");
@@ -259,19 +267,19 @@ mod tests {
             let get = format!("GET {path}");
             assert_eq!(asked(&server, &get, &own), Err(RequestRefusal::NotFound), "{path}");
         }
-        assert_eq!(server.asked(b"\x16\x03\x01"), Err(RequestRefusal::Malformed));
-        assert_eq!(server.asked(b"GET / HTTP/1.1\r\n"), Err(RequestRefusal::Malformed));
+        assert_eq!(server.parse_request(b"\x16\x03\x01"), Err(RequestRefusal::Malformed));
+        assert_eq!(server.parse_request(b"GET / HTTP/1.1\r\n"), Err(RequestRefusal::Malformed));
     }
 
     #[test]
-    fn two_servers_have_two_secrets() {
+    fn two_servers_have_different_secrets() {
         let (one, other) = (Server::bind(0).unwrap(), Server::bind(0).unwrap());
         assert!(one.token.len() == 32 && one.token != other.token);
         assert!(is_same(b"ab", b"ab") && !is_same(b"ab", b"abc") && !is_same(b"ab", b"ac"));
     }
 
     #[test]
-    fn a_head_ends_with_an_empty_line_or_is_too_long() {
+    fn a_head_ends_at_an_empty_line_or_at_the_limit() {
         let head = read_head(&mut b"GET / HTTP/1.1\r\n\r\nrest".as_slice()).unwrap();
         assert!(head.starts_with(b"GET"));
         let long = vec![b'a'; 1 << 20];

@@ -1,5 +1,5 @@
-//! Trace files that commands write from a job: merged ranks, aligned clocks, and never over what
-//! was read.
+//! Writes the traces of a job into one file with aligned clocks, and refuses to overwrite the
+//! traces that were read.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -11,9 +11,9 @@ use trace::export::{self, Options, Overlaps, WhichArguments};
 use trace::merge::{self, Offsets};
 use trace::store::Job;
 
-/// Puts the ranks of a job on one timeline, clocks aligned.
+/// Writes all ranks of a job on one timeline, with their clocks aligned.
 pub fn write_merged(job: &Job, out: &Path) -> Result<(), Error> {
-    let ahead = clocks(job).into_iter().map(|clock| (clock.rank, clock.correction_ns));
+    let ahead = estimate_clocks(job).into_iter().map(|clock| (clock.rank, clock.correction_ns));
     let offsets = Offsets { ahead_ns: ahead.collect() };
     export::write(out, &merge::merge(job, &offsets), &export_options())?;
     Ok(())
@@ -24,7 +24,10 @@ pub fn export_options() -> Options {
     Options { overlaps: Overlaps::Lanes, arguments: WhichArguments::All, counters: Vec::new() }
 }
 
-/// Refuses to write over a trace that was read.
+/// Checks that `out` is not one of the traces of the job.
+///
+/// # Errors
+/// [`UsageError::OutputIsInput`] if it is.
 pub fn refuse_input(job: &Job, out: &Path) -> Result<(), Error> {
     match job.traces.iter().find(|trace| is_same(&trace.origin.path, out)) {
         Some(trace) => Err(UsageError::OutputIsInput { path: trace.origin.path.clone() }.into()),
@@ -37,17 +40,18 @@ pub fn is_same(path: &Path, other: &Path) -> bool {
     path.canonicalize().ok().zip(other.canonicalize().ok()).is_some_and(|(a, b)| a == b)
 }
 
-/// The clocks of a job's ranks, by the ends of their collectives.
-pub fn clocks(job: &Job) -> Vec<clock::RankClock> {
-    let job = &covered(job);
+/// Estimates the clock offset of every rank from the ends of collectives, which end on all ranks at
+/// the same time.
+pub fn estimate_clocks(job: &Job) -> Vec<clock::RankClock> {
+    let job = &trim_to_covered(job);
     let classifier = Classifier::new(ClassRule::Category);
     let scope = |trace| Scope::new(trace, WindowRule::All, &classifier);
     let scopes: Vec<Scope<'_>> = job.traces.iter().map(scope).collect();
     collectives::match_collectives(&scopes).compare_clocks(&scopes)
 }
 
-/// The job without what cut recordings do not cover.
-pub fn covered(job: &Job) -> Cow<'_, Job> {
+/// Trims the recordings of a job to the parts that are recorded completely.
+pub fn trim_to_covered(job: &Job) -> Cow<'_, Job> {
     if job.traces.iter().all(|trace| trace.cut.is_none()) {
         return Cow::Borrowed(job);
     }

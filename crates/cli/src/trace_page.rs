@@ -1,4 +1,7 @@
-//! The HTML page of a job: opens its traces, builds the report and writes the file.
+//! Opens the traces of a job, builds its report and writes it as an HTML page.
+//!
+//! Shared by the commands that end with a page: `trace report`, `trace serve`, `capture`, `fleet
+//! trace` and `quickstart`.
 
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -17,7 +20,7 @@ use setup::{output, render};
 
 use crate::args::ReportContent;
 
-/// What was written, as the command prints it.
+/// The page that was written, with the counts that commands print.
 #[derive(Serialize)]
 pub struct WrittenPage {
     #[serde(serialize_with = "render::path_text")]
@@ -27,7 +30,7 @@ pub struct WrittenPage {
     pub events: u64,
     pub timeline_events: u64,
     pub timeline_steps: u64,
-    /// What is missing of the recordings.
+    /// Describes the missing parts of the recordings.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recording_cut: Option<String>,
 }
@@ -58,7 +61,7 @@ pub fn build_report(
     content: &ReportContent,
     session: &Session,
 ) -> Result<JobReport, Error> {
-    session.console.detail("analysing");
+    session.console.detail("analyzing");
     let scopes: Vec<Scope<'_>> = chosen.scopes();
     let mut job = JobFacts::new(&scopes);
     let options = Options {
@@ -71,17 +74,18 @@ pub fn build_report(
     Ok(report::build_report(&job, &found, &options)?)
 }
 
-/// Writes the page to `out`, whole or not at all.
+/// Writes the page to `out`. If that fails, no partial file remains.
 ///
 /// # Errors
 /// `out` cannot be written.
 pub fn write_page(report: &JobReport, out: &Path) -> Result<WrittenPage, Error> {
     let mut bytes = 0;
     output::put(out, |file| {
-        let mut counted = Counted { out: BufWriter::new(file), bytes: 0 };
-        html::write(report, &PageOrigin::File, &mut counted).map_err(Error::io(out, "write"))?;
-        bytes = counted.bytes;
-        counted.flush().map_err(Error::io(out, "write"))
+        // The file may be a pipe, whose size cannot be read afterwards.
+        let mut counter = CountingWriter { out: BufWriter::new(file), bytes: 0 };
+        html::write(report, &PageOrigin::File, &mut counter).map_err(Error::io(out, "write"))?;
+        bytes = counter.bytes;
+        counter.flush().map_err(Error::io(out, "write"))
     })?;
     Ok(WrittenPage {
         path: out.to_owned(),
@@ -97,13 +101,13 @@ pub fn write_page(report: &JobReport, out: &Path) -> Result<WrittenPage, Error> 
     })
 }
 
-/// A writer that counts the bytes it passes on, for the size in the report.
-struct Counted<W> {
+/// A writer that counts the bytes it passes on, for the size in the printed result.
+struct CountingWriter<W> {
     out: W,
     bytes: u64,
 }
 
-impl<W: Write> Write for Counted<W> {
+impl<W: Write> Write for CountingWriter<W> {
     fn write(&mut self, content: &[u8]) -> io::Result<usize> {
         let written = self.out.write(content)?;
         self.bytes += written as u64;
@@ -123,7 +127,8 @@ pub fn open_folder(folder: &Path, session: &Session) -> Result<SelectedJob, Erro
     open_content(&folder_content(folder, None), session)
 }
 
-/// Writes the page of the job in `folder` to `out`; without a `title` it has the folder's name.
+/// Writes the page of the job in `folder` to `out`. Without a `title`, the page is named after the
+/// folder.
 ///
 /// # Errors
 /// `out` cannot be written.

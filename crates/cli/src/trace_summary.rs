@@ -1,5 +1,5 @@
-//! A job in one page of text: `rowmill trace PATH` prints it, `quickstart` and `capture` end with
-//! it.
+//! The summary of a job as one page of text, which `rowmill trace PATH`, `quickstart` and `capture`
+//! print.
 
 use analyze::findings::{FindingReport, RuleSettings};
 use analyze::kernels::plain_name;
@@ -14,15 +14,14 @@ use setup::findings::find_findings;
 use setup::open_job::SelectedJob;
 use setup::render;
 
-/// Kernels and operators that are named.
+/// Number of kernels and of operators on the page, unless `--top` sets another.
 pub const TOP: usize = 5;
-/// Letters of a name that are shown.
+/// Most characters of a name in a table.
 const NAME_WIDTH: usize = 64;
-
-/// Findings that are named.
+/// Number of findings on the page.
 const FINDINGS: usize = 3;
 
-/// A job in one page, and what wastes its time.
+/// The content of the page: the summary of a job and its findings.
 #[derive(Serialize)]
 pub struct SummaryPage {
     #[serde(flatten)]
@@ -44,37 +43,38 @@ pub fn summarize(chosen: &SelectedJob, top: usize) -> Result<SummaryPage, Error>
     Ok(SummaryPage { summary, findings, finding_count: FINDINGS })
 }
 
-/// The page as text.
+/// Formats the page as text.
 pub fn summary_text(page: &SummaryPage) -> String {
     let summary = &page.summary;
-    let mut parts = vec![render::facts(&job(page)), share_bars(summary)];
+    let mut parts = vec![render::facts(&job_facts(page)), share_bars(summary)];
     if summary.ranks.len() > 1 {
-        parts.push(ranks(summary));
+        parts.push(rank_table(summary));
     }
-    parts.push(kernels(summary));
+    parts.push(kernel_table(summary));
     if summary.job.is_of_host {
-        parts.push(own_times(summary));
-        parts.push(threads(summary));
+        parts.push(self_time_table(summary));
+        parts.push(thread_table(summary));
     }
-    parts.push(operators(summary));
-    parts.push(trust(summary));
+    parts.push(operator_table(summary));
+    parts.push(quality_text(summary));
     parts.push(match is_unknown(summary) {
-        true => "findings: none can be given, because no work was understood".to_owned(),
+        true => "findings: unknown, because no event of the recording was recognized".to_owned(),
         false => top_findings(&page.findings, page.finding_count),
     });
     parts.retain(|part| !part.is_empty());
     parts.join("\n\n")
 }
 
-/// Whether a recording shows nothing of a program that is known: figures would be an all-clear.
+/// Whether no event of the recording was recognized. Findings are then withheld, because an empty
+/// list would look as if nothing were wrong.
 fn is_unknown(summary: &Summary) -> bool {
-    let is_of_all = |issue: &quality::Issue| {
+    let is_fatal = |issue: &quality::Issue| {
         issue.id == "no-events" || issue.id == "unknown-rows" && issue.severity == Severity::Error
     };
-    summary.issues.iter().any(is_of_all)
+    summary.issues.iter().any(is_fatal)
 }
 
-fn job(page: &SummaryPage) -> Vec<(&'static str, String)> {
+fn job_facts(page: &SummaryPage) -> Vec<(&'static str, String)> {
     let job = &page.summary.job;
     let mut ranks = render::count(job.rank_count);
     if let Some(world) = job.world_size.filter(|world| u64::from(*world) != job.rank_count) {
@@ -126,7 +126,7 @@ fn job(page: &SummaryPage) -> Vec<(&'static str, String)> {
             format!("{} in {}", render::count(job.event_count), schema::Bytes(job.text_bytes)),
         ),
         ("window", format!("{window}, {}{over}", render::nanos(job.window_ns as f64))),
-        ("step", step(job)),
+        ("step", describe_step(job)),
     ];
     if !page.findings.step_summary.is_empty() && !is_unknown(&page.summary) {
         facts.push(("adds up", page.findings.step_summary.clone()));
@@ -140,8 +140,9 @@ fn job(page: &SummaryPage) -> Vec<(&'static str, String)> {
     facts
 }
 
-/// The step of the slowest rank, on the host and where it differs on the device.
-fn step(job: &JobSummary) -> String {
+/// Describes the median step of the slowest rank: on the host, and on the device if it differs
+/// there.
+fn describe_step(job: &JobSummary) -> String {
     let Some(ns) = job.step_p50_ns else { return "no steps named".to_owned() };
     let host = render::nanos(ns as f64);
     let mut whose = match (job.rank_count, job.step_rank) {
@@ -160,10 +161,11 @@ fn step(job: &JobSummary) -> String {
     }
 }
 
-/// Where the time of all windows goes, as bars: the parts add up.
+/// The table of bars that shows where the time of the windows goes. Its parts add up to the
+/// windows.
 fn share_bars(summary: &Summary) -> String {
     if summary.job.device_count == 0 && !summary.job.is_of_host {
-        // Of a cut recording nobody knows that.
+        // If the recording is cut, device work may be missing from the file only.
         let is_known = summary.verdict != QualityVerdict::Broken;
         return if is_known { "no device work was recorded".to_owned() } else { String::new() };
     }
@@ -197,13 +199,13 @@ fn part_name(part: &str, is_of_host: bool) -> String {
     }
 }
 
-fn own_times(summary: &Summary) -> String {
+fn self_time_table(summary: &Summary) -> String {
     let rows: Vec<Vec<String>> = summary
         .own_times
         .iter()
         .map(|one| {
             vec![
-                shortened(&one.name),
+                shorten_name(&one.name),
                 render::count(one.count),
                 render::nanos(one.own_ns as f64),
                 render::nanos(one.host_ns as f64),
@@ -218,7 +220,7 @@ fn own_times(summary: &Summary) -> String {
     render::grid(&["operators by self time", "count", "self", "total", share], &rows)
 }
 
-fn threads(summary: &Summary) -> String {
+fn thread_table(summary: &Summary) -> String {
     let rows: Vec<Vec<String>> = summary
         .threads
         .iter()
@@ -236,7 +238,7 @@ fn threads(summary: &Summary) -> String {
     render::grid(&head, &rows)
 }
 
-fn ranks(summary: &Summary) -> String {
+fn rank_table(summary: &Summary) -> String {
     let percent = |share: Option<f64>| share.map_or("-".to_owned(), |share| format!("{share:.1}"));
     let rows: Vec<Vec<String>> = summary
         .ranks
@@ -257,7 +259,7 @@ fn ranks(summary: &Summary) -> String {
     render::grid(&head, &rows)
 }
 
-fn kernels(summary: &Summary) -> String {
+fn kernel_table(summary: &Summary) -> String {
     if summary.kernels.is_empty() {
         return String::new();
     }
@@ -266,7 +268,7 @@ fn kernels(summary: &Summary) -> String {
         .iter()
         .map(|kernel| {
             vec![
-                shortened(&kernel.name),
+                shorten_name(&kernel.name),
                 render::count(kernel.count),
                 render::nanos(kernel.total_ns as f64),
                 kernel.busy_pct.map_or("-".to_owned(), |share| format!("{share:.1}")),
@@ -280,7 +282,7 @@ fn kernels(summary: &Summary) -> String {
     render::grid(&[what, "count", "time", busy_name(summary)], &rows)
 }
 
-fn operators(summary: &Summary) -> String {
+fn operator_table(summary: &Summary) -> String {
     if summary.operators.is_empty() {
         return String::new();
     }
@@ -289,7 +291,7 @@ fn operators(summary: &Summary) -> String {
         .iter()
         .map(|operator| {
             let mut row = vec![
-                shortened(&operator.name),
+                shorten_name(&operator.name),
                 render::count(operator.count),
                 render::nanos(operator.host_ns as f64),
             ];
@@ -315,7 +317,8 @@ fn busy_name(summary: &Summary) -> &'static str {
     if summary.ranks.len() > 1 { "% of all ranks' busy time" } else { "% of busy" }
 }
 
-fn trust(summary: &Summary) -> String {
+/// The verdict on the quality of the trace, with its warnings and errors.
+fn quality_text(summary: &Summary) -> String {
     let mut lines = vec![format!("quality of the trace: {}", summary.verdict_words)];
     for kind in quality::by_kind(&summary.issues) {
         if kind.severity != Severity::Info {
@@ -323,13 +326,15 @@ fn trust(summary: &Summary) -> String {
         }
     }
     if lines.len() > 1 {
-        lines.push("  rowmill trace doctor says what that hurts and what to do".to_owned());
+        lines.push(
+            "  rowmill trace doctor says which figures are affected and what to do".to_owned(),
+        );
     }
     lines.join("\n")
 }
 
-/// A name that fits a table.
-pub fn shortened(name: &str) -> String {
+/// Shortens a name to fit a table.
+pub fn shorten_name(name: &str) -> String {
     let name = plain_name(name);
     if name.chars().count() <= NAME_WIDTH {
         return name.to_owned();
@@ -338,7 +343,7 @@ pub fn shortened(name: &str) -> String {
     format!("{kept}…")
 }
 
-/// The page of our own run as text, with one finding.
+/// Formats the summary that other commands end with, which has only one finding.
 ///
 /// # Errors
 /// As [`summarize`].

@@ -7,31 +7,32 @@ use clap::{Args, Subcommand, ValueEnum};
 
 use super::links::DoctorLinks;
 
-/// Capture traces of running jobs.
+/// Options of `rowmill capture`, which records running PyTorch jobs.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   rowmill capture --all                            five iterations of every rank on this machine
-  rowmill capture --pid 4711 --iterations 20       of a process, or of all below a launcher
+  rowmill capture --pid 4711 --iterations 20       one process, or all below a launcher
   rowmill capture --all --duration 500ms -o traces half a second, at the same time on all ranks
-  rowmill capture --all --with shapes,stacks       more to see, larger, slower
+  rowmill capture --all --with shapes,stacks       more detail, but larger traces and slower steps
 
-Start the job, itself unchanged, with one variable:
+The job needs no change, only one environment variable:
   KINETO_USE_DAEMON=1 torchrun --nproc-per-node 8 train.py
 
-PyTorch then polls for trace requests every 5 s. By default it polls an abstract socket, which containers
-in another network namespace cannot reach; with KINETO_IPC_SOCKET_DIR=/run/kineto (a short path that
-both sides see) in the job and here, it polls a socket file. Iterations are counted by optimizer.step().
+PyTorch then polls for trace requests every 5 s. By default it polls an abstract socket, which
+containers in another network namespace cannot reach. With KINETO_IPC_SOCKET_DIR=/run/kineto (a short
+path that both sides see) in the job and here, it polls a socket file. PyTorch counts an iteration
+whenever optimizer.step() is called.
 
-OUTPUT receives rank-N.json (pid-N.json without RANK in the environment), report.html and, for several
-ranks, merged.pftrace for ui.perfetto.dev; `rowmill trace OUTPUT` reads it as one job.
-Exits with code 1 if a trace was lost, and says why.
+The output folder receives rank-N.json (pid-N.json for processes without RANK in the environment),
+report.html and, for several ranks, merged.pftrace for ui.perfetto.dev. `rowmill trace FOLDER` reads it
+as one job. Exits with code 1 if a trace was lost, and prints the reason.
 
 A trace is copied only if it is a regular file of the process's user, has no second hard link and is no
-larger than --size-max. Links, pipes and devices are refused by name, never followed or read; the
-same holds for the job's KINETO_ONDEMAND_TRACE_DIR, which its user must be able to write.
+larger than --size-max. Symbolic links, pipes and devices are refused, never followed or read. The same
+holds for the job's KINETO_ONDEMAND_TRACE_DIR, which its user must be able to write.
 
-If a process does not answer: rowmill doctor capture.")]
+If a process does not answer, run: rowmill doctor capture")]
 pub struct Capture {
     /// Capture this process, or all below it if it is a launcher (repeatable)
     #[arg(long, value_name = "PID", required_unless_present = "all", conflicts_with = "all")]
@@ -42,56 +43,57 @@ pub struct Capture {
     /// Iterations to record [default: 5]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub iterations: Option<u32>,
-    /// Start at a multiple of N iterations, the same on all ranks; N should take over 5 s
+    /// Start at a multiple of N iterations, the same on all ranks; N iterations should take more
+    /// than 5 s
     #[arg(long, value_name = "N", default_value_t = 100)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub align: u32,
-    /// Record a span of time instead, such as 500ms or 2s
+    /// Record for this long instead of counting iterations, such as 500ms or 2s
     #[arg(long, value_name = "TIME", value_parser = span, conflicts_with = "iterations")]
     pub duration: Option<Duration>,
-    /// Delay before --duration begins [default: until all can have warmed up]
+    /// Delay before --duration begins [default: long enough for every process to warm up]
     #[arg(long, value_name = "TIME", value_parser = span, requires = "duration")]
     pub start_in: Option<Duration>,
-    /// Seconds the profiler runs before --duration
+    /// Seconds for which the profiler warms up before --duration begins
     #[arg(long, value_name = "SECONDS", default_value_t = 2, requires = "duration")]
     pub warmup: u32,
-    /// What else to record
+    /// Details to record beside names and times
     #[arg(long, value_enum, value_delimiter = ',', value_name = "WHAT")]
     pub with: Vec<With>,
     /// The folder to write; must be new or empty
     #[arg(short, long, value_name = "FOLDER", default_value = "capture")]
     pub output: PathBuf,
-    /// Start when this many processes have polled [default: when no new one appears]
+    /// Start when this many processes have polled [default: 6.5 s after the first has polled]
     #[arg(long, value_name = "N")]
     pub processes: Option<usize>,
     /// Refuse traces larger than this, such as 512MiB or 8GiB
     #[arg(long, value_name = "SIZE", value_parser = super::bytes, default_value = "4GiB")]
     pub size_max: u64,
-    /// How long to wait for processes, for their start, for a trace that grows by less than 1
-    /// MiB/s, and for its copy
+    /// Longest wait for processes to poll, for the recording to start, for a trace that grows by
+    /// less than 1 MiB/s, and for its copy
     #[arg(long, value_name = "TIME", value_parser = span, default_value = "2m")]
     pub timeout: Duration,
-    /// The jobs' KINETO_IPC_SOCKET_DIR [default: this command's own, else none]
+    /// The KINETO_IPC_SOCKET_DIR of the jobs [default: the one of this command, if set]
     #[arg(long, value_name = "FOLDER")]
     pub socket_dir: Option<PathBuf>,
 }
 
-/// What is recorded beside names and times.
+/// A detail that is recorded beside names and times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum With {
-    /// Shapes of operators' inputs.
+    /// Shapes of the operators' inputs
     Shapes,
-    /// Python stacks.
+    /// Python call stacks of the operators
     Stacks,
-    /// Floating-point operations.
+    /// Floating-point operations of the operators
     Flops,
-    /// Modules.
+    /// The torch.nn modules around each operator
     Modules,
-    /// Allocations.
+    /// Allocations and frees of memory
     Memory,
 }
 
-/// Diagnose capture, GPU, MPI and link problems.
+/// The verbs of `rowmill doctor`, each of which diagnoses one area.
 #[derive(Debug, Subcommand)]
 pub enum Doctor {
     /// Find out why a process ignores `rowmill capture`
@@ -100,13 +102,14 @@ Examples:
   rowmill doctor capture                 every process with PyTorch loaded
   rowmill doctor capture --pid 4711
 
-Inspects the process's environment, user, libraries, sockets and folders; starts and changes nothing.
-Exits with code 1 if a process could not be captured.")]
+Inspects the process's environment, user, libraries, sockets and folders. It starts and changes nothing.
+Exits with code 1 if a process cannot be captured.")]
     Capture {
-        /// This process (repeatable) [default: all that have PyTorch loaded]
+        /// Examine this process (repeatable) [default: all that have PyTorch loaded]
         #[arg(long, value_name = "PID")]
         pid: Vec<u32>,
-        /// The folder `rowmill capture` would listen in [default: KINETO_IPC_SOCKET_DIR, else none]
+        /// The socket folder that rowmill capture would use [default: KINETO_IPC_SOCKET_DIR, if
+        /// set]
         #[arg(long, value_name = "FOLDER")]
         socket_dir: Option<PathBuf>,
     },
@@ -115,29 +118,29 @@ Exits with code 1 if a process could not be captured.")]
 Examples:
   rowmill doctor device
 
-Opens the GPU driver and lists its devices; starts and changes nothing. Exits with code 1 if
-there is no GPU to use.")]
+Opens the GPU driver and lists its devices. It starts and changes nothing. Exits with code 1 if no GPU
+can be used.")]
     Device,
     /// Report which MPI is found, and whether it can run ranks
     #[command(after_help = "\
 Examples:
   rowmill doctor mpi
-  mpirun -n 1 rowmill doctor mpi         whether launcher and library match
+  mpirun -n 1 rowmill doctor mpi         also checks whether launcher and library match
 
-Opens the library that rowmill train would, starts MPI and ends it. Exits with code 1 if training
+Opens the library that rowmill train would open, starts MPI and ends it. Exits with code 1 if training
 over MPI would not work.")]
     Mpi {
         /// The MPI library to open [default: libmpi.so.40, libmpi.so.12, libmpich.so.12 or
-        /// libmpi_abi.so.0, the launcher's first]
+        /// libmpi_abi.so.0; that of the launcher is tried first]
         #[arg(long, value_name = "FILE")]
         mpi_library: Option<String>,
     },
-    /// Measure the collectives between ranks: latency, bandwidth, share of a copy in memory
-    #[command(after_help = super::links::AFTER)]
+    /// Measure collectives between ranks: latency, and bandwidth compared with a memory copy
+    #[command(after_help = super::links::AFTER_HELP)]
     Links(Box<DoctorLinks>),
 }
 
-/// A span of time: 500ms, 2s, 1.5s, 3m, 1h.
+/// Parses a length of time with a unit, such as 500ms, 2s, 1.5s, 3m or 1h.
 pub fn span(text: &str) -> Result<Duration, String> {
     let wrong = || format!("expected a time such as 500ms, 2s, 3m or 1h, up to 24h, got {text:?}");
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
@@ -149,8 +152,8 @@ pub fn span(text: &str) -> Result<Duration, String> {
         _ => return Err(wrong()),
     };
     let seconds = digits.trim().parse::<f64>().map_err(|_| wrong())? * scale;
-    let is_sane = (1e-3..=86_400.0).contains(&seconds);
-    if is_sane { Ok(Duration::from_secs_f64(seconds)) } else { Err(wrong()) }
+    let is_valid = (1e-3..=86_400.0).contains(&seconds);
+    if is_valid { Ok(Duration::from_secs_f64(seconds)) } else { Err(wrong()) }
 }
 
 #[cfg(test)]
@@ -160,7 +163,7 @@ mod tests {
     use super::span;
 
     #[test]
-    fn spans_have_a_unit_and_a_sane_size() {
+    fn times_need_a_unit_and_lie_between_a_millisecond_and_a_day() {
         assert_eq!(span("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!(span("1.5s"), Ok(Duration::from_millis(1500)));
         assert_eq!(span("2m"), Ok(Duration::from_secs(120)));

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 
 use super::capture::{With, span};
 
-/// Ask the agents of a fleet.
+/// Options of `rowmill fleet`, which queries agents on many hosts.
 #[derive(Debug, Args)]
 pub struct Fleet {
     #[command(subcommand)]
@@ -21,28 +21,28 @@ pub enum FleetVerb {
     #[command(after_help = "\
 Examples:
   rowmill fleet trace --hosts a,b --token-file ops.token      five iterations of every rank
-  rowmill fleet trace --slurm 4711 --token-file ops.token     a Slurm job, on its hosts
+  rowmill fleet trace --slurm 4711 --token-file ops.token     all ranks of a Slurm job
   rowmill fleet trace --hosts a,b --token-file ops.token --run ads/train-0     one job of several
   rowmill fleet trace --hosts a,b:9500 --ca fleet.pem --iterations 20 --align 1000
 
-OUTPUT receives rank-N.json.gz, report.html and merged.pftrace; `rowmill trace OUTPUT` reads it as one
-job. Every rank is reported as written or lost, with the reason; exit code 1 if one was lost. A report
-is of one job: if several run on the hosts, choose one with --run, --user or --pid. A trace that could
-not be fetched stays on its host for an hour.
+The output folder receives rank-N.json.gz, report.html and merged.pftrace. `rowmill trace FOLDER` reads
+it as one job. Every rank is reported as written or lost, with the reason; the exit code is 1 if one was
+lost. A report describes one job: if several run on the hosts, choose one with --run, --user or --pid. A
+trace that could not be fetched stays on its host for an hour.
 
---align auto takes as many iterations as last 20 s at the step time that jobs report (socket
-rowmill-steps), or 100 if none does.")]
+--align auto chooses as many iterations as take 20 s, given the step time that jobs report over the
+socket rowmill-steps, or 100 if no job reports it.")]
     Trace(Box<FleetTrace>),
-    /// List which hosts answer, their clocks and what they lack
+    /// List the hosts that answer, with their clocks and the number of things that are missing
     #[command(after_help = "Example:\n  rowmill fleet hosts --hosts a,b --token-file ops.token")]
     Hosts(Reach),
-    /// List processes and GPUs: which compute, hang or are held idle
+    /// List processes and GPUs with their states: training, hung, held idle
     #[command(after_help = "\
 Examples:
-  rowmill fleet status                               this host, by its agent's own socket
+  rowmill fleet status                               this host, over its agent's own socket
   rowmill fleet status --hosts a,b --token-file ops.token")]
     Status(Reach),
-    /// List what agents lack, and why
+    /// List what agents cannot do on their hosts, and why
     #[command(after_help = "Example:\n  rowmill fleet doctor --hosts a,b --token-file ops.token")]
     Doctor(Reach),
     /// Sample processes for a few seconds: resource use, and where threads run or wait
@@ -52,11 +52,11 @@ Examples:
   rowmill fleet sample --pid 4711 --for 30s          one process, whether it polls or not
   rowmill fleet sample --hosts a,b --token-file ops.token --run 8812      a Slurm job's processes
 
-CPU time, run-queue delay, page faults, disk bytes and memory come from kernel counters over the whole
-sample. Thread states are sampled at every --every: R runs or is in a run queue, S waits, D waits for a
-disk or driver. A waiting thread is shown with its kernel stack if the agent is root, else with the
-innermost function. Nothing is attached to the processes, so Python and C++ functions are not shown;
-rowmill capture --with stacks records those.")]
+CPU time, run-queue delay, page faults, disk bytes and memory are kernel counters over the whole sample.
+Thread states are sampled once per --every: R is running or in a run queue, S waits, D waits for a disk or
+driver. A waiting thread is shown with its kernel stack if the agent is root, else with the
+innermost kernel function. Nothing is attached to the processes, so Python and C++ functions are not
+shown; rowmill capture --with stacks records those.")]
     Sample {
         #[command(flatten)]
         reach: Reach,
@@ -69,7 +69,7 @@ rowmill capture --with stacks records those.")]
         #[arg(long, value_name = "TIME", value_parser = sample_interval, default_value = "100ms")]
         every: Duration,
     },
-    /// Release a GPU's hardware counters to Nsight or CUPTI for a while; resumes by itself
+    /// Release a GPU's hardware counters to Nsight or CUPTI for a limited time
     #[command(after_help = "Example:\n  rowmill fleet pause --gpu 0 --for 10m")]
     Pause {
         #[command(flatten)]
@@ -83,10 +83,10 @@ rowmill capture --with stacks records those.")]
     },
 }
 
-/// Which agents, and how they are reached.
+/// Options that select the agents, and how to connect to them.
 #[derive(Clone, Debug, Args)]
 pub struct Reach {
-    /// Hosts, with the port if it is not 9466 [default: this host, over its agent's socket]
+    /// Hosts, with a port unless it is 9466 [default: this host, over its agent's socket]
     #[arg(long, value_name = "HOST", value_delimiter = ',')]
     pub hosts: Vec<String>,
     /// The hosts that squeue lists for this Slurm job
@@ -95,11 +95,11 @@ pub struct Reach {
     /// File that holds the agents' token
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
-    /// CA certificate of the agents, or their own certificate [default: the usual authorities]
+    /// CA certificate of the agents, or their own certificate [default: the well-known authorities]
     #[arg(long, value_name = "FILE")]
     pub ca: Option<PathBuf>,
     /// The folder of the agent's socket on this host [default: KINETO_IPC_SOCKET_DIR, else the
-    /// kernel's name or /run/kineto]
+    /// abstract socket or /run/kineto]
     #[arg(long, value_name = "FOLDER")]
     pub socket_dir: Option<PathBuf>,
 }
@@ -128,10 +128,11 @@ pub struct FleetTrace {
     /// Iterations to record
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub iterations: u32,
-    /// Start at a multiple of N iterations, the same on all ranks; `auto` uses the step time
+    /// Start at a multiple of N iterations, the same on all ranks; `auto` chooses N by the step
+    /// time
     #[arg(long, value_name = "N", default_value = "auto", value_parser = align)]
     pub align: Align,
-    /// What else to record
+    /// Details to record beside names and times
     #[arg(long, value_enum, value_delimiter = ',', value_name = "WHAT")]
     pub with: Vec<With>,
     /// The folder to write; must be new or empty
@@ -140,15 +141,14 @@ pub struct FleetTrace {
     /// Refuse traces larger than this, such as 512MiB or 8GiB
     #[arg(long, value_name = "SIZE", value_parser = super::bytes, default_value = "4GiB")]
     pub size_max: u64,
-    /// How long to wait for the start, for progress, and for a silent host
+    /// Longest wait for the recording to start, for progress, and for a silent host
     #[arg(long, value_name = "TIME", value_parser = span, default_value = "2m")]
     pub timeout: Duration,
 }
 
-/// A multiple of iterations.
+/// The number of iterations at whose multiples recording may start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Align {
-    /// Choose the multiple by the step time
     Auto,
     Given(u32),
 }
@@ -161,7 +161,7 @@ fn align(text: &str) -> Result<Align, String> {
     given.map(Align::Given).ok_or_else(|| format!("expected auto or a number from 1, got {text}"))
 }
 
-/// A span of time, or 0 with any unit.
+/// Parses a length of time, or 0 with any unit.
 fn pause(text: &str) -> Result<Duration, String> {
     if matches!(text, "0" | "0ms" | "0s" | "0m" | "0h") { Ok(Duration::ZERO) } else { span(text) }
 }
@@ -190,7 +190,7 @@ mod tests {
     use crate::args::bytes;
 
     #[test]
-    fn limits_of_samples_and_pauses_are_named_in_the_users_words() {
+    fn lengths_of_samples_and_pauses_are_limited() {
         assert_eq!(sample_length("61s"), Err("expected at most 60s, got 61s".to_owned()));
         assert_eq!(sample_length("1m"), Ok(Duration::from_secs(60)));
         assert_eq!(sample_interval("1ms"), Err("expected at least 10ms, got 1ms".to_owned()));
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_have_a_binary_unit() {
+    fn sizes_need_a_binary_unit() {
         assert_eq!((bytes("10KiB"), bytes("4GiB")), (Ok(10_240), Ok(4 << 30)));
         for text in ["", "10", "0MiB", "x", "99999999999GiB"] {
             assert!(bytes(text).is_err(), "{text}");

@@ -1,4 +1,4 @@
-//! `rowmill init` as typed.
+//! The command line of `rowmill init`.
 
 use std::path::PathBuf;
 
@@ -10,13 +10,13 @@ use clap::Args;
 Examples:
   rowmill init clicks.csv.gz               writes clicks.toml
   rowmill init day_*.parquet --output ads.toml --label clicked
-  rowmill init events/                     all files below, columns from device=phone/
+  rowmill init events/                     all files below; folders such as device=phone/ are columns
   rowmill init adult-train.csv.gz --evaluation adult-test.csv.gz
   rowmill init ratings.dat --output - | less
 
 Reads CSV with any delimiter and quotes, TSV, Parquet and NumPy arrays, plain or compressed (gzip,
-Zstandard, bzip2, xz, zip), with or without a header. Counts the values of every column over the whole file, and writes a commented
-configuration that trains as it is: rowmill train clicks.toml")]
+Zstandard, bzip2, xz, zip), with or without a header. Counts the values of every column over all files,
+and writes a commented configuration that is ready to train: rowmill train clicks.toml")]
 pub struct Init {
     /// Training files with the same columns, or folders of them
     #[arg(required = true)]
@@ -39,7 +39,7 @@ pub struct Init {
 }
 
 impl Init {
-    /// The name of the files without their endings.
+    /// The name of the first file without folders and endings, for the model and its configuration.
     pub fn stem(&self) -> String {
         let first = self.files.first().map_or("model", |file| file.trim_end_matches(['/', '\\']));
         let name = first.rsplit(['/', '\\']).next().unwrap_or(first);
@@ -51,7 +51,7 @@ impl Init {
         if stem == "-" { "model".to_owned() } else { stem.to_owned() }
     }
 
-    /// The file to write; none for stdout.
+    /// The configuration file to write; `None` for stdout.
     pub fn target(&self) -> Option<PathBuf> {
         match &self.output {
             Some(path) if path.as_os_str() == "-" => None,

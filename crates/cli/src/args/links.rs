@@ -1,55 +1,60 @@
-//! `rowmill doctor links` as typed.
+//! The command line of `rowmill doctor links`.
 
 use clap::{Args, ValueEnum};
 
 use bench::sample::Sampling;
 use setup::args::{Processes, size};
 
-pub const AFTER: &str = "\
+/// The text below the options in the help.
+pub const AFTER_HELP: &str = "\
 Examples:
   rowmill doctor links
   rowmill doctor links --verbs all_to_all --sizes 1M 16M --ranks 2 4 --format json
   rowmill doctor links --latency 20 --bandwidth 3.1
   mpirun -n 2 rowmill doctor links
 
-Every rank writes its send buffer, takes part, and reads every byte it received; all of it is timed.
-The slowest rank counts.
+The measured time covers the whole exchange: every rank writes its send buffer, takes part in the
+collective, and reads every byte it received. The time of the slowest rank counts.
 
-  bytes                 buffer of a rank, counted as in nccl-tests: what it sends in a broadcast,
-                        all_reduce, reduce_scatter or all_to_all, what it has after an all_gather
+  bytes                 size of a rank's buffer, counted as in nccl-tests: what the rank sends in a
+                        broadcast, all_reduce, reduce_scatter or all_to_all, and what it has after an
+                        all_gather
   algorithm_gb_per_s    bytes ÷ time
-  bus_gb_per_s          the same times the share that a rank must send: (n−1)/n of it, 2(n−1)/n in an
-                        all_reduce, all of it in a broadcast
-  bus_pct_of_copy       share of copy_gb_per_s, the copy bandwidth of a rank while all ranks copy
+  bus_gb_per_s          algorithm bandwidth × the share of the buffer that a rank must send: (n−1)/n,
+                        but 2(n−1)/n in an all_reduce and 1 in a broadcast
+  bus_pct_of_copy       bus bandwidth relative to copy_gb_per_s, the bandwidth at which a rank copies
+                        memory while all ranks copy
   alpha_us, beta_ns_per_kb, beta_gb_per_s
-                        time = alpha + beta × bytes that a rank must send, fitted to all sizes by
-                        least relative error
-  latency_us            of an all_reduce of the smallest size; …_gb_per_s at the top: algorithm
-                        bandwidth of the largest size, of the first number of ranks
-  apparent_clock_ghz, foreign_cpu, rejected_samples, trusted
-                        clock inferred from a chain of known latency, and share of the time
-                        in which our threads waited for a core, both seen by rank 0; samples with
-                        too low a clock or too much foreign CPU are dropped; if too few are left,
-                        trusted is false and the figures are of all samples";
+                        constants of time = alpha + beta × bytes that a rank must send, fitted to all
+                        sizes by least relative error
+  latency_us            time of an all_reduce of the smallest size, for the first number of ranks
+  all_to_all_gb_per_s, all_reduce_gb_per_s
+                        algorithm bandwidth of the largest size, for the first number of ranks
+  apparent_clock_ghz    clock of rank 0's core, inferred from a chain of instructions of known latency
+  foreign_cpu           share of the time in which threads of rank 0 waited for a core
+  rejected_samples      samples that were dropped for a low clock or much foreign CPU
+  trusted               false if too few samples were left; the figures are then of all samples";
 
-/// Which collectives, of what size, over what.
+/// Options of `rowmill doctor links`: the collectives, their sizes, and the ranks and links
+/// between.
 #[derive(Clone, Debug, Args)]
 pub struct DoctorLinks {
-    /// Collectives
+    /// Collectives to measure
     #[arg(long, value_name = "VERB", num_args = 1.., value_enum, default_values_t = VerbChoice::ALL)]
     pub verbs: Vec<VerbChoice>,
-    /// Bytes of a rank's buffer, with K for 1,024 and M for 1,048,576; multiples of 4
+    /// Sizes of a rank's buffer in bytes, with K for 1,024 and M for 1,048,576; multiples of 4
     #[arg(long, value_name = "BYTES", num_args = 1.., value_parser = size,
           default_values = ["8", "1K", "32K", "256K", "1M", "4M", "16M"])]
     pub sizes: Vec<usize>,
-    /// Ranks, as threads of this process; under mpirun or srun, its processes are used
+    /// Numbers of ranks, which are threads of this process; under mpirun or srun, the ranks are its
+    /// processes
     #[arg(long, value_name = "N", num_args = 1.., default_values_t = [2],
           value_parser = clap::value_parser!(u32).range(1..=256))]
     pub ranks: Vec<u32>,
-    /// Latency of a simulated slower link
+    /// Latency of a slower link to simulate
     #[arg(long, value_name = "MICROSECONDS", requires = "bandwidth", value_parser = positive)]
     pub latency: Option<f64>,
-    /// Bandwidth of a simulated slower link
+    /// Bandwidth of a slower link to simulate
     #[arg(long, value_name = "GB_PER_S", requires = "latency", value_parser = positive)]
     pub bandwidth: Option<f64>,
     #[command(flatten)]
@@ -58,19 +63,19 @@ pub struct DoctorLinks {
     pub processes: Processes,
 }
 
-/// A collective as it is typed.
+/// A collective as it is typed on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub enum VerbChoice {
-    /// One rank's values to all.
+    /// Send one rank's values to all ranks
     Broadcast,
-    /// Every rank's values to all.
+    /// Send every rank's values to all ranks
     AllGather,
-    /// The sum over ranks to all.
+    /// Send the sum over all ranks to all ranks
     AllReduce,
-    /// The sum over ranks, a part to each.
+    /// Send a part of the sum over all ranks to each rank
     ReduceScatter,
-    /// A part from each to each.
+    /// Send a part from each rank to each other
     AllToAll,
     /// Wait until all ranks have arrived
     Barrier,
@@ -86,7 +91,7 @@ impl VerbChoice {
         Self::Barrier,
     ];
 
-    /// The collective that the option names.
+    /// Converts the option into the collective that it names.
     pub fn verb(self) -> comm::Verb {
         match self {
             Self::Broadcast => comm::Verb::Broadcast,

@@ -1,5 +1,5 @@
-//! What each command writes, by its arguments alone: so that one place can check all of it before
-//! the work begins.
+//! The files and folders that each command will write, derived from its arguments alone. One place
+//! can thus check that all of them can be written before a long run begins.
 
 use std::path::{Path, PathBuf};
 
@@ -39,7 +39,7 @@ impl Command {
 }
 
 impl Train {
-    /// The folder of the run: `runs/` and the configuration's name, unless `--run` says another.
+    /// The folder of the run: `--run`, or else `runs/` and the name of the configuration.
     pub fn run_folder(&self) -> PathBuf {
         let name = self.config.as_deref().map(Path::new).and_then(Path::file_stem);
         self.run.clone().unwrap_or_else(|| Path::new("runs").join(name.unwrap_or_default()))

@@ -1,14 +1,15 @@
-//! Which options apply only beside others. An option that would be ignored is refused: whoever
-//! typed it expects something of it.
+//! Refuses options that would have no effect beside the other arguments, because a user who typed
+//! them expects an effect.
 //!
-//! clap's own `requires` and `conflicts_with` cover what depends on another option alone. This
-//! table covers what depends on a value, and what several structs of arguments share.
+//! If an option depends only on another one, clap's own `requires` and `conflicts_with` are used.
+//! The table here covers options that depend on a value, and options in structs that several
+//! commands share.
 
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Command};
 
-/// When options of a verb apply.
+/// The condition under which options of a command have an effect.
 #[derive(Clone, Copy, Debug)]
 enum Need {
     /// At least one of these arguments is given.
@@ -19,17 +20,18 @@ enum Need {
     Value(&'static str, &'static str),
 }
 
-/// Options of one verb that apply only under a condition.
+/// Options of one command that have an effect only under a condition.
 #[derive(Clone, Copy, Debug)]
 struct OptionScope {
-    /// The words of the verb, such as `predict step`; `fleet *` is every verb below `fleet`.
+    /// The words of the command, such as `predict step`; `fleet *` stands for every command below
+    /// `fleet`.
     verb: &'static str,
     options: &'static [&'static str],
     need: Need,
 }
 
 impl OptionScope {
-    fn is_of(&self, verb: &str) -> bool {
+    fn covers(&self, verb: &str) -> bool {
         let above = self.verb.strip_suffix('*');
         above.map_or(self.verb == verb, |above| verb.starts_with(above))
     }
@@ -44,12 +46,12 @@ const HOSTS: Need = Need::AnyOf(&["hosts", "slurm"]);
 const RAW: Need = Need::NoneOf(&["synthetic"]);
 const SEQUENCE: Need = Need::Value("by", "sequence");
 
-/// Every such option that clap does not check itself.
+/// The options with a condition that clap cannot express.
 const SCOPES: [OptionScope; 28] = [
     scope("train", &["trace-steps"], Need::AnyOf(&["trace"])),
     scope("train", &["accept-rule-change"], Need::AnyOf(&["resume", "resume-from"])),
     scope("train", &["malformed-max", "strict", "delimiter"], RAW),
-    scope("train", &LISTED, Need::NoneOf(&["list"])),
+    scope("train", &TRAIN_OPTIONS, Need::NoneOf(&["list"])),
     scope("train", &["estimate"], Need::NoneOf(&["print-config"])),
     scope("train", &NETWORK, Need::NoneOf(&["transport=in_process"])),
     scope("eval", &NETWORK, Need::NoneOf(&["transport=in_process"])),
@@ -65,7 +67,7 @@ const SCOPES: [OptionScope; 28] = [
     scope("predict step", &["launch-us"], Need::AnyOf(&["model"])),
     scope("predict step", &["launch-us"], Need::NoneOf(&["calibration"])),
     scope("predict step", &["models"], Need::AnyOf(&["hardware"])),
-    scope("predict step", &ASKED, Need::AnyOf(&["model"])),
+    scope("predict step", &CONFIGURED, Need::AnyOf(&["model"])),
     scope("predict what-if", &["force"], Need::AnyOf(&["calibration"])),
     scope("predict next", &["force"], Need::AnyOf(&["calibration"])),
     scope("predict findings", &["force"], Need::AnyOf(&["calibration"])),
@@ -76,8 +78,8 @@ const SCOPES: [OptionScope; 28] = [
     scope("explain", &["as"], Need::Value("topic", "config")),
 ];
 
-/// Options of `train` that have nothing to do with a list of configurations.
-const LISTED: [&str; 20] = [
+/// Options of `train` that have no effect beside `--list`.
+const TRAIN_OPTIONS: [&str; 20] = [
     "print-config",
     "set",
     "delimiter",
@@ -99,17 +101,17 @@ const LISTED: [&str; 20] = [
     "strict",
     "estimate",
 ];
-/// Options of processes, which threads of one process do without.
+/// Options for ranks that are processes. Ranks that are threads do not need them.
 const NETWORK: [&str; 3] = ["mpi-library", "timeout", "collectives"];
-/// Options of a step that a calibration prices.
+/// Options of `predict step` that need a calibration.
 const CALIBRATED: [&str; 4] = ["draws", "seed", "write-trace", "mode"];
-/// Options of a step that a configuration gives, without a recording.
-const ASKED: [&str; 6] = ["set", "batch-size", "pooling", "ranks", "sharding", "plan"];
+/// Options of `predict step` for a step that is described by a configuration, not by a recording.
+const CONFIGURED: [&str; 6] = ["set", "batch-size", "pooling", "ranks", "sharding", "plan"];
 
-/// Refuses options that cannot apply beside the others.
+/// Refuses the first option that would have no effect beside the other arguments.
 ///
 /// # Errors
-/// A usage error that names the option and what it needs.
+/// A usage error that names the option and its condition.
 pub fn check_scopes(root: &Command, matches: &ArgMatches) -> Result<(), clap::Error> {
     let (mut command, mut matches, mut verb) = (root, matches, String::new());
     while let Some((name, below)) = matches.subcommand() {
@@ -117,9 +119,10 @@ pub fn check_scopes(root: &Command, matches: &ArgMatches) -> Result<(), clap::Er
         (command, matches) = (found, below);
         verb = if verb.is_empty() { name.to_owned() } else { format!("{verb} {name}") };
     }
-    for scope in SCOPES.iter().filter(|scope| scope.is_of(&verb)) {
+    for scope in SCOPES.iter().filter(|scope| scope.covers(&verb)) {
         let given = scope.options.iter().find(|option| is_given(command, matches, option));
-        if let (Some(option), Some(problem)) = (given, unmet(scope.need, command, matches)) {
+        if let (Some(option), Some(problem)) = (given, describe_unmet(scope.need, command, matches))
+        {
             let text = format!("the option '--{option}' of rowmill {verb} {problem}");
             return Err(command.clone().error(ErrorKind::ArgumentConflict, text));
         }
@@ -127,19 +130,20 @@ pub fn check_scopes(root: &Command, matches: &ArgMatches) -> Result<(), clap::Er
     Ok(())
 }
 
-/// What is missing or in the way, as a clause behind the option.
-fn unmet(need: Need, command: &Command, matches: &ArgMatches) -> Option<String> {
+/// Describes an unmet condition as a clause that follows the option, or returns `None` if it is
+/// met.
+fn describe_unmet(need: Need, command: &Command, matches: &ArgMatches) -> Option<String> {
     let has = |name: &&&str| is_given(command, matches, name);
     let has_value = |name: &str, value: &str| {
-        raw(command, matches, name).iter().all(|given| given.eq_ignore_ascii_case(value))
+        raw_values(command, matches, name).iter().all(|given| given.eq_ignore_ascii_case(value))
     };
     match need {
         Need::AnyOf(names) if !names.iter().any(|name| has(&name)) => {
-            Some(format!("applies only with {}", shown(names, " or ")))
+            Some(format!("applies only with {}", join_options(names, " or ")))
         }
         Need::NoneOf(names) => {
             let name = names.iter().find(has)?;
-            Some(format!("does not apply with {}", shown(&[name], "")))
+            Some(format!("does not apply with {}", join_options(&[name], "")))
         }
         Need::Value(name, value) if !has_value(name, value) => match name {
             "topic" => Some(format!("applies only to rowmill explain {value}")),
@@ -149,8 +153,9 @@ fn unmet(need: Need, command: &Command, matches: &ArgMatches) -> Option<String> 
     }
 }
 
-/// `--a or --b`; `a+b` is both together and `a=b` a value.
-fn shown(names: &[&str], between: &str) -> String {
+/// Joins options for a message, as in `--a or --b`. The name `a+b` means both options together, and
+/// `a=b` an option with a value.
+fn join_options(names: &[&str], between: &str) -> String {
     let one = |name: &&str| {
         let parts: Vec<String> = name.split('+').map(|part| format!("--{part}")).collect();
         parts.join(" and ").replace('=', " ")
@@ -158,25 +163,27 @@ fn shown(names: &[&str], between: &str) -> String {
     names.iter().map(one).collect::<Vec<_>>().join(between)
 }
 
-/// Whether an argument is on the command line; `a+b` means both, `a=b` that value.
+/// Whether an argument is on the command line. The name `a+b` means that both options are, and
+/// `a=b` that the option has this value.
 fn is_given(command: &Command, matches: &ArgMatches, name: &str) -> bool {
     name.split('+').all(|name| match name.split_once('=') {
-        Some((name, value)) => raw(command, matches, name) == [value],
-        None => argument(command, name).is_some_and(|id| {
+        Some((name, value)) => raw_values(command, matches, name) == [value],
+        None => argument_id(command, name).is_some_and(|id| {
             matches.value_source(&id).is_some_and(|source| source == ValueSource::CommandLine)
         }),
     })
 }
 
-fn raw(command: &Command, matches: &ArgMatches, name: &str) -> Vec<String> {
-    let id = argument(command, name);
+/// The values of an argument as they were typed, or its defaults.
+fn raw_values(command: &Command, matches: &ArgMatches, name: &str) -> Vec<String> {
+    let id = argument_id(command, name);
     let values = id.and_then(|id| matches.get_raw(&id).map(Iterator::collect::<Vec<_>>));
     let values = values.unwrap_or_default();
     values.iter().map(|value| value.to_string_lossy().into_owned()).collect()
 }
 
-/// The id of an option by its long name, or of a positional argument.
-fn argument(command: &Command, name: &str) -> Option<String> {
+/// Finds the id of an option by its long name, or of a positional argument by its name.
+fn argument_id(command: &Command, name: &str) -> Option<String> {
     let is_it = |argument: &&clap::Arg| {
         argument.get_long() == Some(name) || argument.is_positional() && argument.get_id() == name
     };
@@ -188,7 +195,7 @@ mod tests {
     use clap::CommandFactory;
 
     use super::super::Cli;
-    use super::{Need, SCOPES, argument, check_scopes};
+    use super::{Need, SCOPES, argument_id, check_scopes};
 
     fn leaf<'a>(root: &'a clap::Command, verb: &str) -> &'a clap::Command {
         verb.split(' ').fold(root, |command, name| match name {
@@ -210,14 +217,14 @@ mod tests {
             let parts = named.iter().flat_map(|name| name.split('+'));
             let parts = parts.map(|name| name.split('=').next().unwrap());
             for name in parts.chain(scope.options.iter().copied()) {
-                assert!(argument(command, name).is_some(), "{}: --{name}", scope.verb);
+                assert!(argument_id(command, name).is_some(), "{}: --{name}", scope.verb);
             }
         }
     }
 
     /// Checks every option whose help begins with `With --`.
     #[test]
-    fn options_that_go_with_another_are_refused_without_it() {
+    fn options_whose_help_begins_with_with_are_refused_without_the_other_option() {
         let mut root = Cli::command();
         root.build();
         let mut verbs = vec![(String::new(), &root)];
@@ -241,7 +248,7 @@ mod tests {
                     words.pop();
                     words.push(format!("--{long}={value}"));
                 }
-                // What else the verb requires is named in the same refusal or is a path.
+                // Add the paths that the command requires, so that only the option can be refused.
                 words.extend(
                     ["x", "y"]
                         .map(ToOwned::to_owned)
@@ -272,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn ignored_options_are_refused_and_others_are_not() {
+    fn options_without_effect_are_refused() {
         check(
             "train a --trace-steps 1..3",
             "'--trace-steps' of rowmill train applies only with --trace",

@@ -1,26 +1,27 @@
-//! `rowmill trace …` as typed.
+//! The command line of `rowmill trace`.
 
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand, ValueEnum};
 use setup::args::{Selection, WindowChoice};
 
-/// Analyse traces of PyTorch's profiler, or of rowmill's own runs.
+/// Options of `rowmill trace`, which analyzes traces of PyTorch's profiler or of rowmill's own
+/// runs.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 #[command(after_help = "\
 Examples:
-  rowmill trace trace.json.gz                      what it is and where its time goes
+  rowmill trace trace.json.gz                      a summary: where the time goes
   rowmill trace breakdown traces/ --format csv     one row per rank of a job
-  rowmill trace findings job/                      what wastes time, and what a step would gain
+  rowmill trace findings job/                      causes of wasted time, and what a step would gain
   rowmill trace critical-path trace.json --what-if 'kernel=~gemm x0.5'
   zcat trace.json.gz | rowmill trace kernels - --format json
 
-PATH is a Kineto trace (.json, plain, .gz or .zst), an archive of them (.tar, .tar.gz, .tgz), a folder or `-`;
-or a .pftrace that rowmill trace convert or merge wrote.
-Several ranks are one job. Times in machine-readable output are integer nanoseconds (`…_ns`).")]
+PATH is a Kineto trace (.json, .json.gz or .json.zst), an archive of them (.tar, .tar.gz or .tgz), a folder
+of them, `-` for standard input, or a .pftrace that rowmill trace convert or merge wrote. All traces
+together are the ranks of one job. Times in machine-readable output are integer nanoseconds (`…_ns`).")]
 pub struct Trace {
-    /// The table to print; without one, a summary.
+    /// The table to print; `None` prints a summary.
     #[command(subcommand)]
     pub verb: Option<TraceVerb>,
     #[command(flatten)]
@@ -28,22 +29,22 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Whether it prints rows, which have more formats than a report.
+    /// Whether the command prints a table, which can also be written as CSV, Markdown or Parquet.
     pub fn has_rows(&self) -> bool {
         use TraceVerb::{Convert, Merge, Report, Serve};
-        let is_none = |verb: &TraceVerb| {
+        let has_none = |verb: &TraceVerb| {
             matches!(verb, Merge { .. } | Convert { .. } | Report { .. } | Serve { .. })
         };
-        self.verb.as_ref().is_some_and(|verb| !is_none(verb))
+        self.verb.as_ref().is_some_and(|verb| !has_none(verb))
     }
 
-    /// Whether it prints findings, which can also be SARIF.
+    /// Whether the command prints findings, which can also be written as SARIF.
     pub fn is_findings(&self) -> bool {
         matches!(self.verb, Some(TraceVerb::Findings { .. }))
     }
 }
 
-/// What a report is of.
+/// Options that select the content of an HTML report.
 #[derive(Clone, Debug, Args)]
 pub struct ReportContent {
     /// Traces: files, archives, folders, or `-` for standard input
@@ -59,8 +60,8 @@ pub struct ReportContent {
     /// Analyze only these ranks
     #[arg(long = "rank", value_name = "N")]
     pub ranks: Vec<u32>,
-    /// Steps of the timeline: the first N, or those numbered A..B [default: as many as make
-    /// 200,000 events]
+    /// Steps on the timeline: the first N, or those with the numbers A..B, excluding B [default: as
+    /// many as fit into 200,000 events]
     #[arg(long, value_name = "N|A..B", value_parser = timeline_steps)]
     pub steps: Option<report::TimelineSteps>,
     /// Title of the page [default: the name of the first path]
@@ -68,7 +69,7 @@ pub struct ReportContent {
     pub title: Option<String>,
 }
 
-/// A number of steps, or a range of their numbers.
+/// Parses a number of steps, or a range of step numbers.
 fn timeline_steps(text: &str) -> Result<report::TimelineSteps, String> {
     if let Ok(count @ 1..) = text.parse() {
         return Ok(report::TimelineSteps::First(count));
@@ -77,14 +78,14 @@ fn timeline_steps(text: &str) -> Result<report::TimelineSteps, String> {
     let range = text.split_once("..").and_then(|(a, b)| Some(number(a)?..number(b)?));
     let range = range.filter(|range| !range.is_empty());
     range.map(report::TimelineSteps::Numbered).ok_or_else(|| {
-        "expected a number from 1 on, or numbers of steps A..B such as 40..43".to_owned()
+        "expected a number of steps, or a range of step numbers such as 40..43".to_owned()
     })
 }
 
-/// The tables and files that `rowmill trace` makes.
+/// The verbs of `rowmill trace`, each of which prints a table or writes a file.
 #[derive(Debug, Subcommand)]
 pub enum TraceVerb {
-    /// Busy, idle, compute, communication, exposed communication, memory: where the window goes
+    /// Print where the time of the window goes: compute, communication, memory, idle
     #[command(after_help = "\
 Examples:
   rowmill trace breakdown trace.json.gz
@@ -97,7 +98,7 @@ Examples:
         #[arg(long, value_enum, default_value_t = BreakdownBy::Rank)]
         by: BreakdownBy,
     },
-    /// Idle time by cause: what the host did while nothing ran
+    /// Print idle time by cause: what the host did while the device was idle
     #[command(after_help = "\
 Examples:
   rowmill trace idle trace.json.gz                 causes per device, which sum to its idle time
@@ -109,11 +110,12 @@ Examples:
         /// One row per …
         #[arg(long, value_enum, default_value_t = IdleBy::Device)]
         by: IdleBy,
-        /// A shorter gap whose kernel was launched in time is kernel_wait, not other or dependency
+        /// Longest gap, in nanoseconds, that counts as kernel_wait if its kernel was launched in
+        /// time
         #[arg(long, value_name = "NS", default_value_t = 30_000)]
         kernel_wait_ns: i64,
     },
-    /// Kernels, copies and sets by name: time, count, distribution
+    /// Print kernels, copies and sets by name: time, count, distribution
     #[command(after_help = "\
 Examples:
   rowmill trace kernels trace.json.gz --top 5
@@ -125,35 +127,36 @@ Examples:
         #[arg(long, value_enum, default_value_t = KernelsBy::Name)]
         by: KernelsBy,
     },
-    /// Operators by name: host time, and the device time of what they launched
+    /// Print operators by name: host time, and device time of the work they launched
     #[command(after_help = "\
 Examples:
   rowmill trace ops trace.json.gz
   rowmill trace ops trace.json.gz --by annotation
-  rowmill trace ops trace.json.gz --by sequence    kernels that follow each other under one operator")]
+  rowmill trace ops trace.json.gz --by sequence    runs of kernels that one operator launches")]
     Ops {
         #[command(flatten)]
         selection: Selection,
         /// One row per …
         #[arg(long, value_enum, default_value_t = OpsBy::Name)]
         by: OpsBy,
-        /// With --by sequence: operators whose name contains this [default: the outermost ones]
+        /// With --by sequence: only operators whose name contains this [default: the outermost
+        /// operators]
         #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
         operator: String,
-        /// With --by sequence: fewest kernels
+        /// With --by sequence: fewest kernels of a sequence
         #[arg(long, value_name = "N", default_value_t = 3)]
         kernels_min: usize,
     },
-    /// Which classes of work ran at the same time
+    /// Print how long classes of work ran at the same time
     #[command(after_help = "Example:\n  rowmill trace overlap trace.json.gz")]
     Overlap {
         #[command(flatten)]
         selection: Selection,
-        /// One row per set of classes and …
+        /// One row per set of classes that ran together, and per …
         #[arg(long, value_enum, default_value_t = BreakdownBy::Rank)]
         by: BreakdownBy,
     },
-    /// Launches: host time, delay until the device starts, work per launch
+    /// Print launches: host time, delay until the device starts, work per launch
     #[command(after_help = "\
 Examples:
   rowmill trace launches trace.json.gz
@@ -165,7 +168,7 @@ Examples:
         #[arg(long, value_enum, default_value_t = LaunchesBy::Call)]
         by: LaunchesBy,
     },
-    /// Queue of each stream over time: work launched but not started
+    /// Print the queue of each stream over time: work that was launched but has not started
     #[command(after_help = "\
 Examples:
   rowmill trace queue trace.json.gz
@@ -177,7 +180,7 @@ Examples:
         #[arg(long, value_enum, default_value_t = QueueBy::Stream)]
         by: QueueBy,
     },
-    /// Copies and sets: bytes, bandwidth; with --by peak, memory in use
+    /// Print bytes and bandwidth of copies and sets, or with --by peak the memory in use
     #[command(after_help = "\
 Examples:
   rowmill trace memory trace.json.gz
@@ -189,11 +192,11 @@ Examples:
         #[arg(long, value_enum, default_value_t = MemoryBy::Copy)]
         by: MemoryBy,
     },
-    /// Steps: host time, device time, idle and exposed communication of each
+    /// Print the host time, device time, idle time and exposed communication of each step
     #[command(after_help = "\
 Examples:
   rowmill trace steps trace.json.gz
-  rowmill trace steps job/ --by rank               their distribution")]
+  rowmill trace steps job/ --by rank               the distribution of step times")]
     Steps {
         #[command(flatten)]
         selection: Selection,
@@ -201,7 +204,7 @@ Examples:
         #[arg(long, value_enum, default_value_t = StepsBy::Step)]
         by: StepsBy,
     },
-    /// Collectives matched across ranks: arrival, wait, transfer, bus bandwidth
+    /// Print collectives, matched across ranks: arrival, wait, transfer, bus bandwidth
     #[command(after_help = "\
 Examples:
   rowmill trace collectives job/
@@ -213,7 +216,7 @@ Examples:
         #[arg(long, value_enum, default_value_t = CollectivesBy::Collective)]
         by: CollectivesBy,
     },
-    /// Ranks that others wait for, how long, and why they were late
+    /// Print the ranks that others waited for, for how long, and why they were late
     #[command(after_help = "\
 Examples:
   rowmill trace stragglers job/
@@ -225,7 +228,7 @@ Examples:
         #[arg(long, value_enum, default_value_t = StragglersBy::Rank)]
         by: StragglersBy,
     },
-    /// The chain of work that bounds the window; its parts sum to the window
+    /// Print the critical path: the chain of work that determines how long the window takes
     #[command(after_help = "\
 Examples:
   rowmill trace critical-path job/
@@ -238,22 +241,22 @@ Examples:
         /// One row per … [default: category; with --what-if: window]
         #[arg(long, value_enum)]
         by: Option<PathBy>,
-        /// Change what matches and recompute: KEY=NAME … xFACTOR, or KEY=~PATTERN; KEY is kernel,
-        /// op, name, class, category or rank. Instead of xFACTOR: unblock (calls no longer wait for
-        /// the device, nor a fetch for loader threads), overlap, close-gap, to=50us, earlier=2ms
-        /// (to a collective). Prints windows, on the host and on the device where they differ; with
-        /// --by category parts
+        /// Change the matching work and recompute the window. EDIT is one or more KEY=NAME or
+        /// KEY=~PATTERN, followed by a change. KEY is kernel, op, name, class, category or rank.
+        /// The change is xFACTOR, to=50us, unblock (calls no longer wait for the device, and
+        /// fetches no longer for loader threads), overlap, close-gap, or earlier=2ms (arrival at a
+        /// collective). Prints the windows before and after, or with --by category their parts
         #[arg(long, value_name = "EDIT")]
         what_if: Vec<String>,
     },
-    /// Findings: causes of wasted time, with evidence, cure and gain of the step
+    /// List causes of wasted time, with evidence, remedy and the time a step would gain
     #[command(after_help = "\
 Examples:
   rowmill trace findings job/
   rowmill trace findings trace.json.gz --fail-on high --format sarif --output findings.sarif
   rowmill trace findings job/ --rules rules.toml
 
-rules.toml changes limits, suppresses known findings and adds rules on columns of other tables:
+rules.toml changes limits of rules, suppresses known findings and adds rules on columns of other tables:
   [limits.H05]
   reads_per_step = 4
   [[suppress]]
@@ -267,19 +270,20 @@ rules.toml changes limits, suppresses known findings and adds rules on columns o
   advice = \"ask the kernel team\"
   severity = \"high\"
 
-`rowmill explain RULE` names a rule's limits. With --fail-on: exit code 3 if something as severe was
-found, 4 if parts of the recording are missing, whatever the rest shows.")]
+`rowmill explain RULE` lists the limits of a rule. With --fail-on, the exit code is 4 if parts of the
+recording are missing, or else 3 if a finding is at least as severe.")]
     Findings {
         #[command(flatten)]
         selection: Selection,
-        /// End with exit code 3 if a finding is as severe as this, 4 if the recording is broken
+        /// Exit with code 3 if a finding is at least this severe, or with 4 if parts of the
+        /// recording are missing
         #[arg(long, value_enum, value_name = "SEVERITY")]
         fail_on: Option<FailOn>,
-        /// Limits, suppressions and rules of your own, TOML
+        /// A TOML file with limits, suppressions and your own rules
         #[arg(long, value_name = "FILE")]
         rules: Option<PathBuf>,
     },
-    /// What changed between two recordings of a job, and how much of the step it explains
+    /// Compare two recordings of a job: what changed, and how much of the difference it explains
     #[command(after_help = "\
 Examples:
   rowmill trace diff before.json.gz after.json.gz
@@ -287,25 +291,26 @@ Examples:
   rowmill trace diff before.json after.json --by kernel --format csv
   rowmill trace diff before/ after/ --report diff.html      one file to share, needs no network
 
-The first line is the verdict: by how much a step became slower or faster, and why. Give two PATHs, each one recording: a file, or a folder or archive with all its ranks. Times are the mean of a step
-over all steps and ranks, or of a window where a recording has no whole steps or with --window all. A change within twice the
-standard error of the steps is noise.")]
+Give two PATHs, each with one recording: a file, or a folder or archive with all ranks. The first line
+is the verdict: by how much a step became slower or faster, and why. Times are means over all steps and
+ranks, or of whole windows if a recording has no whole steps or --window is all. A change within twice
+the standard error of the steps is noise.")]
     Diff {
         #[command(flatten)]
         selection: Selection,
-        /// One row per … [default: a page]
+        /// One row per … [default: a page with the verdict and the largest changes]
         #[arg(long, value_enum)]
         by: Option<DiffBy>,
-        /// Write an HTML report of the comparison: verdict, step times, what changed, one step of
-        /// each side on a timeline
+        /// Write an HTML report of the comparison: verdict, step times, changes, and one step of
+        /// each recording on a timeline
         #[arg(long, value_name = "FILE", conflicts_with_all = ["by", "output", "top"])]
         report: Option<PathBuf>,
     },
-    /// Merge the ranks of a job into one timeline, clocks aligned
+    /// Merge the ranks of a job into one timeline, with their clocks aligned
     #[command(after_help = "\
 Examples:
   rowmill trace merge job/ -o merged.json.gz
-  rowmill trace merge job/ -o merged.pftrace    for ui.perfetto.dev, nothing dropped")]
+  rowmill trace merge job/ -o merged.pftrace    for ui.perfetto.dev")]
     Merge {
         /// Traces: files, archives, folders, or `-` for standard input
         #[arg(required = true, value_name = "PATH")]
@@ -313,7 +318,7 @@ Examples:
         /// The file to write: .json, .json.gz, .json.zst, .pftrace or .pftrace.gz
         #[arg(short, long = "output", alias = "out", value_name = "FILE")]
         out: PathBuf,
-        /// Analyze only these ranks
+        /// Merge only these ranks
         #[arg(long = "rank", value_name = "N")]
         ranks: Vec<u32>,
         /// Do not align the clocks
@@ -329,35 +334,35 @@ Examples:
         /// Traces: files, archives, folders, or `-` for standard input
         #[arg(required = true, value_name = "PATH")]
         paths: Vec<PathBuf>,
-        /// The file to write, or with --to parquet the folder
+        /// The file to write; with --to parquet, the folder
         #[arg(short, long = "output", alias = "out", value_name = "PATH")]
         out: PathBuf,
-        /// Analyze only these ranks
+        /// Convert only these ranks
         #[arg(long = "rank", value_name = "N")]
         ranks: Vec<u32>,
         /// The format [default: by the name of --output]
         #[arg(long, value_enum)]
         to: Option<ConvertTo>,
     },
-    /// Check if a trace can be trusted: what is missing, odd or broken, and what to do
+    /// Check whether a trace can be trusted, and say what to do about missing or broken parts
     #[command(after_help = "\
 Example:
   rowmill trace doctor trace.json.gz
 
-Exits with code 1 if something makes the figures wrong, 4 if parts of the recording are missing.")]
+Exits with code 1 if a defect makes the figures wrong, and with 4 if parts of the recording are missing.")]
     Doctor {
         #[command(flatten)]
         selection: Selection,
     },
-    /// One HTML file to share: summary, tables, collectives, critical path, a zoomable timeline
+    /// Write one HTML file: summary, tables, collectives, critical path, a zoomable timeline
     #[command(after_help = "\
 Examples:
   rowmill trace report job/                        writes ./report.html
   rowmill trace report trace.json.gz -o run7.html --steps 2
   rowmill trace report trace.json.gz --steps 40..43
 
-The file needs no network and no server. Its timeline holds the first steps of all ranks, as many as make
-200,000 events unless --steps says otherwise.")]
+The file needs no network and no server. Its timeline shows the first steps of all ranks, as many as fit
+into 200,000 events, unless --steps selects others.")]
     Report {
         #[command(flatten)]
         content: ReportContent,
@@ -365,13 +370,13 @@ The file needs no network and no server. Its timeline holds the first steps of a
         #[arg(short, long, value_name = "FILE", default_value = "report.html")]
         output: PathBuf,
     },
-    /// Open the report in your browser, with a button that opens the trace in ui.perfetto.dev
+    /// Serve the report to your browser, with a button that opens the trace in ui.perfetto.dev
     #[command(after_help = "\
 Example:
   rowmill trace serve job/                         prints the address to open
 
-Only this machine can reach it, and only with the secret in its address. Your browser hands the trace to
-the window of ui.perfetto.dev, where it stays.")]
+Only programs on this machine can reach the server, and only with the secret in its address. The trace
+is handed to ui.perfetto.dev within your browser; it is not uploaded.")]
     Serve {
         #[command(flatten)]
         content: ReportContent,
@@ -379,16 +384,16 @@ the window of ui.perfetto.dev, where it stays.")]
         #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
         port: u16,
     },
-    /// Execution traces (.json, Chakra .et), and with --kineto how they link to a timeline
+    /// Describe execution traces (.json, Chakra .et), and with --kineto their links to a timeline
     #[command(after_help = "\
 Examples:
   rowmill trace execution-trace execution_trace.json
-  rowmill trace execution-trace et/ --kineto traces/     match scores per rank")]
+  rowmill trace execution-trace et/ --kineto traces/     share of linked nodes per rank")]
     ExecutionTrace {
         /// Execution traces: files, archives or folders
         #[arg(required = true, value_name = "PATH")]
         paths: Vec<PathBuf>,
-        /// The Kineto traces of the same run
+        /// Kineto traces of the same run, to link to
         #[arg(long, value_name = "PATH")]
         kineto: Vec<PathBuf>,
         /// Write to FILE instead of stdout
@@ -397,146 +402,146 @@ Examples:
     },
 }
 
-/// Rows of a breakdown.
+/// The subject of a row of `trace breakdown` and `trace overlap`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum BreakdownBy {
-    /// All devices of a rank together.
+    /// Rank, over all its devices
     Rank,
-    /// One row per device
+    /// Device
     Device,
 }
 
-/// Rows of idle time.
+/// The subject of a row of `trace idle`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum IdleBy {
-    /// Cause, per device: no stream is busy.
+    /// Device and cause; a device is idle while none of its streams is busy
     Device,
-    /// Cause, per stream: it alone may be idle.
+    /// Stream and cause; other streams may be busy meanwhile
     Stream,
-    /// The operators that launched what ended a gap.
+    /// Operator that launched the work after a gap
     Op,
-    /// Gap of a device.
+    /// Gap of a device
     Gap,
 }
 
-/// Rows of a comparison.
+/// The subject of a row of `trace diff`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DiffBy {
     /// Part of the step: compute, exposed communication, idle …
     Part,
-    /// Kernel and its grid and block; copy or set and its bytes: device time.
+    /// Device time of a kernel with its grid and block, or of a copy or set with its bytes
     Kernel,
-    /// Operator: device time of what it launched itself.
+    /// Device time of the work that an operator launched itself
     Operator,
-    /// Place in the call tree: device time of what it launched itself.
+    /// Device time of the work that an operator launched itself, per place in the call tree
     Path,
-    /// Operator: host time outside what it called.
+    /// Host time of an operator, without the operators it called
     Host,
-    /// Call of the runtime or driver: host time.
+    /// Host time of a call of the runtime or driver
     Call,
 }
 
-/// What a row of `trace kernels` is.
+/// The subject of a row of `trace kernels`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum KernelsBy {
-    /// One row per name
+    /// Name
     Name,
-    /// Power of two of the duration or the bytes, per name.
+    /// Name and range of durations or bytes between two powers of two
     Histogram,
 }
 
-/// What a row of `trace ops` is.
+/// The subject of a row of `trace ops`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OpsBy {
-    /// One row per name
+    /// Name of the operator
     Name,
-    /// One row per annotation
+    /// Annotation
     Annotation,
-    /// One row per sequence of kernels
+    /// Sequence of kernels
     Sequence,
-    /// Way in which device work was attributed to operators.
+    /// Method by which device work was attributed to operators
     Attribution,
 }
 
-/// What a row of `trace launches` is.
+/// The subject of a row of `trace launches`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LaunchesBy {
-    /// Rank: counts and sums.
+    /// Rank, with counts and sums
     Rank,
-    /// Runtime or driver call.
+    /// Call of the runtime or driver, by name
     Call,
-    /// One row per kernel name
+    /// Kernel, by name
     Kernel,
-    /// One row per launch
+    /// Launch
     Launch,
 }
 
-/// What a row of `trace queue` is.
+/// The subject of a row of `trace queue`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum QueueBy {
-    /// One row per stream
+    /// Stream
     Stream,
-    /// Change of a queue's length.
+    /// Change of a queue's length
     Point,
 }
 
-/// What a row of `trace memory` is.
+/// The subject of a row of `trace memory`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum MemoryBy {
-    /// Kind of copy or set.
+    /// Kind of copy or set
     Copy,
-    /// Kind and size, in powers of two.
+    /// Kind of copy or set, and range of sizes between two powers of two
     Size,
-    /// Device: its peak, and the operator that reached it.
+    /// Device, with its peak memory and the operator that reached it
     Peak,
-    /// One row per operator that allocated
+    /// Operator that allocated memory
     Op,
-    /// One row per allocation or free
+    /// Allocation or free
     Point,
 }
 
-/// What a row of `trace steps` is.
+/// The subject of a row of `trace steps`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum StepsBy {
-    /// One row per step
+    /// Step
     Step,
-    /// Rank: how steps are distributed.
+    /// Rank, with the distribution of its steps
     Rank,
 }
 
-/// What a row of `trace collectives` is.
+/// The subject of a row of `trace collectives`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum CollectivesBy {
-    /// One row per collective
+    /// Collective
     Collective,
-    /// One row per collective and rank
+    /// Collective and rank
     Rank,
 }
 
-/// What a row of `trace stragglers` is.
+/// The subject of a row of `trace stragglers`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum StragglersBy {
-    /// One row per rank
+    /// Rank
     Rank,
-    /// Collective, and why its last rank was late.
+    /// Collective, with the reason why its last rank was late
     Collective,
 }
 
-/// Rows of the critical path.
+/// The subject of a row of `trace critical-path`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum PathBy {
-    /// Category of time, per rank.
+    /// Category of time, per rank
     Category,
-    /// Name of what is on the path.
+    /// Name of the work on the path
     Name,
-    /// Piece of the job's path, in order; with one --rank, of that rank's.
+    /// Segment of the path in order: of the job's path, or with one --rank of that rank's path
     Segment,
 }
 
-/// How severe a finding must be to fail.
+/// The severity from which a finding fails the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum FailOn {
-    /// A saving of 15 % of a step.
+    /// Findings that save at least 15 % of a step
     Critical,
     /// Findings that save at least 5 %
     High,
@@ -546,19 +551,19 @@ pub enum FailOn {
     Info,
 }
 
-/// Formats of a converted trace.
+/// The format of a converted trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ConvertTo {
     /// The JSON of PyTorch's Kineto
     Kineto,
     /// Perfetto's TrackEvent format, protobuf
     Perfetto,
-    /// Parquet tables in a folder.
+    /// Parquet tables in a folder
     Parquet,
 }
 
 impl ConvertTo {
-    /// Whether a conversion with `--to` and `--output` writes tables.
+    /// Whether a conversion with these values of `--to` and `--output` writes Parquet tables.
     pub fn is_parquet(to: Option<Self>, out: &Path) -> bool {
         match to {
             Some(to) => to == Self::Parquet,

@@ -1,18 +1,19 @@
-//! `rowmill tune` as typed.
+//! The command line of `rowmill tune`.
 
 use clap::Args;
 
-/// Predict changes that keep the model, and measure the best.
+/// Options of `rowmill tune`, which predicts changes that keep the model and measures the best.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   rowmill tune dlrm-default
   rowmill tune my.toml --set model.rows_cap=100000 --steps 20 --format json
 
-Records a few steps at the configured batch size and at twice that, predicts other batch sizes and two
-ranks that share the threads, and measures the three with the most predicted samples per second.
-Ids are generated and uniform; rowmill train --synthetic runs the same steps. Larger batches mean
-fewer steps per epoch and may need another learning rate; the loss is not tuned.")]
+Records a few steps at the configured batch size and at twice that size. From these it predicts other
+batch sizes, and two ranks that share the threads. Then it measures the three changes with the most
+predicted samples per second. Ids are generated and uniform; rowmill train --synthetic runs the same
+steps. Only speed is tuned, not the loss: larger batches mean fewer steps per epoch and may need another
+learning rate.")]
 pub struct Tune {
     /// A TOML file, or the name of a ready-made configuration (rowmill train --list)
     #[arg(value_name = "CONFIG")]

@@ -1,7 +1,7 @@
-//! `rowmill capture`: from a request to running PyTorch processes to a report of their traces.
+//! `rowmill capture`: requests traces from running PyTorch processes and writes a report of them.
 //!
-//! gather who asks → choose → ask → watch → collect → report. What is said to processes and what
-//! became of it is `fleet`'s affair.
+//! Wait for processes to poll → choose → send requests → watch → collect → report. The protocol
+//! with the processes and the state of each request live in the crate `fleet`.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -24,8 +24,8 @@ use fleet::wire::RecordWhen;
 use schema::Bytes;
 
 use crate::agent_client::Client;
-use crate::args::{self};
-use crate::capture_outcome::{self as outcome, CaptureOutcome, ProcessRow};
+use crate::args;
+use crate::capture_outcome::{self as outcome, CaptureOutcome, CaptureRow};
 use crate::capture_request::{check_empty_folder, socket_place, trace_detail};
 use crate::command::fleet::trace::{self as fleet_trace, WantedTraces};
 use setup::Session;
@@ -35,62 +35,66 @@ use setup::interrupt;
 use setup::output;
 use setup::render::{self, Console};
 
-/// Once the first has asked, every process that runs has asked within this.
+/// Processes poll every 5 s. So long after the first poll, every running process has polled.
 const SETTLE: Duration = Duration::from_millis(6500);
-/// How long the agent of this host may take for an answer.
+/// How long the agent of this host may take to answer.
 const AGENT_PATIENCE: Duration = Duration::from_secs(10);
-/// How often processes and files are looked at.
-const LOOK: Duration = Duration::from_millis(50);
+/// How often the polls of processes and the growth of their files are checked.
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A capture at work: who answers, who asked, what was said of them.
-struct CaptureDesk {
+/// A running capture: the server that answers polls, and the processes that have polled so far.
+struct CaptureServer {
     server: Server,
     roster: Roster,
-    introduced: BTreeMap<u32, &'static str>,
+    /// What was printed about each process: why it is skipped, or nothing.
+    announced: BTreeMap<u32, &'static str>,
     console: Console,
     uid: u32,
 }
 
 /// Runs `rowmill capture` and prints its result.
 pub fn run(args: &args::Capture, session: &Session) -> Result<ExitCode, Error> {
-    check(args)?;
-    // Made now, before anyone waits, and gone again if nothing comes.
+    check_request(args)?;
+    // Created first, so that nobody waits for a folder that cannot be written. Dropping `made`
+    // removes the folder if it is still empty.
     let made = output::folder(&args.output)?;
     let stop = interrupt::stop_flag("ending the capture");
     let place = socket_place(args.socket_dir.as_deref());
     let socket = match Socket::bind(&place) {
+        // Only one process can own the socket. If it is an agent, capture through it.
         Err(taken @ SocketError::Taken { .. }) => {
             let agent = Client::local(place, AGENT_PATIENCE);
-            if !agent.is_there() {
+            if !agent.is_listening() {
                 return Err(taken.into());
             }
-            let told = ask_agent(args, agent, session);
+            let code = capture_through_agent(args, agent, session);
             drop(made);
-            return told;
+            return code;
         }
         bound => bound?,
     };
-    let mut desk = CaptureDesk::open(socket, session)?;
+    let mut capture = CaptureServer::open(socket, session)?;
     session.console.say(format_args!(
-        "waiting at {} for processes started with KINETO_USE_DAEMON=1; they ask every 5 s",
+        "waiting at {} for processes started with KINETO_USE_DAEMON=1, which poll every 5 s",
         place.words()
     ));
-    let chosen = gather(&mut desk, args, &place, &stop)?;
+    let chosen = wait_for_processes(&mut capture, args, &place, &stop)?;
     if stop.load(Ordering::SeqCst) {
         return Ok(ExitCode::from(EXIT_INTERRUPTED));
     }
-    let mut tracing = ask(&desk, args, chosen, &stop)?;
-    watch(&desk, &mut tracing, &stop)?;
-    let outcome = conclude(&desk, &tracing, args);
-    // Processes that ask from now on find nobody, which costs them nothing but their exit.
-    drop((tracing, desk));
-    let told = outcome::tell(outcome, session, stop.load(Ordering::SeqCst));
+    let mut tracing = send_requests(&capture, args, chosen, &stop)?;
+    watch_requests(&capture, &mut tracing, &stop)?;
+    let outcome = collect_outcome(&capture, &tracing, args);
+    // Close the socket before the report is made, which takes long. A process that polls a closed
+    // socket continues unharmed.
+    drop((tracing, capture));
+    let code = outcome::report_outcome(outcome, session, stop.load(Ordering::SeqCst));
     drop(made);
-    told
+    code
 }
 
-/// Refuses what could not succeed, before anyone waits for it.
-fn check(args: &args::Capture) -> Result<(), Error> {
+/// Refuses an occupied output folder and unknown processes before any waiting begins.
+fn check_request(args: &args::Capture) -> Result<(), Error> {
     check_empty_folder(&args.output)?;
     match args.pid.iter().find(|&&pid| Process::read(pid).is_none()) {
         Some(&pid) => Err(UsageError::NoSuchProcess { pid }.into()),
@@ -98,10 +102,14 @@ fn check(args: &args::Capture) -> Result<(), Error> {
     }
 }
 
-/// Asks the agent that has the socket, which knows the processes already.
-fn ask_agent(args: &args::Capture, agent: Client, session: &Session) -> Result<ExitCode, Error> {
-    session.console.say("an agent answers here: asking it");
-    let when = match trigger(args) {
+/// Captures through the agent that owns the socket: processes poll the agent, not us.
+fn capture_through_agent(
+    args: &args::Capture,
+    agent: Client,
+    session: &Session,
+) -> Result<ExitCode, Error> {
+    session.console.say("an agent runs on this host: capturing through it");
+    let when = match choose_trigger(args) {
         Trigger::Iterations { count, align } => RecordWhen::Iterations { count, align },
         Trigger::Duration { length, warmup_s, start_unix_ms } => {
             let length_ms = u64::try_from(length.as_millis()).unwrap_or(u64::MAX);
@@ -119,19 +127,20 @@ fn ask_agent(args: &args::Capture, agent: Client, session: &Session) -> Result<E
     fleet_trace::trace_local_host(agent, &wanted, session)
 }
 
-/// Waits until those who are wanted have asked.
-fn gather(
-    desk: &mut CaptureDesk,
+/// Waits until the wanted processes have polled: as many as `--processes` says, or else until no
+/// new one appears.
+fn wait_for_processes(
+    capture: &mut CaptureServer,
     args: &args::Capture,
     place: &SocketPlace,
     stop: &Arc<AtomicBool>,
 ) -> Result<Vec<Process>, Error> {
     let mut first = None;
     loop {
-        desk.server.wait(LOOK)?;
-        desk.roster.refresh(&desk.server);
-        let now = desk.server.now();
-        let chosen = desk.choose_now(&args.pid);
+        capture.server.wait(CHECK_INTERVAL)?;
+        capture.roster.refresh(&capture.server);
+        let now = capture.server.now();
+        let chosen = capture.choose_processes(&args.pid);
         let wanted = args.processes.unwrap_or(1);
         if !chosen.is_empty() {
             first.get_or_insert(now);
@@ -153,10 +162,10 @@ fn gather(
     }
 }
 
-impl CaptureDesk {
+impl CaptureServer {
     fn open(socket: Socket, session: &Session) -> Result<Self, Error> {
         let (console, uid) = (session.console, fleet::process::own_uid());
-        // With -vv, every datagram in hexadecimal.
+        // With -vv, print every datagram in hexadecimal.
         let tap = move |direction: char, at: Duration, pid: u32, bytes: &[u8]| {
             let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
             console.say(format_args!("{direction} {:.3} {pid} {hex}", at.as_secs_f64()));
@@ -164,51 +173,53 @@ impl CaptureDesk {
         let tap = (console.verbose > 1).then(|| Box::new(tap) as Tap);
         let server = Server::start(socket, uid, tap)
             .map_err(|source| RunError::Thread { what: "polls", source })?;
-        Ok(Self { server, roster: Roster::default(), introduced: BTreeMap::new(), console, uid })
+        Ok(Self { server, roster: Roster::default(), announced: BTreeMap::new(), console, uid })
     }
 
-    /// Selects the wanted ones of the processes that have asked, and prints why others are skipped.
-    fn choose_now(&mut self, wanted: &[u32]) -> Vec<Process> {
-        let asked = self.roster.processes();
-        let choices = choose(&asked, wanted, self.uid);
-        for (process, (_, skip)) in asked.iter().zip(&choices) {
+    /// Chooses the wanted processes among those that have polled, and prints why others are
+    /// skipped.
+    fn choose_processes(&mut self, wanted: &[u32]) -> Vec<Process> {
+        let polled = self.roster.processes();
+        let choices = choose(&polled, wanted, self.uid);
+        for (process, (_, skip)) in polled.iter().zip(&choices) {
             let what = skip.map_or("", Skip::words);
-            if self.introduced.insert(process.pid, what) != Some(what) {
+            if self.announced.insert(process.pid, what) != Some(what) {
                 let gap = if what.is_empty() { "" } else { " " };
-                self.say(format_args!("{}{gap}{what}", outcome::introduction(process)));
+                self.say(format_args!("{}{gap}{what}", outcome::describe_process(process)));
             }
         }
         let kept = |(process, (_, skip)): (Process, (u32, Option<Skip>))| {
             skip.is_none().then_some(process)
         };
-        asked.into_iter().zip(choices).filter_map(kept).collect()
+        polled.into_iter().zip(choices).filter_map(kept).collect()
     }
 
-    /// A line with the time.
+    /// Prints a line that begins with the seconds since the start.
     fn say(&self, text: impl Display) {
         let now = self.server.now().as_secs_f64();
         self.console.say(format_args!("{now:6.1} s  {text}"));
     }
 }
 
-/// Sends every chosen process its request.
-fn ask(
-    desk: &CaptureDesk,
+/// Sends every chosen process its request. Several processes get theirs after the longest pause
+/// between their polls, so that all have it before the next multiple of iterations.
+fn send_requests(
+    capture: &CaptureServer,
     args: &args::Capture,
     chosen: Vec<Process>,
     stop: &Arc<AtomicBool>,
 ) -> Result<Tracing, Error> {
     let token = format!("rowmill-{}", tracing::unique_token());
     if args.duration.is_none() && chosen.len() > 1 {
-        let polled = desk.server.polled(chosen.iter().map(|process| process.pid));
-        let start = round_start(desk.server.now(), &polled);
-        while desk.server.now() < start && !stop.load(Ordering::SeqCst) {
-            desk.server.wait(start.saturating_sub(desk.server.now()).min(LOOK))?;
+        let polled = capture.server.polled(chosen.iter().map(|process| process.pid));
+        let start = round_start(capture.server.now(), &polled);
+        while capture.server.now() < start && !stop.load(Ordering::SeqCst) {
+            capture.server.wait(start.saturating_sub(capture.server.now()).min(CHECK_INTERVAL))?;
         }
     }
     let order = TracingOrder {
         token,
-        trigger: trigger(args),
+        trigger: choose_trigger(args),
         detail: trace_detail(&args.with),
         size_max: Bytes(args.size_max),
         patience: args.timeout,
@@ -216,13 +227,13 @@ fn ask(
     let count = render::counted(chosen.len() as u64, "process");
     let folder = OwnFolder::hold(&args.output).map_err(io::Error::from);
     let place = TracePlace::unlimited(folder.map_err(Error::io(&args.output, "open"))?);
-    let tracing = Tracing::begin(&desk.server, chosen, place, &order);
-    desk.say(format_args!("asked {count} for {}", words(args)));
+    let tracing = Tracing::begin(&capture.server, chosen, place, &order);
+    capture.say(format_args!("requested {} from {count}", describe_trigger(args)));
     Ok(tracing)
 }
 
-/// Decides from the options when processes record: after iterations, or for a duration.
-pub fn trigger(args: &args::Capture) -> Trigger {
+/// Decides from the options when processes record: from a multiple of iterations, or from a time.
+fn choose_trigger(args: &args::Capture) -> Trigger {
     let Some(length) = args.duration else {
         let count = args.iterations.unwrap_or(5);
         return Trigger::Iterations { count, align: args.align };
@@ -233,7 +244,7 @@ pub fn trigger(args: &args::Capture) -> Trigger {
     Trigger::Duration { length, warmup_s: args.warmup, start_unix_ms }
 }
 
-fn words(args: &args::Capture) -> String {
+fn describe_trigger(args: &args::Capture) -> String {
     match args.duration {
         Some(length) => format!("{} ms", length.as_millis()),
         None => format!(
@@ -244,38 +255,46 @@ fn words(args: &args::Capture) -> String {
     }
 }
 
-/// Looks at processes and files until every request is done or lost.
-fn watch(desk: &CaptureDesk, tracing: &mut Tracing, stop: &Arc<AtomicBool>) -> Result<(), Error> {
+/// Follows the requests and prints every change of state, until each is done or lost.
+fn watch_requests(
+    capture: &CaptureServer,
+    tracing: &mut Tracing,
+    stop: &Arc<AtomicBool>,
+) -> Result<(), Error> {
     loop {
         if stop.load(Ordering::SeqCst) {
-            tracing.interrupt(&desk.server);
+            tracing.interrupt(&capture.server);
         }
-        for change in tracing.step(&desk.server) {
+        for change in tracing.step(&capture.server) {
             let reason = match &change.state {
                 RequestState::Lost(reason) => format!(": {}", plain(&reason.to_string())),
                 _ => String::new(),
             };
-            let (title, word) = (outcome::title(&change.process), change.state.word());
-            desk.say(format_args!("{title}: {word}{reason}"));
+            let (title, word) = (outcome::process_title(&change.process), change.state.word());
+            capture.say(format_args!("{title}: {word}{reason}"));
         }
         if tracing.is_over() {
             return Ok(());
         }
-        let wait = if tracing.is_copying() { Duration::ZERO } else { LOOK };
-        desk.server.wait(wait)?;
+        let wait = if tracing.is_copying() { Duration::ZERO } else { CHECK_INTERVAL };
+        capture.server.wait(wait)?;
     }
 }
 
-fn conclude(desk: &CaptureDesk, tracing: &Tracing, args: &args::Capture) -> CaptureOutcome {
+/// Collects the traces and the reasons for missing ones, and warns of files that had to be left.
+fn collect_outcome(
+    capture: &CaptureServer,
+    tracing: &Tracing,
+    args: &args::Capture,
+) -> CaptureOutcome {
     let row = |target: tracing::TracingOutcome| {
         if let Some(left) = &target.left {
-            desk.console.warn(format_args!(
-                "{}: not removed, because it is not the folder that was made there or holds what is \
-                 not the process's file",
+            capture.console.warn(format_args!(
+                "{}: not removed, because the folder was replaced or holds files of others",
                 left.display()
             ));
         }
-        ProcessRow {
+        CaptureRow {
             host: None,
             pid: target.process.pid,
             rank: target.process.rank(),
@@ -289,11 +308,5 @@ fn conclude(desk: &CaptureDesk, tracing: &Tracing, args: &args::Capture) -> Capt
             command: target.process.command.join(" "),
         }
     };
-    CaptureOutcome {
-        folder: args.output.clone(),
-        report: None,
-        merged: None,
-        is_aligned: None,
-        processes: tracing.outcomes().into_iter().map(row).collect(),
-    }
+    CaptureOutcome::new(&args.output, tracing.outcomes().into_iter().map(row).collect())
 }

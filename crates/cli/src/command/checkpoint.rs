@@ -1,4 +1,4 @@
-//! `rowmill checkpoint`: info, verify, export and import.
+//! `rowmill checkpoint`: describes, verifies, exports and imports checkpoints.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -22,9 +22,10 @@ pub fn run(command: CheckpointCommand, session: &Session) -> Result<(), Error> {
         CheckpointCommand::Info { checkpoint } => info(&checkpoint, session),
         CheckpointCommand::Verify { checkpoint } => verify(&checkpoint, session),
         CheckpointCommand::Export { checkpoint, to, out, optimizer, rule_change, loader } => {
-            let states = optimizer.as_deref().map(|file| (file, rule_change.rule_change()));
-            export(&checkpoint, to, (&out, states), session)?;
-            loader.as_deref().map_or(Ok(()), |loader| write_loader(loader, &out, session))
+            let rule_change = rule_change.rule_change();
+            let request = Export { to, out, optimizer, rule_change };
+            export(&checkpoint, &request, session)?;
+            loader.as_deref().map_or(Ok(()), |loader| write_loader(loader, &request.out, session))
         }
         CheckpointCommand::Import {
             from,
@@ -103,7 +104,7 @@ fn info(path: &Path, session: &Session) -> Result<(), Error> {
             ("samples", render::count(info.samples)),
             ("ranks that wrote it", info.world_size.to_string()),
             ("tables", format!("{} with {}", info.tables, render::counted(info.table_rows, "row"))),
-            ("optimizer of the tables", optimizer_of(info)),
+            ("optimizer of the tables", describe_optimizer(info)),
             (
                 "size",
                 format!(
@@ -118,8 +119,9 @@ fn info(path: &Path, session: &Session) -> Result<(), Error> {
     Ok(())
 }
 
-/// The tables' rule, and over which columns of a row it worked where it looks at rows.
-fn optimizer_of(info: &Info) -> String {
+/// Names the optimizer of the tables. If it works on rows, also says whether on whole rows or on
+/// column tiles, because the results differ.
+fn describe_optimizer(info: &Info) -> String {
     match &info.row_scope {
         RowScope::EachWeight => info.sparse_optimizer.to_string(),
         RowScope::Undecided => format!("{}, without a state yet", info.sparse_optimizer),
@@ -130,9 +132,9 @@ fn optimizer_of(info: &Info) -> String {
     }
 }
 
-/// What `verify` prints for one checkpoint.
+/// The damage that `rowmill checkpoint verify` found in one checkpoint.
 #[derive(Serialize)]
-struct Verified {
+struct CheckpointDamage {
     #[serde(serialize_with = "render::path_text")]
     checkpoint: PathBuf,
     bytes: u64,
@@ -140,7 +142,8 @@ struct Verified {
 }
 
 fn verify(path: &Path, session: &Session) -> Result<(), Error> {
-    let verified: Vec<Verified> = checkpoint::all(path)?.into_iter().map(check).collect();
+    let verified: Vec<CheckpointDamage> =
+        checkpoint::all(path)?.into_iter().map(verify_folder).collect();
     let damaged = verified.iter().filter(|checked| !checked.damage.is_empty()).count();
     session.console.report(&verified, |verified| {
         let lines = verified.iter().map(|checked| match checked.damage.as_slice() {
@@ -158,7 +161,7 @@ fn verify(path: &Path, session: &Session) -> Result<(), Error> {
     }
 }
 
-fn check(folder: PathBuf) -> Verified {
+fn verify_folder(folder: PathBuf) -> CheckpointDamage {
     let (bytes, damage) = match Opened::open(&folder) {
         Ok(opened) => (
             opened.bytes(),
@@ -166,12 +169,21 @@ fn check(folder: PathBuf) -> Verified {
         ),
         Err(error) => (0, vec![plain(&error.to_string())]),
     };
-    Verified { checkpoint: folder, bytes, damage }
+    CheckpointDamage { checkpoint: folder, bytes, damage }
+}
+
+/// The checked arguments of `rowmill checkpoint export`.
+struct Export {
+    to: StateDict,
+    out: PathBuf,
+    /// The file for optimizer states, if they are exported too.
+    optimizer: Option<PathBuf>,
+    rule_change: RuleChange,
 }
 
 /// The result of `rowmill checkpoint export`, as it is printed.
 #[derive(Serialize)]
-struct Exported<'a> {
+struct ExportResult<'a> {
     #[serde(serialize_with = "render::path_text")]
     checkpoint: &'a Path,
     #[serde(serialize_with = "render::path_text")]
@@ -181,23 +193,19 @@ struct Exported<'a> {
     optimizer: Option<&'a Path>,
 }
 
-fn export(
-    path: &Path,
-    to: StateDict,
-    (out, states): (&Path, Option<(&Path, RuleChange)>),
-    session: &Session,
-) -> Result<(), Error> {
+fn export(path: &Path, request: &Export, session: &Session) -> Result<(), Error> {
     let folder = checkpoint::find(path, session.console)?;
     let opened = Opened::open(&folder)?;
-    let optimizer = states.map(|(file, _)| file);
+    let (out, optimizer) = (request.out.as_path(), request.optimizer.as_deref());
     let outs = std::iter::once(out).chain(optimizer);
     output::clear_up_beside(outs.map(Path::to_owned).collect());
-    // First, because it may be refused.
-    if let Some((file, rule_change)) = states {
-        state_dict::export_optimizer(&opened, target(to), file, rule_change)?;
+    let dialect = dialect(request.to);
+    // The optimizer states come first, because their export may be refused.
+    if let Some(file) = optimizer {
+        state_dict::export_optimizer(&opened, dialect, file, request.rule_change)?;
     }
-    let bytes = state_dict::export(&opened, target(to), out)?;
-    let exported = Exported { checkpoint: &folder, file: out, bytes, optimizer };
+    let bytes = state_dict::export(&opened, dialect, out)?;
+    let exported = ExportResult { checkpoint: &folder, file: out, bytes, optimizer };
     session.console.report(&exported, |exported| {
         format!(
             "{} written ({}); in Python: model.load_state_dict(safetensors.torch.load_file({:?}))",
@@ -208,7 +216,7 @@ fn export(
     })
 }
 
-/// A state dict as a module of PyTorch.
+/// A Python file that builds a `torch.nn.Module` from an exported state dict.
 const LOADER: &str = include_str!("checkpoint/loader.py");
 
 fn write_loader(path: &Path, weights: &Path, session: &Session) -> Result<(), Error> {
@@ -235,13 +243,14 @@ struct Import {
 
 /// The result of `rowmill checkpoint import`, as it is printed.
 #[derive(Serialize)]
-struct Imported {
+struct ImportResult {
     #[serde(serialize_with = "render::path_text")]
     checkpoint: PathBuf,
     bytes: u64,
 }
 
 fn import(request: &Import, config: &schema::JobConfig, session: &Session) -> Result<(), Error> {
+    // An import starts a run, so it must not mix with the checkpoints of another one.
     if let Some(newest) = train::checkpoint::list(&request.run)?.pop() {
         return Err(UsageError::Exists { path: newest }.into());
     }
@@ -252,7 +261,7 @@ fn import(request: &Import, config: &schema::JobConfig, session: &Session) -> Re
     };
     let committed = state_dict::import(&ImportRequest {
         path: &request.file,
-        source: target(request.from),
+        source: dialect(request.from),
         config,
         fitted,
         run_folder: &request.run,
@@ -260,20 +269,20 @@ fn import(request: &Import, config: &schema::JobConfig, session: &Session) -> Re
         rule_change: request.rule_change,
         step: request.step,
     })?;
-    let imported = Imported { checkpoint: committed.folder, bytes: committed.bytes };
+    let imported = ImportResult { checkpoint: committed.folder, bytes: committed.bytes };
     session.console.report(&imported, |imported| {
         format!("{} written ({})", imported.checkpoint.display(), Bytes(imported.bytes))
     })?;
     if request.data.is_none() && Fitted::without_data(&config.data).is_none() {
         session.console.say(
-            "its standardised columns or exact ids are learnt from data: without --data it must be \
-             trained (train --resume) before it scores",
+            "the model has standardized columns or exact ids, whose parameters come from data: without \
+             --data, train it (train --resume) before it can score rows",
         );
     }
     Ok(())
 }
 
-fn target(names: StateDict) -> Dialect {
+fn dialect(names: StateDict) -> Dialect {
     match names {
         StateDict::Torch => Dialect::Torch,
         StateDict::Torchrec => Dialect::Torchrec,

@@ -1,4 +1,4 @@
-//! `rowmill data`: synth, convert and stats.
+//! `rowmill data`: generates, converts and describes data.
 
 use std::path::PathBuf;
 
@@ -17,7 +17,7 @@ use setup::{output, render};
 
 mod stats;
 
-/// Features of `--layout csv` without a configuration.
+/// Number of features that `--layout csv` generates without a configuration.
 const CSV_FEATURES: usize = 8;
 
 /// Runs `rowmill data` and prints its result.
@@ -31,7 +31,7 @@ pub fn run(command: Data, session: &Session) -> Result<(), Error> {
 
 /// The result of `rowmill data synth`, as it is printed.
 #[derive(Serialize)]
-struct Synthesised<'a> {
+struct SynthResult<'a> {
     #[serde(serialize_with = "render::path_text")]
     file: &'a PathBuf,
     #[serde(flatten)]
@@ -43,8 +43,8 @@ fn generate(synth: &Synth, session: &Session) -> Result<(), Error> {
     let config = synthetic_config(synth)?;
     output::clear_up_beside(vec![synth.out.clone()]);
     let (report, seconds) = generated_rows::write_with_progress(&config, &synth.out, session)?;
-    let synthesised = Synthesised { file: &synth.out, report, seconds };
-    session.console.report(&synthesised, |made| {
+    let synthesized = SynthResult { file: &synth.out, report, seconds };
+    session.console.report(&synthesized, |made| {
         render::facts(&[
             ("file", made.file.display().to_string()),
             ("rows", render::count(made.report.rows)),
@@ -58,7 +58,7 @@ fn generate(synth: &Synth, session: &Session) -> Result<(), Error> {
 }
 
 fn synthetic_config(synth: &Synth) -> Result<SyntheticConfig, Error> {
-    let mut config = columns_of(synth)?;
+    let mut config = base_config(synth)?;
     let Some(law) = &synth.distribution else { return Ok(config) };
     let distribution = Laws::default().distribution(law)?;
     for feature in &mut config.features {
@@ -67,7 +67,8 @@ fn synthetic_config(synth: &Synth) -> Result<SyntheticConfig, Error> {
     Ok(config)
 }
 
-fn columns_of(synth: &Synth) -> Result<SyntheticConfig, Error> {
+/// The configuration of generated rows before `--distribution` is applied.
+fn base_config(synth: &Synth) -> Result<SyntheticConfig, Error> {
     if let Some(name) = &synth.config {
         let job = config::job(name, &[])?;
         return setup::synthetic::config_for(&job.config, synth.rows, synth.seed);
@@ -83,7 +84,7 @@ fn columns_of(synth: &Synth) -> Result<SyntheticConfig, Error> {
 
 /// The result of `rowmill data convert`, as it is printed.
 #[derive(Serialize)]
-struct Converted<'a> {
+struct ConvertResult<'a> {
     #[serde(serialize_with = "render::path_text")]
     folder: &'a PathBuf,
     rows: u64,
@@ -103,6 +104,7 @@ fn convert(request: &Convert, session: &Session) -> Result<(), Error> {
     }
     let begin = if request.restart { Begin::Restart } else { Begin::Resume };
     let started = std::time::Instant::now();
+    // If the configuration names evaluation files, no training rows are held out.
     let hold_out =
         if job.config.data.evaluation.is_empty() { job.config.data.hold_out } else { 0.0 };
     let source = input::InputSource {
@@ -116,7 +118,7 @@ fn convert(request: &Convert, session: &Session) -> Result<(), Error> {
     };
     let dataset = input::prepare(session, &source, &request.out, begin)?.dataset;
     let seconds = started.elapsed().as_secs_f64();
-    let converted = Converted { folder: &request.out, rows: dataset.rows(), seconds };
+    let converted = ConvertResult { folder: &request.out, rows: dataset.rows(), seconds };
     session.console.report(&converted, |converted| {
         format!(
             "{} in {}; train on them with:\n  rowmill train {} --train {}",

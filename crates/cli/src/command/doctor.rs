@@ -1,4 +1,4 @@
-//! `rowmill doctor`: why something does not work.
+//! `rowmill doctor`: diagnoses why captures, GPUs, MPI or links do not work.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -26,7 +26,7 @@ struct DiagnosedProcess {
     checks: Vec<CheckLine>,
 }
 
-/// One check of a process, with the cure where it failed.
+/// One check of a process, with the remedy if it failed.
 #[derive(Serialize)]
 struct CheckLine {
     check: &'static str,
@@ -38,30 +38,39 @@ struct CheckLine {
 /// Runs `rowmill doctor` and prints its result.
 pub fn run(doctor: &Doctor, session: &Session) -> Result<ExitCode, Error> {
     match doctor {
-        Doctor::Capture { pid, socket_dir } => capture(pid, socket_dir.as_deref(), session),
+        Doctor::Capture { pid, socket_dir } => {
+            diagnose_capture(pid, socket_dir.as_deref(), session)
+        }
         Doctor::Device => device::run(session),
         Doctor::Links(args) => links::run(args, session),
         Doctor::Mpi { mpi_library } => mpi::run(mpi_library.as_deref(), session),
     }
 }
 
-fn capture(pids: &[u32], folder: Option<&Path>, session: &Session) -> Result<ExitCode, Error> {
-    let patients = patients(pids, folder)?;
-    if patients.is_empty() {
+fn diagnose_capture(
+    pids: &[u32],
+    folder: Option<&Path>,
+    session: &Session,
+) -> Result<ExitCode, Error> {
+    let diagnosed = diagnose_processes(pids, folder)?;
+    if diagnosed.is_empty() {
         session.console.say(
-            "no process with PyTorch loaded is to be seen; name one with --pid, or run this as the \
+            "no process with PyTorch loaded was found; name one with --pid, or run this command as the \
              job's user",
         );
     }
-    session.console.report(&patients, |patients| {
-        patients.iter().map(table).collect::<Vec<_>>().join("\n\n")
+    session.console.report(&diagnosed, |diagnosed| {
+        diagnosed.iter().map(table).collect::<Vec<_>>().join("\n\n")
     })?;
-    let is_well = patients.iter().all(|patient| patient.can_be_captured);
+    let is_well = diagnosed.iter().all(|process| process.can_be_captured);
     Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::from(EXIT_FAILED) })
 }
 
-fn patients(pids: &[u32], socket_dir: Option<&Path>) -> Result<Vec<DiagnosedProcess>, Error> {
-    let found: Vec<Process> = if pids.is_empty() {
+fn diagnose_processes(
+    pids: &[u32],
+    socket_dir: Option<&Path>,
+) -> Result<Vec<DiagnosedProcess>, Error> {
+    let processes: Vec<Process> = if pids.is_empty() {
         let own = std::process::id();
         let all = process::all().into_iter().filter(|&pid| pid != own).filter_map(Process::read);
         all.filter(diagnosis::has_torch).collect()
@@ -70,19 +79,21 @@ fn patients(pids: &[u32], socket_dir: Option<&Path>) -> Result<Vec<DiagnosedProc
         pids.iter().map(read_process).collect::<Result<_, _>>()?
     };
     let place = socket_place(socket_dir);
-    Ok(found.iter().map(|process| patient(process, diagnosis::diagnose(process, &place))).collect())
+    let diagnose =
+        |process: &Process| summarize_checks(process, diagnosis::diagnose(process, &place));
+    Ok(processes.iter().map(diagnose).collect())
 }
 
-fn patient(process: &Process, checks: Vec<Check>) -> DiagnosedProcess {
+fn summarize_checks(process: &Process, checks: Vec<Check>) -> DiagnosedProcess {
     DiagnosedProcess {
         pid: process.pid,
         command: process.command.join(" "),
         can_be_captured: checks.iter().all(|check| check.verdict != CheckVerdict::Wrong),
-        checks: checks.into_iter().map(line).collect(),
+        checks: checks.into_iter().map(check_line).collect(),
     }
 }
 
-fn line(check: Check) -> CheckLine {
+fn check_line(check: Check) -> CheckLine {
     let verdict = match check.verdict {
         CheckVerdict::Right => "ok",
         CheckVerdict::Unknown => "unknown",
@@ -91,13 +102,13 @@ fn line(check: Check) -> CheckLine {
     CheckLine { check: check.name, verdict, found: check.found, cure: check.fix }
 }
 
-fn table(patient: &DiagnosedProcess) -> String {
-    let verdict = if patient.can_be_captured { "can be captured" } else { "cannot be captured" };
-    let mut text = format!("process {}: {verdict}   {}\n", patient.pid, patient.command);
+fn table(process: &DiagnosedProcess) -> String {
+    let verdict = if process.can_be_captured { "can be captured" } else { "cannot be captured" };
+    let mut text = format!("process {}: {verdict}   {}\n", process.pid, process.command);
     let row = |line: &CheckLine| vec![line.check.into(), line.verdict.into(), line.found.clone()];
-    let rows: Vec<Vec<String>> = patient.checks.iter().map(row).collect();
+    let rows: Vec<Vec<String>> = process.checks.iter().map(row).collect();
     text += &render::grid(&["check", "", "found"], &rows);
-    for cure in patient.checks.iter().filter_map(|line| line.cure.as_ref()) {
+    for cure in process.checks.iter().filter_map(|line| line.cure.as_ref()) {
         text += &format!("\n→ {cure}");
     }
     text

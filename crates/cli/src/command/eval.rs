@@ -1,4 +1,4 @@
-//! `rowmill eval`: a checkpoint's quality on labelled rows.
+//! `rowmill eval`: evaluates a checkpoint on labeled rows.
 
 use std::fs;
 use std::ops::Range;
@@ -24,7 +24,7 @@ use setup::{interrupt, render};
 
 /// The result of `rowmill eval`, as it is printed.
 #[derive(Serialize)]
-struct Evaluated {
+struct EvalResult {
     #[serde(serialize_with = "render::path_text")]
     checkpoint: PathBuf,
     step: u64,
@@ -32,7 +32,7 @@ struct Evaluated {
     samples_per_second: f64,
 }
 
-/// What every rank evaluates.
+/// The checkpoint and the rows to evaluate, which rank 0 sends to the other ranks.
 #[derive(Serialize, Deserialize)]
 struct EvaluationTask {
     checkpoint: PathBuf,
@@ -47,18 +47,19 @@ pub fn run(args: &Eval, session: &Session) -> Result<ExitCode, Error> {
         session,
         |world| {
             let folder = checkpoint::find_for_rows(&args.checkpoint, session.console)?;
-            on_device!(&device()?, open => evaluate(open, (args, folder), session, world))
+            on_device!(&device()?, open => evaluate(open, args, folder, session, world))
         },
         |world, task: EvaluationTask| {
-            on_device!(&device()?, open => follow(open, (world, session), task))
+            on_device!(&device()?, open => follow(open, world, session, task))
         },
     )
 }
 
-/// Takes part as another rank than 0.
+/// Takes part in an evaluation as a rank other than 0.
 fn follow<B: Backend>(
     open: impl OpenDevice<B>,
-    (world, session): (&mut World, &Session),
+    world: &mut World,
+    session: &Session,
     task: EvaluationTask,
 ) -> Result<(), Error> {
     let device = open(world.threads(session))?;
@@ -71,7 +72,8 @@ fn follow<B: Backend>(
 /// Evaluates as the only process, or as rank 0 of `world`.
 fn evaluate<B: Backend>(
     open: impl OpenDevice<B>,
-    (args, folder): (&Eval, PathBuf),
+    args: &Eval,
+    folder: PathBuf,
     session: &Session,
     world: Option<&mut World>,
 ) -> Result<ExitCode, Error> {
@@ -79,16 +81,17 @@ fn evaluate<B: Backend>(
         None => Scorer::load(&folder, open(session.threads)?)?,
         Some(world) => Scorer::join(&folder, open(world.threads(session))?, world.stream()?)?,
     };
-    // A checkpoint copied out of its run has no place of its own for prepared data.
+    // A checkpoint that was copied out of its run has no run folder where data can be prepared.
     let temporary = tempfile::tempdir().map_err(Error::io(std::env::temp_dir(), "create"))?;
     let prepared = temporary.path().to_owned();
     interrupt::clear_up(move || {
-        // Nobody is left to be told of an error.
+        // The process is ending, so an error can no longer be reported.
         let _ = fs::remove_dir_all(&prepared);
     });
     let cache = checkpoint::run_of(&folder)
         .map_or_else(|| temporary.path().to_owned(), |run| run.join("data"));
-    let (dataset, rows) = held_out(args, &scorer, session, cache)?;
+    let (dataset, rows) = prepare_held_out(args, &scorer, session, cache)?;
+    // The other ranks start only now, when the data is prepared and they can open it.
     if let Some(world) = world {
         let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let (checkpoint, data) = (absolute(&folder), absolute(dataset.dir()));
@@ -100,7 +103,7 @@ fn evaluate<B: Backend>(
     let seconds = meter.finish();
     let samples_per_second = evaluation.samples as f64 / seconds.max(1e-9);
     let evaluated =
-        Evaluated { checkpoint: folder, step: scorer.step(), evaluation, samples_per_second };
+        EvalResult { checkpoint: folder, step: scorer.step(), evaluation, samples_per_second };
     session.console.report(&evaluated, |evaluated| {
         let mut rows = vec![
             ("checkpoint", evaluated.checkpoint.display().to_string()),
@@ -114,7 +117,8 @@ fn evaluate<B: Backend>(
     Ok(ExitCode::SUCCESS)
 }
 
-fn held_out<B: Backend>(
+/// Prepares the rows of `--data`, or else the rows that the run held out.
+fn prepare_held_out<B: Backend>(
     args: &Eval,
     scorer: &Scorer<B>,
     session: &Session,
@@ -129,11 +133,11 @@ fn held_out<B: Backend>(
         let inputs = input::prepare_training_data(session, config, &cache, strictness)?;
         let evaluation = inputs.evaluation(session, config, &cache, strictness)?;
         let (dataset, rows) = evaluation.ok_or(UsageError::NoEvaluation)?;
-        let (seen, now) = (scorer.data().held_out, dataset.manifest().fingerprint());
-        if seen.is_some() && seen != now {
+        let (trained, now) = (scorer.data().held_out, dataset.manifest().fingerprint());
+        if trained.is_some() && trained != now {
             session.console.warn(
-                "the held-out rows are not those of the training run: their content changed since, \
-                 so the figures cannot be compared with the run's",
+                "the held-out rows have changed since the training run, so the figures cannot be \
+                 compared with those of the run",
             );
         }
         return Ok((dataset, rows));

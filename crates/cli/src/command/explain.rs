@@ -1,5 +1,5 @@
-//! `rowmill explain`: what a rule of `rowmill trace findings` means and what to do, and what the
-//! keys of configurations are.
+//! `rowmill explain`: prints the page of a rule of `rowmill trace findings`, or the reference of
+//! the configuration keys.
 
 mod config;
 
@@ -11,9 +11,9 @@ use setup::Session;
 use setup::error::{Error, UsageError};
 use setup::render;
 
-/// A rule, for programs.
+/// A rule, as `rowmill explain` prints it in JSON.
 #[derive(Serialize)]
-struct Explained {
+struct ExplainedRule {
     rule: &'static str,
     title: &'static str,
     category: findings::FindingCategory,
@@ -22,7 +22,7 @@ struct Explained {
     page: &'static str,
 }
 
-/// A threshold of a rule, as `rowmill explain` prints it.
+/// A threshold of a rule, as `rowmill explain` prints it in JSON.
 #[derive(Serialize)]
 struct LimitRow {
     name: &'static str,
@@ -30,31 +30,31 @@ struct LimitRow {
     meaning: &'static str,
 }
 
-/// Prints the page of a rule, or the list of all; or what configurations may say.
+/// Prints the page of a rule, the list of all rules, or the reference of the configuration.
 pub fn run(args: &Explain, session: &Session) -> Result<(), Error> {
     let topic = args.topic.as_deref();
     if topic.is_some_and(|topic| topic.eq_ignore_ascii_case("config")) || args.document.is_some() {
         return config::run(args.key.as_deref(), args.document, session);
     }
     let Some(id) = topic else {
-        let all: Vec<Explained> = findings::rules().map(explained).collect();
+        let all: Vec<ExplainedRule> = findings::rules().map(explain_rule).collect();
         return session.console.report(&all, |all| {
-            let row = |one: &Explained| vec![one.rule.to_owned(), one.title.to_owned()];
+            let row = |one: &ExplainedRule| vec![one.rule.to_owned(), one.title.to_owned()];
             render::grid(&["rule", "finds"], &all.iter().map(row).collect::<Vec<_>>())
         });
     };
-    let found = findings::rules().find(|rule| rule.id.eq_ignore_ascii_case(id));
-    let found = found.ok_or_else(|| UsageError::NoSuchRule { rule: id.to_owned() })?;
-    session.console.report(&explained(found), |one| one.page.trim_end().to_owned())
+    let rule = findings::rules().find(|rule| rule.id.eq_ignore_ascii_case(id));
+    let rule = rule.ok_or_else(|| UsageError::NoSuchRule { rule: id.to_owned() })?;
+    session.console.report(&explain_rule(rule), |one| one.page.trim_end().to_owned())
 }
 
-fn explained(rule: &'static Rule) -> Explained {
+fn explain_rule(rule: &'static Rule) -> ExplainedRule {
     let limit = |limit: &findings::Limit| LimitRow {
         name: limit.name,
         default: limit.default,
         meaning: limit.meaning,
     };
-    Explained {
+    ExplainedRule {
         rule: rule.id,
         title: rule.title,
         category: rule.category,

@@ -1,4 +1,4 @@
-//! `rowmill fleet`: asks agents, one thread a host, and shows what they say.
+//! `rowmill fleet`: asks the agents of many hosts, one thread for each, and prints their answers.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use fleet::wire::{Pause, PeriodicRow, SampleOrder, Status};
 use serde::Serialize;
 
-use crate::agent_client::{self, HostClock, each};
+use crate::agent_client::{self, HostClock, ask_each};
 use crate::args::{Fleet, FleetVerb, Reach};
 use setup::Session;
 use setup::error::{EXIT_FAILED, Error};
@@ -19,14 +19,13 @@ mod sample;
 mod select;
 pub mod trace;
 
-use reach::{PATIENCE, counted, open_clients};
+use reach::{PATIENCE, open_clients, say_problem};
 
-/// What one host said.
+/// The status of one host, or the reason why its agent did not answer.
 #[derive(Serialize)]
-struct Answer {
+struct HostStatus {
     host: String,
     error: Option<String>,
-    /// The host's clock minus ours, and how far that may be off.
     clock: Option<HostClock>,
     status: Option<Status>,
 }
@@ -35,9 +34,9 @@ struct Answer {
 pub fn run(args: &Fleet, session: &Session) -> Result<ExitCode, Error> {
     match &args.verb {
         FleetVerb::Trace(args) => trace::run(args, session),
-        FleetVerb::Hosts(reach) => show(reach, session, hosts),
-        FleetVerb::Status(reach) => show(reach, session, statuses),
-        FleetVerb::Doctor(reach) => show(reach, session, notes),
+        FleetVerb::Hosts(reach) => show_statuses(reach, session, host_table),
+        FleetVerb::Status(reach) => show_statuses(reach, session, status_table),
+        FleetVerb::Doctor(reach) => show_statuses(reach, session, note_table),
         FleetVerb::Sample { reach, select, length, every } => {
             let ms = |time: &Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
             let (pids, run) = (select.pids.clone(), None);
@@ -47,45 +46,46 @@ pub fn run(args: &Fleet, session: &Session) -> Result<ExitCode, Error> {
         }
         FleetVerb::Pause { reach, gpu, length } => {
             let order = Pause { gpu: *gpu, seconds: length.as_secs() };
-            pause(reach, &order, session)
+            pause_counters(reach, &order, session)
         }
     }
 }
 
-fn show(
+/// Asks all hosts for their status, and prints `table` of the answers.
+fn show_statuses(
     reach: &Reach,
     session: &Session,
-    table: fn(&[Answer]) -> String,
+    table: fn(&[HostStatus]) -> String,
 ) -> Result<ExitCode, Error> {
     let clients = open_clients(reach, PATIENCE)?;
-    let answers = each(&clients, |client| {
+    let answers = ask_each(&clients, |client| {
         let host = client.name().to_owned();
-        match client.status() {
+        match client.fetch_status() {
             Ok((status, clock)) => {
                 let host = if client.is_local() { status.host.clone() } else { host };
-                Answer { host, error: None, clock: Some(clock), status: Some(status) }
+                HostStatus { host, error: None, clock: Some(clock), status: Some(status) }
             }
-            Err(problem) => Answer { host, error: Some(problem), clock: None, status: None },
+            Err(problem) => HostStatus { host, error: Some(problem), clock: None, status: None },
         }
     });
     session.console.report(&answers, |answers| table(answers))?;
     let problems = answers.iter().filter_map(|answer| Some((&answer.host, answer.error.as_ref()?)));
     let hints: BTreeSet<&str> =
-        problems.clone().filter_map(|(_, problem)| agent_client::hint(problem)).collect();
+        problems.clone().filter_map(|(_, problem)| agent_client::find_hint(problem)).collect();
     problems.for_each(|(host, problem)| session.console.say(format_args!("{host}: {problem}")));
     hints.iter().for_each(|hint| session.console.say(format_args!("hint: {hint}")));
-    let is_silent = answers.iter().any(|answer| answer.error.is_some());
-    Ok(if is_silent { ExitCode::from(EXIT_FAILED) } else { ExitCode::SUCCESS })
+    let has_failed = answers.iter().any(|answer| answer.error.is_some());
+    Ok(if has_failed { ExitCode::from(EXIT_FAILED) } else { ExitCode::SUCCESS })
 }
 
-fn hosts(answers: &[Answer]) -> String {
-    let row = |answer: &Answer| match &answer.status {
+fn host_table(answers: &[HostStatus]) -> String {
+    let row = |answer: &HostStatus| match &answer.status {
         Some(status) => {
-            let clock = answer.clock.map_or(String::new(), HostClock::words);
+            let clock = answer.clock.map_or(String::new(), HostClock::describe);
             let (processes, gpus) = (status.processes.len(), status.gpus.len());
-            let lacks = match status.notes.len() {
+            let notes = match status.notes.len() {
                 0 => String::new(),
-                count => counted(count, "note"),
+                count => render::counted(count as u64, "note"),
             };
             vec![
                 answer.host.clone(),
@@ -93,7 +93,7 @@ fn hosts(answers: &[Answer]) -> String {
                 processes.to_string(),
                 gpus.to_string(),
                 clock,
-                lacks,
+                notes,
             ]
         }
         None => silent_row(answer, 6),
@@ -102,15 +102,15 @@ fn hosts(answers: &[Answer]) -> String {
     render::grid(&["host", "agent", "processes", "GPUs", "clock", "notes"], &rows)
 }
 
-/// The row of a host without an answer; the reason is on stderr.
-fn silent_row(answer: &Answer, columns: usize) -> Vec<String> {
+/// The row of a host that did not answer. The reason is printed on stderr, below the table.
+fn silent_row(answer: &HostStatus, columns: usize) -> Vec<String> {
     let mut row = vec![String::new(); columns];
     row[0].clone_from(&answer.host);
     row[columns - 1] = "no answer".to_owned();
     row
 }
 
-fn statuses(answers: &[Answer]) -> String {
+fn status_table(answers: &[HostStatus]) -> String {
     let mut processes = Vec::new();
     let mut gpus = Vec::new();
     for answer in answers {
@@ -160,7 +160,7 @@ fn statuses(answers: &[Answer]) -> String {
         let heads = ["host", "GPU", "model", "busy", "SMs active", "job", "state"];
         text += &format!("\n\n{}", render::grid(&heads, &gpus));
     }
-    let periodic = periodic(answers);
+    let periodic = periodic_rows(answers);
     if !periodic.is_empty() {
         let heads =
             ["host", "user", "workflow type", "traces today", "MiB", "steps", "slower by", "state"];
@@ -169,8 +169,8 @@ fn statuses(answers: &[Answer]) -> String {
     text
 }
 
-/// Periodic traces of today beside their budgets.
-fn periodic(answers: &[Answer]) -> Vec<Vec<String>> {
+/// The periodic traces that each agent recorded today, compared with their daily budgets.
+fn periodic_rows(answers: &[HostStatus]) -> Vec<Vec<String>> {
     let row = |host: &str, row: &PeriodicRow| {
         let lost = if row.lost == 0 { String::new() } else { format!(", {} lost", row.lost) };
         let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
@@ -207,7 +207,7 @@ fn periodic(answers: &[Answer]) -> Vec<Vec<String>> {
     rows.collect()
 }
 
-fn notes(answers: &[Answer]) -> String {
+fn note_table(answers: &[HostStatus]) -> String {
     let mut rows = Vec::new();
     for answer in answers {
         let Some(status) = &answer.status else {
@@ -222,19 +222,18 @@ fn notes(answers: &[Answer]) -> String {
     render::grid(&["host", "what is missing"], &rows)
 }
 
-fn pause(reach: &Reach, order: &Pause, session: &Session) -> Result<ExitCode, Error> {
+fn pause_counters(reach: &Reach, order: &Pause, session: &Session) -> Result<ExitCode, Error> {
     let clients = open_clients(reach, PATIENCE)?;
     let mut code = ExitCode::SUCCESS;
-    for (client, done) in clients.iter().zip(each(&clients, |client| client.pause(order))) {
+    for (client, done) in
+        clients.iter().zip(ask_each(&clients, |client| client.pause_counters(order)))
+    {
         let host = client.name();
         match done {
             Ok(()) if order.seconds == 0 => session.console.say(format_args!("{host}: resumed")),
             Ok(()) => session.console.say(format_args!("{host}: paused for {} s", order.seconds)),
             Err(problem) => {
-                session.console.say(format_args!("{host}: {problem}"));
-                if let Some(hint) = agent_client::hint(&problem) {
-                    session.console.say(format_args!("hint: {hint}"));
-                }
+                say_problem(client, &problem, session);
                 code = ExitCode::from(EXIT_FAILED);
             }
         }

@@ -1,4 +1,4 @@
-//! `rowmill init`: files → a configuration that trains on them.
+//! `rowmill init`: reads files and writes a configuration that trains on them.
 
 use std::io::Write as _;
 
@@ -17,7 +17,7 @@ use setup::{output, render};
 
 /// The proposed configuration as `rowmill init` prints it.
 #[derive(Serialize)]
-struct Proposed<'a> {
+struct InitResult<'a> {
     configuration: Option<String>,
     rows: u64,
     columns: &'a [Use],
@@ -30,18 +30,18 @@ pub fn run(args: &Init, session: &Session) -> Result<(), Error> {
     if let Some(path) = target.as_ref().filter(|path| path.exists() && !args.force) {
         return Err(UsageError::ConfigExists { path: path.clone() }.into());
     }
-    let files = files_of(&args.files)?;
-    let mut profile = look(&files, args.delimiter.as_deref(), session)?;
+    let files = list_files(&args.files)?;
+    let mut profile = profile_files(&files, args.delimiter.as_deref(), session)?;
     input::report_losses(session, profile.facts.rows, &profile.losses);
     let mut proposal = propose(args, &profile, session)?;
-    // A proposal that would be refused is a fault of ours: found here, not by who trains.
+    // A proposal that does not parse is a bug in rowmill. Find it here, before the user trains.
     let job = JobConfig::parse(&proposal.text, &[]);
     let job = job.map_err(|source| UsageError::Config {
         origin: "proposal".to_owned(),
         source: Box::new(source),
     })?;
     profile.name_columns(schema::proposal::column_names(&profile.facts));
-    proposal.remarks.extend(leaks(&profile, &job));
+    proposal.remarks.extend(describe_leaks(&profile, &job));
     let Some(path) = target else {
         session.console.print(proposal.text.trim_end())?;
         proposal.remarks.iter().for_each(|remark| session.console.warn(remark));
@@ -50,7 +50,7 @@ pub fn run(args: &Init, session: &Session) -> Result<(), Error> {
     output::put(&path, |file| {
         file.write_all(proposal.text.as_bytes()).map_err(Error::io(&path, "write"))
     })?;
-    let proposed = Proposed {
+    let proposed = InitResult {
         configuration: Some(path.display().to_string()),
         rows: profile.facts.rows,
         columns: &proposal.uses,
@@ -61,17 +61,18 @@ pub fn run(args: &Init, session: &Session) -> Result<(), Error> {
         session.console.warn(remark);
     }
     session.console.say(format_args!(
-        "wrote {}; look it over, then train with:\n  rowmill train {}",
+        "wrote {}; review it, then train with:\n  rowmill train {}",
         path.display(),
         quoted(&path.display().to_string())
     ));
     Ok(())
 }
 
-/// What to check of columns that the configuration uses and that alone predict the label.
-fn leaks(profile: &Profile, job: &JobConfig) -> Vec<String> {
+/// Describes the columns of the configuration that predict the label almost perfectly by
+/// themselves, for the user to check whether they are known only after the label is.
+fn describe_leaks(profile: &Profile, job: &JobConfig) -> Vec<String> {
     let data = &job.data;
-    // In the published layouts without a key for it, the label comes first.
+    // The published layouts have no key for the label: it is the first column.
     let find_first_column = || schema::proposal::column_names(&profile.facts).into_iter().next();
     let Some(label) = data.label.clone().or_else(|| find_first_column().map(LabelColumn::new))
     else {
@@ -94,7 +95,7 @@ fn leaks(profile: &Profile, job: &JobConfig) -> Vec<String> {
     leaks.map(remark).collect()
 }
 
-fn files_of(paths: &[String]) -> Result<Vec<String>, Error> {
+fn list_files(paths: &[String]) -> Result<Vec<String>, Error> {
     if paths.iter().any(|path| path == "-") {
         return Err(UsageError::InitOfStream.into());
     }
@@ -105,8 +106,8 @@ fn files_of(paths: &[String]) -> Result<Vec<String>, Error> {
     }
 }
 
-/// Looks at files, with progress.
-pub fn look(
+/// Reads the facts of every column of the files, and shows progress.
+pub fn profile_files(
     files: &[String],
     delimiter: Option<&str>,
     session: &Session,
@@ -139,17 +140,17 @@ fn propose(args: &Init, profile: &Profile, session: &Session) -> Result<Proposal
     let proposal = proposal::propose(&profile.facts, &wish).map_err(refused)?;
     let label = proposal.uses.first().map(|label| label.column.clone());
     let (Some(label), false) = (label, args.evaluation.is_empty()) else { return Ok(proposal) };
-    // The label may be spelt otherwise there.
-    let evaluation = look(&files_of(&args.evaluation)?, args.delimiter.as_deref(), session)?;
+    // Evaluation files may spell the values of the label differently, as in `>50K.` for `>50K`.
+    let evaluation =
+        profile_files(&list_files(&args.evaluation)?, args.delimiter.as_deref(), session)?;
     let mut columns = profile.facts.columns.iter().zip(&evaluation.facts.columns);
-    let found = columns.find(|(column, _)| column.name == label);
-    if let Some((_, column)) = found {
+    if let Some((_, column)) = columns.find(|(column, _)| column.name == label) {
         wish.evaluation_labels = column.values.iter().map(|(text, _)| text.clone()).collect();
     }
     proposal::propose(&profile.facts, &wish).map_err(refused)
 }
 
-fn table(proposed: &Proposed<'_>) -> String {
+fn table(proposed: &InitResult<'_>) -> String {
     let row = |used: &Use| vec![used.column.clone(), used.role.clone(), used.reason.clone()];
     let rows: Vec<_> = proposed.columns.iter().map(row).collect();
     render::grid(&["column", "used as", "because"], &rows)

@@ -1,7 +1,7 @@
-//! `rowmill quickstart`: everything once, on generated data, scaled to this machine.
+//! `rowmill quickstart`: runs every part of rowmill once on generated data, scaled to this machine.
 //!
-//! generate → convert → measure → train → evaluate → save and trace → predict a change, make it,
-//! measure it → say what came out of it and where the time of the recorded steps went.
+//! Generate → convert → measure the machine → train, evaluate, save, trace → predict a change, make
+//! it and measure it → print the results and where the time of the recorded steps went.
 
 use std::fs;
 use std::ops::Range;
@@ -36,13 +36,13 @@ mod summary;
 use folder::{GeneratedRows, QuickstartFolder};
 use scale::Scale;
 
-/// What a quickstart may come to need, on any machine.
+/// Free disk space that suffices for a quickstart on any machine.
 const DISK_NEEDED: Bytes = Bytes(3 << 30);
 /// The ready-made configuration that a quickstart trains, scaled to the machine.
 const MODEL: &str = "dlrm-criteo-kaggle";
 /// Seed of the generated rows.
 const SEED: u64 = 1;
-/// Steps recorded, after those that warm caches up.
+/// The recorded steps. The ones before them warm up the caches.
 const TRACED_STEPS: Range<u64> = 20..24;
 
 /// Runs `rowmill quickstart` and prints its result.
@@ -73,10 +73,10 @@ pub fn run(args: &Quickstart, session: &Session) -> Result<ExitCode, Error> {
         stop: Arc::clone(&stop),
     };
     say(session, 3, "measuring this machine");
-    let measured = measure(&request(&size.trial(&job), folder.root.join("trial")), &device)?;
+    let measured = measure_speed(&request(&size.trial(&job), folder.root.join("trial")), &device)?;
     let seconds = scale::training_seconds(args.seconds, started.elapsed().as_secs_f64());
     scale::fit_steps(size, &mut job, rows.train.end, measured * seconds);
-    // What a user may copy: the job as it was trained, with its data.
+    // Written for the user to copy: the job as it is trained, with the path of its data.
     job.data.train = input::absolute(&[folder.prepared().display().to_string()]);
     fs::write(folder.config(), toml_of(&job)?).map_err(Error::io(folder.config(), "write"))?;
     say(session, 4, &scale::describe(&job, measured));
@@ -86,7 +86,8 @@ pub fn run(args: &Quickstart, session: &Session) -> Result<ExitCode, Error> {
             trace: Some(TraceRequest { folder: folder.trace(), steps: TRACED_STEPS }),
             ..request(&job, folder.run())
         },
-        (session, &device),
+        session,
+        &device,
     )?;
     if outcome.interrupted {
         let (folder, seconds) = (quoted(&folder.root.display().to_string()), args.seconds);
@@ -99,15 +100,17 @@ pub fn run(args: &Quickstart, session: &Session) -> Result<ExitCode, Error> {
     let title = Some("rowmill quickstart".to_owned());
     write_folder_page(&recorded, &folder.trace(), title, &folder.report(), session)?;
     let curves = super::report::write_run_report(&folder.run())?;
-    say(session, 5, "predicting a change, then making it: twice the batch");
+    say(session, 5, "predicting the step time of twice the batch, then measuring it");
     let short = |job: &JobConfig, run: PathBuf, trace: TraceRequest| {
         let request = RunRequest { trace: Some(trace), ..request(job, run) };
         Ok(run_on(&device, &request, &mut |_| {})?)
     };
-    let proven = change::prove(&job, &folder.changes(), session, &short)?;
-    let summary = summary::summarise(
-        (&rows, &outcome),
-        (proven, curves),
+    let change = change::try_change(&job, &folder.changes(), session, &short)?;
+    let summary = summary::summarize(
+        &rows,
+        &outcome,
+        change,
+        curves,
         &folder,
         started.elapsed().as_secs_f64(),
     );
@@ -124,7 +127,7 @@ fn greet(folder: &QuickstartFolder, session: &Session) {
     let memory = machine::available_memory::read()
         .map_or("unknown".to_owned(), |available| available.bytes.to_string());
     session.console.say(format_args!(
-        "rowmill quickstart: a DLRM from raw Criteo-format text to scores, in {} \
+        "rowmill quickstart: training a DLRM from Criteo-format text, in {} \
          ({} threads, {memory} memory free)",
         folder.root.display(),
         session.threads
@@ -144,7 +147,11 @@ fn check_disk(folder: &QuickstartFolder) -> Result<(), Error> {
     Ok(())
 }
 
-/// Makes the folder, or removes an earlier quickstart's files from it. Touches nothing else.
+/// Removes the files of an earlier quickstart from the folder, and marks the folder as a
+/// quickstart's.
+///
+/// # Errors
+/// The folder holds files of something else, which are left alone.
 fn clear(folder: &QuickstartFolder) -> Result<(), Error> {
     let root = &folder.root;
     let occupied = match fs::read_dir(root) {
@@ -165,7 +172,7 @@ fn clear(folder: &QuickstartFolder) -> Result<(), Error> {
     remove_partial_text(folder)
 }
 
-/// Removes what an interrupted quickstart left of its text: `train.txt.….partial`.
+/// Removes the partial text that an interrupted quickstart left behind: `train.txt.….partial`.
 fn remove_partial_text(folder: &QuickstartFolder) -> Result<(), Error> {
     let root = &folder.root;
     for entry in fs::read_dir(root).map_err(Error::io(root, "list"))?.flatten() {
@@ -182,14 +189,14 @@ fn generate(
     args: &Quickstart,
     session: &Session,
 ) -> Result<GeneratedRows, Error> {
-    let made =
+    let config =
         SyntheticConfig::criteo(Scale::for_device(args.device.device).rows(args.seconds), SEED);
-    let rows = render::count(made.rows);
+    let rows = render::count(config.rows);
     say(session, 1, &format!("generating {rows} rows in Criteo's format"));
     let _interrupted = output::cleared_up_beside(folder.text());
-    let said = interrupt::nothing_kept("generating");
-    let (report, seconds) = generated_rows::write_with_progress(&made, &folder.text(), session)?;
-    drop(said);
+    let notice = interrupt::nothing_kept("generating");
+    let (report, seconds) = generated_rows::write_with_progress(&config, &folder.text(), session)?;
+    drop(notice);
     session.console.say(format_args!(
         "      {} in {} ({}/s); best possible AUC {:.4}, best linear model {:.4}",
         Bytes(report.bytes_text),
@@ -214,12 +221,12 @@ fn generate(
     let prepared = input::prepare(session, &source, &folder.prepared(), Begin::Restart)?;
     let dataset = Arc::new(prepared.dataset);
     let (train, held_out) = dataset.split(data.hold_out);
-    let ceiling_auc = ceiling_auc(&made, held_out.clone(), session.threads)?;
+    let ceiling_auc = ceiling_auc(&config, held_out.clone(), session.threads)?;
     Ok(GeneratedRows { report, dataset, train, held_out, ceiling_auc })
 }
 
-/// Samples per second of a short trial run, whose files are removed.
-fn measure(trial: &RunRequest, device: &ComputeDevice) -> Result<f64, Error> {
+/// Measures the samples per second of a short trial run, and removes its files.
+fn measure_speed(trial: &RunRequest, device: &ComputeDevice) -> Result<f64, Error> {
     let outcome = run_on(device, trial, &mut |_| {})?;
     fs::remove_dir_all(&trial.run_folder).map_err(Error::io(&trial.run_folder, "remove"))?;
     Ok(outcome.samples_per_second)
@@ -227,10 +234,11 @@ fn measure(trial: &RunRequest, device: &ComputeDevice) -> Result<f64, Error> {
 
 fn train(
     request: &RunRequest,
-    (session, device): (&Session, &ComputeDevice),
+    session: &Session,
+    device: &ComputeDevice,
 ) -> Result<RunOutcome, Error> {
     let mut observer = Observer::new(session.console).with_metrics_of(&request.run_folder);
-    let outcome = run_on(device, request, &mut |event| observer.see(event))?;
+    let outcome = run_on(device, request, &mut |event| observer.handle(event))?;
     observer.finish()?;
     Ok(outcome)
 }

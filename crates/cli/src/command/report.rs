@@ -1,4 +1,4 @@
-//! `rowmill report`: the figures of a training run → one HTML file to share.
+//! `rowmill report`: plots the metrics of a training run into one HTML file.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -14,7 +14,7 @@ use setup::error::{Error, UsageError};
 use setup::{Session, record};
 use setup::{output, render};
 
-/// The written page, as the command prints it.
+/// The result of `rowmill report`, as it is printed.
 #[derive(Serialize)]
 struct WrittenReport {
     #[serde(serialize_with = "render::path_text")]
@@ -32,7 +32,7 @@ pub fn run(args: &ReportArgs, session: &Session) -> Result<(), Error> {
     session.console.report(&written, table)
 }
 
-/// Writes the page of `run` where a user would look for it.
+/// Writes the page of `run` to its default place and returns the path.
 pub fn write_run_report(run: &Path) -> Result<PathBuf, Error> {
     let target = ReportArgs { run: run.to_owned(), output: None }.target();
     Ok(write(run, &target)?.path)
@@ -40,7 +40,7 @@ pub fn write_run_report(run: &Path) -> Result<PathBuf, Error> {
 
 fn write(run: &Path, target: &Path) -> Result<WrittenReport, Error> {
     let metrics = run.join("metrics.jsonl");
-    // A line that a killed process left half written need not be text.
+    // Not `read_to_string`: the last line of a killed run may be cut within a character.
     let lines = match fs::read(&metrics) {
         Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
         Err(error)
@@ -50,16 +50,17 @@ fn write(run: &Path, target: &Path) -> Result<WrittenReport, Error> {
         }
         Err(error) => return Err(Error::io(&metrics, "read")(error)),
     };
-    let report = training::build_report(&lines, &about(run));
+    let report = training::build_report(&lines, &describe_run(run));
     let page = html::training_page(&report)?;
     output::put(target, |file| {
         file.write_all(page.as_bytes()).map_err(Error::io(target, "write"))
     })?;
-    Ok(written(&report, (target.to_owned(), page.len())))
+    Ok(describe_page(&report, target, page.len()))
 }
 
-/// The run beside its figures. One that does not know its configuration has curves, too.
-fn about(run: &Path) -> About {
+/// Describes the run for the page: title, tables, and the figure that decides the best checkpoint.
+/// If the configuration cannot be read, the page has only the curves.
+fn describe_run(run: &Path) -> About {
     let program = concat!("rowmill ", env!("CARGO_PKG_VERSION")).to_owned();
     let absolute = run.canonicalize().unwrap_or_else(|_| run.to_owned());
     let folder = absolute.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -76,9 +77,9 @@ fn about(run: &Path) -> About {
     About { title, program, best_by: training.keep_best, tables }
 }
 
-fn written(report: &TrainingReport, (path, bytes): (PathBuf, usize)) -> WrittenReport {
+fn describe_page(report: &TrainingReport, path: &Path, bytes: usize) -> WrittenReport {
     WrittenReport {
-        path,
+        path: path.to_owned(),
         bytes: bytes as u64,
         steps: report.steps,
         evaluations: report.evaluations.len(),

@@ -1,4 +1,5 @@
-//! `rowmill score`: one click probability per row, in the order of the rows, streaming.
+//! `rowmill score`: streams rows through a checkpoint and writes one click probability per row, in
+//! the order of the rows.
 
 use std::fs;
 use std::io::{self, BufWriter, Write};
@@ -34,7 +35,7 @@ pub fn run(args: &Score, session: &Session) -> Result<ExitCode, Error> {
             if args.file != "-" {
                 input::is_there(&args.file)?;
             }
-            on_device!(&device()?, open => score_all(open, (args, folder), session, world))
+            on_device!(&device()?, open => score_all(open, args, folder, session, world))
         },
         |world, folder: PathBuf| {
             let (device, threads) = (device()?, world.threads(session));
@@ -47,15 +48,17 @@ pub fn run(args: &Score, session: &Session) -> Result<ExitCode, Error> {
     )
 }
 
-/// Scores as the only process, or as rank 0 of `world`.
+/// BatchScorer as the only process, or as rank 0 of `world`.
 fn score_all<B: Backend>(
     open: impl OpenDevice<B>,
-    (args, folder): (&Score, PathBuf),
+    args: &Score,
+    folder: PathBuf,
     session: &Session,
     world: Option<&mut World>,
 ) -> Result<ExitCode, Error> {
     let threads = world.as_ref().map_or(session.threads, |world| world.threads(session));
-    let mut scorer = Scores { scorer: Scorer::open(&folder, open(threads)?)?, distributed: None };
+    let mut scorer =
+        BatchScorer { scorer: Scorer::open(&folder, open(threads)?)?, distributed: None };
     if let Some(world) = world {
         world.broadcast_order(std::path::absolute(&folder).unwrap_or(folder))?;
         scorer.distributed = Some(DistributedScorer::new(world.take_comm()?));
@@ -79,13 +82,13 @@ fn score_all<B: Backend>(
     scored.check(args).map(|()| ExitCode::SUCCESS)
 }
 
-/// What gives rows their probabilities: this process, or all of a launcher's.
-struct Scores<B: Backend> {
+/// BatchScorer batches with this process alone, or together with the other processes of a launcher.
+struct BatchScorer<B: Backend> {
     scorer: Scorer<B>,
     distributed: Option<DistributedScorer>,
 }
 
-impl<B: Backend> Scores<B> {
+impl<B: Backend> BatchScorer<B> {
     fn score(&mut self, batch: &Batch) -> Result<Vec<f32>, train::Error> {
         match &mut self.distributed {
             None => self.scorer.score(batch),
@@ -94,42 +97,43 @@ impl<B: Backend> Scores<B> {
     }
 }
 
-/// Lines named of those that have no probability.
+/// Most line numbers that are named in the error about rows without a probability.
 const LINES_NAMED: usize = 10;
 
-/// Scores into the file `path`, which appears when it is whole; what stood there stays till then.
+/// Scores into the file `path`, which is replaced only once the new one is complete.
 fn score_into<B: Backend>(
     path: &Path,
     args: &Score,
     session: &Session,
-    scorer: &mut Scores<B>,
-) -> Result<Scored, Error> {
+    scorer: &mut BatchScorer<B>,
+) -> Result<ScoreResult, Error> {
     let input = fs::canonicalize(&args.file).ok();
-    let standing = fs::canonicalize(path).ok();
-    if standing.is_some() && standing == input {
+    let existing = fs::canonicalize(path).ok();
+    if existing.is_some() && existing == input {
         return Err(UsageError::OutputIsInput { path: path.to_owned() }.into());
     }
-    output::clear_up_beside(vec![standing.unwrap_or_else(|| path.to_owned())]);
+    output::clear_up_beside(vec![existing.unwrap_or_else(|| path.to_owned())]);
     output::put(path, |file| {
         let mut target = ScoreTarget { out: BufWriter::new(file), path: Some(path) };
         score(args, session, scorer, &mut target)
     })
 }
 
-/// What is printed where the probabilities go to a file.
+/// The result of `rowmill score`, printed if the probabilities go to a file.
 #[derive(Serialize)]
-struct Scored {
+struct ScoreResult {
     rows: u64,
     unreadable_rows: u64,
     not_finite_rows: u64,
     seconds: f64,
-    /// Lines of the first rows that are not finite.
+    /// Line numbers of the first rows whose probability is not finite.
     #[serde(skip)]
     not_finite_lines: Vec<u64>,
 }
 
-impl Scored {
-    /// Fails where the model gave a row no probability: all rows are written by then.
+impl ScoreResult {
+    /// Fails if the model gave some rows no finite probability. Called at the end, after all rows
+    /// are written.
     fn check(&self, args: &Score) -> Result<(), Error> {
         match self.not_finite_rows {
             0 => Ok(()),
@@ -147,9 +151,9 @@ impl Scored {
 fn score<B: Backend, W: Write>(
     args: &Score,
     session: &Session,
-    scores: &mut Scores<B>,
+    scores: &mut BatchScorer<B>,
     target: &mut ScoreTarget<'_, W>,
-) -> Result<Scored, Error> {
+) -> Result<ScoreResult, Error> {
     let json = args.output.is_none() && session.console.format == OutputFormat::Json;
     let scorer = &scores.scorer;
     let mut placed = PlacedScores::starting_at(first_line(&scorer.config().data), json);
@@ -169,16 +173,17 @@ fn score<B: Backend, W: Write>(
     for batch in reader.by_ref() {
         let batch = batch?;
         let probabilities = scores.score(&batch.batch)?;
-        target.write(&placed.text(&batch.lines, &probabilities))?;
+        target.write(&placed.align_batch(&batch.lines, &probabilities))?;
         rows += probabilities.len() as u64;
         if args.follow {
-            target.write(&placed.rest(batch.malformed, (args, rows))?)?;
+            target.write(&placed.pad_to(batch.malformed, args, rows)?)?;
+            // With --follow, whoever reads the output must see each row's score at once.
             target.flush()?;
         }
         meter.advance(rows, "");
     }
     let losses = reader.losses();
-    target.write(&placed.rest(losses.records(), (args, rows))?)?;
+    target.write(&placed.pad_to(losses.records(), args, rows)?)?;
     target.flush()?;
     let seconds = meter.finish();
     let unreadable_rows = losses.records();
@@ -192,7 +197,7 @@ fn score<B: Backend, W: Write>(
             session.console.say(format_args!("  {malformed}"));
         }
     }
-    Ok(Scored {
+    Ok(ScoreResult {
         rows: rows + unreadable_rows,
         unreadable_rows,
         not_finite_rows: placed.not_finite,
@@ -201,14 +206,15 @@ fn score<B: Backend, W: Write>(
     })
 }
 
-/// The line of the first row: behind the header, where the layout has one.
+/// The line number of the first row: 2 if the file has a header, else 1.
 fn first_line(config: &DataConfig) -> u64 {
     let has_header = config.format.has_header_line() && config.columns.is_empty();
     if has_header { 2 } else { 1 }
 }
 
-/// Puts probabilities back to their rows: a line that gave none was unreadable and gets `nan`, as
-/// does one whose probability is not a number.
+/// Aligns probabilities with the lines of the input. The reader leaves out unreadable rows, so a
+/// line number that is skipped means an unreadable row, which gets `nan`. A probability that is not
+/// finite becomes `nan`, too.
 struct PlacedScores {
     next_line: u64,
     unreadable: u64,
@@ -223,14 +229,14 @@ impl PlacedScores {
         Self { next_line: line, unreadable: 0, not_finite: 0, not_finite_lines, json }
     }
 
-    fn text(&mut self, lines: &[u64], probabilities: &[f32]) -> String {
+    fn align_batch(&mut self, lines: &[u64], probabilities: &[f32]) -> String {
         let mut text = String::with_capacity(12 * lines.len());
         for (&line, probability) in lines.iter().zip(probabilities) {
             let skipped = line.saturating_sub(self.next_line);
-            text += &self.unreadable_text(skipped);
+            text += &self.unreadable_lines(skipped);
             self.next_line = line + 1;
             if !probability.is_finite() {
-                text += self.nothing();
+                text += self.missing_line();
                 self.not_finite += 1;
                 if self.not_finite_lines.len() < LINES_NAMED {
                     self.not_finite_lines.push(line);
@@ -238,54 +244,58 @@ impl PlacedScores {
                 continue;
             }
             let end = if self.json { "}\n" } else { "\n" };
-            text += &format!("{}{probability}{end}", self.start());
+            text += &format!("{}{probability}{end}", self.line_start());
         }
         text
     }
 
-    /// The lines of the rows behind the last readable one, where so many were malformed in all.
-    fn rest(&mut self, malformed: u64, (args, rows): (&Score, u64)) -> Result<String, Error> {
+    /// Writes `nan` for the unreadable rows after the last readable one, given how many rows were
+    /// malformed so far.
+    ///
+    /// # Errors
+    /// Fewer rows were malformed than gaps were found, so that the alignment is wrong.
+    fn pad_to(&mut self, malformed: u64, args: &Score, rows: u64) -> Result<String, Error> {
         let Some(missing) = malformed.checked_sub(self.unreadable) else {
             return Err(RunError::Alignment { path: args.file.clone().into(), rows }.into());
         };
         self.next_line += missing;
-        Ok(self.unreadable_text(missing))
+        Ok(self.unreadable_lines(missing))
     }
 
-    fn unreadable_text(&mut self, rows: u64) -> String {
+    fn unreadable_lines(&mut self, rows: u64) -> String {
         self.unreadable += rows;
-        self.nothing().repeat(rows as usize)
+        self.missing_line().repeat(rows as usize)
     }
 
-    /// The line of a row without a probability.
-    fn nothing(&self) -> &'static str {
+    /// The output line of a row without a probability.
+    fn missing_line(&self) -> &'static str {
         if self.json { "{\"probability\":null}\n" } else { "nan\n" }
     }
 
-    fn start(&self) -> &'static str {
+    fn line_start(&self) -> &'static str {
         if self.json { "{\"probability\":" } else { "" }
     }
 }
 
-/// The destination of probabilities: a line each, with the counts for the closing message.
+/// The destination of the probabilities.
 struct ScoreTarget<'a, W> {
     out: W,
-    /// The file; none for stdout.
+    /// The path of the file, for error messages; `None` for stdout.
     path: Option<&'a Path>,
 }
 
 impl<W: Write> ScoreTarget<'_, W> {
     fn write(&mut self, text: &str) -> Result<(), Error> {
         let written = self.out.write_all(text.as_bytes());
-        written.map_err(|source| self.failed(source))
+        written.map_err(|source| self.write_error(source))
     }
 
     fn flush(&mut self) -> Result<(), Error> {
         let flushed = self.out.flush();
-        flushed.map_err(|source| self.failed(source))
+        flushed.map_err(|source| self.write_error(source))
     }
 
-    fn failed(&self, source: io::Error) -> Error {
+    fn write_error(&self, source: io::Error) -> Error {
         match self.path {
             Some(path) => Error::io(path, "write")(source),
             None => Error::output(source),
@@ -298,15 +308,18 @@ mod tests {
     use super::PlacedScores;
 
     #[test]
-    fn unreadable_rows_keep_their_place() {
+    fn unreadable_rows_get_nan_on_their_own_line() {
         let mut placed = PlacedScores::starting_at(2, false);
-        assert_eq!(placed.text(&[2, 4], &[0.5, 0.25]), "0.5\nnan\n0.25\n");
-        assert_eq!(placed.text(&[5, 8], &[0.5, 1.0]), "0.5\nnan\nnan\n1\n");
+        assert_eq!(placed.align_batch(&[2, 4], &[0.5, 0.25]), "0.5\nnan\n0.25\n");
+        assert_eq!(placed.align_batch(&[5, 8], &[0.5, 1.0]), "0.5\nnan\nnan\n1\n");
         assert_eq!(placed.unreadable, 3);
-        assert_eq!(placed.text(&[9, 10], &[f32::NAN, 0.5]), "nan\n0.5\n");
+        assert_eq!(placed.align_batch(&[9, 10], &[f32::NAN, 0.5]), "nan\n0.5\n");
         assert_eq!((placed.unreadable, placed.not_finite), (3, 1));
         assert_eq!(placed.not_finite_lines, [9]);
         let mut json = PlacedScores::starting_at(1, true);
-        assert_eq!(json.text(&[2], &[0.5]), "{\"probability\":null}\n{\"probability\":0.5}\n");
+        assert_eq!(
+            json.align_batch(&[2], &[0.5]),
+            "{\"probability\":null}\n{\"probability\":0.5}\n"
+        );
     }
 }

@@ -1,12 +1,13 @@
-//! `rowmill trace …`: what a job's traces tell. One function per table; the analyses are in
-//! `analyze`, the way rows are printed in `sheet`.
+//! `rowmill trace …`: prints tables about the traces of a job, with one function per table.
+//!
+//! The analyses live in the crate `analyze`; `setup::table_output` prints their rows.
 
 use std::process::ExitCode;
 
 use analyze::sequences::SequenceRequest;
 
 use crate::args::{Trace, TraceVerb};
-use convert::WrittenTraceFile;
+use convert::ConversionRequest;
 use query::TraceQuery;
 use setup::Session;
 use setup::args::Selection;
@@ -32,46 +33,46 @@ pub fn run(args: &Trace, session: &Session) -> Result<ExitCode, Error> {
     let Some(verb) = &args.verb else {
         return summary::run(&args.selection, session).map(done);
     };
-    let look = |selection| TraceQuery::new(selection, session);
+    let open = |selection| TraceQuery::new(selection, session);
     match verb {
-        TraceVerb::Breakdown { selection, by } => device::breakdown(&look(selection)?, *by),
+        TraceVerb::Breakdown { selection, by } => device::breakdown(&open(selection)?, *by),
         TraceVerb::Idle { selection, by, kernel_wait_ns } => {
-            device::idle(&look(selection)?, *by, *kernel_wait_ns)
+            device::idle(&open(selection)?, *by, *kernel_wait_ns)
         }
-        TraceVerb::Overlap { selection, by } => device::overlap(&look(selection)?, *by),
-        TraceVerb::Kernels { selection, by } => device::kernels(&look(selection)?, *by),
-        TraceVerb::Launches { selection, by } => device::launches(&look(selection)?, *by),
-        TraceVerb::Queue { selection, by } => device::queue(&look(selection)?, *by),
-        TraceVerb::Memory { selection, by } => host::memory(&look(selection)?, *by),
+        TraceVerb::Overlap { selection, by } => device::overlap(&open(selection)?, *by),
+        TraceVerb::Kernels { selection, by } => device::kernels(&open(selection)?, *by),
+        TraceVerb::Launches { selection, by } => device::launches(&open(selection)?, *by),
+        TraceVerb::Queue { selection, by } => device::queue(&open(selection)?, *by),
+        TraceVerb::Memory { selection, by } => host::memory(&open(selection)?, *by),
         TraceVerb::Ops { selection, by, operator, kernels_min } => {
             let pattern = SequenceRequest { operator, kernels_min: *kernels_min };
-            host::ops(&look(selection)?, *by, pattern)
+            host::ops(&open(selection)?, *by, pattern)
         }
-        TraceVerb::Steps { selection, by } => host::steps(&look(selection)?, *by),
+        TraceVerb::Steps { selection, by } => host::steps(&open(selection)?, *by),
         TraceVerb::Collectives { selection, by } => {
             let all = all_ranks(selection);
-            collective::collectives(&look(&all)?, *by, &selection.ranks)
+            collective::collectives(&open(&all)?, *by, &selection.ranks)
         }
         TraceVerb::Stragglers { selection, by } => {
             let all = all_ranks(selection);
-            collective::stragglers(&look(&all)?, *by, &selection.ranks)
+            collective::stragglers(&open(&all)?, *by, &selection.ranks)
         }
         TraceVerb::CriticalPath { selection, by, what_if } => {
-            path::run(&look(selection)?, *by, what_if)
+            path::run(&open(selection)?, *by, what_if)
         }
         TraceVerb::Diff { selection, by, report } => {
-            diff::run(selection, (*by, report.as_deref()), session)
+            diff::run(selection, *by, report.as_deref(), session)
         }
         TraceVerb::Merge { paths, out, ranks, keep_clocks } => {
-            convert::merge(&WrittenTraceFile { paths, out, ranks, session }, *keep_clocks)
+            convert::merge(&ConversionRequest { paths, out, ranks, session }, *keep_clocks)
         }
         TraceVerb::Convert { paths, out, ranks, to } => {
-            convert::convert(&WrittenTraceFile { paths, out, ranks, session }, *to)
+            convert::convert(&ConversionRequest { paths, out, ranks, session }, *to)
         }
         TraceVerb::Findings { selection, fail_on, rules } => {
-            return finding::run(&look(selection)?, rules.as_deref(), *fail_on);
+            return finding::run(&open(selection)?, rules.as_deref(), *fail_on);
         }
-        TraceVerb::Doctor { selection } => return doctor::run(&look(selection)?),
+        TraceVerb::Doctor { selection } => return doctor::run(&open(selection)?),
         TraceVerb::Report { content, output } => report::run(content, output, session),
         TraceVerb::Serve { content, port } => serve::run(content, *port, session),
         TraceVerb::ExecutionTrace { paths, kineto, output } => {
@@ -81,7 +82,8 @@ pub fn run(args: &Trace, session: &Session) -> Result<ExitCode, Error> {
     .map(done)
 }
 
-/// The selection with all ranks: which rank was last shows only among all of them.
+/// Extends a selection to all ranks, because which rank was last can only be seen among all of
+/// them.
 fn all_ranks(selection: &Selection) -> Selection {
     Selection { ranks: Vec::new(), ..selection.clone() }
 }

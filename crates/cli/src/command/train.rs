@@ -1,5 +1,5 @@
-//! `rowmill train`: configuration and data → a run, with its progress, its result and how to
-//! resume it.
+//! `rowmill train`: trains or resumes a model, shows the progress, and prints the result with the
+//! commands to use it.
 
 use std::ops::Range;
 use std::path::Path;
@@ -41,9 +41,9 @@ mod tiling;
 
 pub use observe::Observer;
 
-/// The last line of `--format json`.
+/// The last JSON line of a run.
 #[derive(Debug, Serialize)]
-pub struct Finished<'a> {
+struct FinishedLine<'a> {
     event: &'static str,
     step: u64,
     samples: u64,
@@ -61,7 +61,7 @@ pub struct Finished<'a> {
     seconds: f64,
 }
 
-/// The best checkpoint, as JSON has it.
+/// The best checkpoint, as a part of [`FinishedLine`].
 #[derive(Debug, Serialize)]
 struct BestCheckpoint<'a> {
     step: u64,
@@ -71,9 +71,9 @@ struct BestCheckpoint<'a> {
     checkpoint: &'a Path,
 }
 
-impl<'a> Finished<'a> {
-    /// What a run came to.
-    pub fn new(outcome: &'a RunOutcome) -> Self {
+impl<'a> FinishedLine<'a> {
+    /// Collects the line from the outcome of a run.
+    fn new(outcome: &'a RunOutcome) -> Self {
         Self {
             event: "finished",
             step: outcome.step,
@@ -98,7 +98,7 @@ impl<'a> Finished<'a> {
     }
 }
 
-/// What is to be trained, and how tables are split.
+/// The resolved job, the split of its tables over ranks, and the device.
 struct TrainRequest {
     job: ResolvedJob,
     tiling: Tiling,
@@ -107,7 +107,8 @@ struct TrainRequest {
 }
 
 impl TrainRequest {
-    /// Builds the request from the named configuration, or from the run that is resumed.
+    /// Builds the request from the named configuration, or else from the run that is resumed.
+    /// `started` is the number of processes of a launcher.
     fn new(args: &Train, started: Option<u32>) -> Result<Self, Error> {
         let set = config::overrides(args.delimiter.as_deref(), &args.set);
         let strictness = input::strictness(args.malformed);
@@ -122,7 +123,7 @@ impl TrainRequest {
                 resumed.plan.as_ref(),
                 started,
             )?;
-            // The run's own rule, unless another was asked for.
+            // Malformed rows are treated as before, unless the options ask for something else.
             let is_usual = strictness == Strictness::AtMost(Strictness::DEFAULT_MAX);
             let strictness = resumed.strictness.filter(|_| is_usual).unwrap_or(strictness);
             return Ok(Self { job, tiling, strictness, device: ComputeDevice::Cpu(Isa::detect()) });
@@ -138,7 +139,7 @@ impl TrainRequest {
         Ok(Self { job, tiling, strictness, device: ComputeDevice::Cpu(Isa::detect()) })
     }
 
-    /// The size of the run, for an estimate of the memory it needs.
+    /// Collects what the memory of the run depends on.
     fn run_size(
         &self,
         args: &Train,
@@ -161,8 +162,8 @@ impl TrainRequest {
         }
     }
 
-    /// Chooses how bf16 is multiplied: as the run that is resumed has done so far, else as this CPU
-    /// does it best.
+    /// Chooses how bf16 is multiplied: as before if a run is resumed, so that results stay
+    /// comparable, or else in the fastest way of this CPU.
     fn choose_arithmetic(
         &mut self,
         args: &Train,
@@ -179,17 +180,18 @@ impl TrainRequest {
         }
         match self.device.bf16_products() {
             Some(Bf16Products::Pairs) => {
-                session.console.say("bf16: products of pairs by VDPBF16PS");
+                session.console.say("bf16: multiplied by the instruction VDPBF16PS");
             }
-            Some(Bf16Products::Widened) => session
-                .console
-                .say("bf16: factors are rounded to bf16 and multiplied by the kernels of f32"),
+            Some(Bf16Products::Widened) => {
+                session.console.say("bf16: factors are rounded to bf16 and multiplied in f32");
+            }
             None => {}
         }
         Ok(())
     }
 
-    /// Prepares the data before all else where it is to say how many rows tables have.
+    /// Prepares the data first if it determines the rows of tables (`rows = "auto"`), because the
+    /// memory estimate needs them. Returns `None` if all tables have a size.
     fn prepare_early(
         &mut self,
         run: &Path,
@@ -202,7 +204,7 @@ impl TrainRequest {
         let inputs =
             input::prepare_training_data(session, &self.job.config.data, &cache, self.strictness)?;
         rows::size_tables(session, &mut self.job.config, &inputs.train)?;
-        // What preparation took must not add up with what training takes.
+        // Memory freed by the preparation must not add to the peak of the training.
         device::buffer::return_freed_memory();
         Ok(Some(inputs))
     }
@@ -211,11 +213,11 @@ impl TrainRequest {
 /// Runs `rowmill train` and prints its result.
 pub fn run(args: &Train, session: &Session) -> Result<ExitCode, Error> {
     if args.list {
-        return list(session).map(|()| ExitCode::SUCCESS);
+        return list_configs(session).map(|()| ExitCode::SUCCESS);
     }
-    // Before threads start that would get arenas of their own.
+    // Called before any thread starts, since every thread could get an arena of its own.
     device::buffer::limit_arenas(::train::memory::arenas(session.threads));
-    // Before anything is read or written.
+    // Ranks are told apart before anything is read or written, so that only rank 0 does it.
     let alone = args.print_config || args.estimate;
     let mut world = match Participation::join(&args.processes, alone)? {
         Participation::Alone => return train(args, session, None),
@@ -230,39 +232,41 @@ pub fn run(args: &Train, session: &Session) -> Result<ExitCode, Error> {
     world.end(result, session)
 }
 
-/// Trains, as the only process or as the one that leads `world`.
+/// Trains as the only process, or as rank 0 of `world`.
 fn train(args: &Train, session: &Session, world: Option<&mut World>) -> Result<ExitCode, Error> {
-    let mut asked = TrainRequest::new(args, world.as_ref().map(|world| world.size()))?;
+    let mut request = TrainRequest::new(args, world.as_ref().map(|world| world.size()))?;
     if args.print_config {
-        let origin = asked.job.origin.clone();
-        let text = asked.job.config.to_toml();
+        let origin = request.job.origin.clone();
+        let text = request.job.config.to_toml();
         let text =
             text.map_err(|source| UsageError::Config { origin, source: Box::new(source) })?;
         return session.console.print(text.trim_end()).map(|()| ExitCode::SUCCESS);
     }
     if args.estimate {
-        rows::check_known(&asked.job.config, "--estimate")?;
+        rows::check_known(&request.job.config, "--estimate")?;
     } else {
-        asked.device = ComputeDevice::open(args.device, session)?;
+        request.device = ComputeDevice::open(args.device, session)?;
     }
     let run_folder = args.run_folder();
-    asked.choose_arithmetic(args, &run_folder, session)?;
-    // Dropped after everything below, the inner one first: what fails leaves no empty folders.
+    request.choose_arithmetic(args, &run_folder, session)?;
+    // Guards that remove the folders again if they are still empty at the end. They are declared in
+    // this order because the inner folder must be removed first.
     let _run = (!args.estimate).then(|| output::folder(&run_folder)).transpose()?;
-    let early = match asked.job.config.model.has_auto_tables() {
+    let early = match request.job.config.model.has_auto_tables() {
         true => {
-            start(args, &run_folder, session.console)?;
-            asked.prepare_early(&run_folder, session)?
+            // Checked first, since a refused run must not prepare data for an hour.
+            choose_start(args, &run_folder, session.console)?;
+            request.prepare_early(&run_folder, session)?
         }
         false => None,
     };
-    // Before anything else is written.
-    let mut data_size = DataSize::probe(&asked.job.config, args.synthetic, session)?;
+    // Memory is checked before anything else is written.
+    let mut data_size = DataSize::probe(&request.job.config, args.synthetic, session)?;
     if let Some(inputs) = &early {
         data_size = data_size.with_prepared(&inputs.train)?;
     }
-    let wanted = asked.run_size(args, data_size.clone(), session, world.as_deref());
-    let memory = wanted.compare();
+    let expected = request.run_size(args, data_size.clone(), session, world.as_deref());
+    let memory = expected.compare();
     if args.estimate {
         return session
             .console
@@ -270,43 +274,50 @@ fn train(args: &Train, session: &Session, world: Option<&mut World>) -> Result<E
             .map(|()| ExitCode::SUCCESS);
     }
     session.console.detail(memory.table());
-    wanted.check(&memory)?;
-    wanted.check_device(args.device.device, &asked.device)?;
+    expected.check(&memory)?;
+    expected.check_device(args.device.device, &request.device)?;
     let _trace = args.trace.as_deref().map(output::folder).transpose()?;
-    let start = start(args, &run_folder, session.console)?;
+    let start = choose_start(args, &run_folder, session.console)?;
     if let Some(rows) = args.synthetic {
-        generate(session, &mut asked.job, rows, &run_folder)?;
+        generate_dataset(session, &mut request.job, rows, &run_folder)?;
     }
     let cache = run_folder.join("data");
     let inputs = match early {
         Some(inputs) => inputs,
-        None => {
-            input::prepare_training_data(session, &asked.job.config.data, &cache, asked.strictness)?
-        }
+        None => input::prepare_training_data(
+            session,
+            &request.job.config.data,
+            &cache,
+            request.strictness,
+        )?,
     };
-    inputs.check_for_training(session, &asked.job.config)?;
-    say_what_interacts(&asked.job, session.console);
-    // What preparation took must not add up with what training takes.
+    inputs.check_for_training(session, &request.job.config)?;
+    report_interaction(&request.job, session.console);
+    // Memory freed by the preparation must not add to the peak of the training.
     device::buffer::return_freed_memory();
     let data_size = data_size.with_prepared(&inputs.train)?;
-    let known = asked.run_size(args, data_size, session, world.as_deref());
+    // Checked again, with facts about the prepared data in place of estimates.
+    let known = request.run_size(args, data_size, session, world.as_deref());
     known.check(&known.compare())?;
-    known.check_device(args.device.device, &asked.device)?;
-    let train = &mut asked.job.config.data.train;
+    known.check_device(args.device.device, &request.device)?;
+    // Standard input cannot be read again, so the run records the folder prepared from it instead.
+    let train = &mut request.job.config.data.train;
     if train.iter().any(|path| path == "-") {
         *train = input::absolute(&[inputs.train.dir().display().to_string()]);
     }
-    train_on((args, asked), (inputs, start), session, world)
+    train_on(args, request, inputs, start, session, world)
 }
 
 /// Trains on prepared data.
 fn train_on(
-    (args, asked): (&Train, TrainRequest),
-    (inputs, start): (input::Inputs, Start),
+    args: &Train,
+    request: TrainRequest,
+    inputs: input::Inputs,
+    start: Start,
     session: &Session,
     world: Option<&mut World>,
 ) -> Result<ExitCode, Error> {
-    let TrainRequest { job, tiling, strictness, device } = asked;
+    let TrainRequest { job, tiling, strictness, device } = request;
     let run_folder = args.run_folder();
     let cache = run_folder.join("data");
     let plan = tiling.plan(&job.config.model.tables);
@@ -328,64 +339,75 @@ fn train_on(
             .map(|folder| TraceRequest { folder, steps: args.trace_steps.clone() }),
         stop: Arc::default(),
     };
-    // The first batches are put together while the evaluation files are prepared.
-    let reading = PreparedRun::begin(request)?;
-    if !reading.compares_rows() {
+    // Reading begins now, so that the first batches are ready when the evaluation files are
+    // prepared.
+    let prepared = PreparedRun::begin(request)?;
+    if !prepared.compares_rows() {
         session.console.warn(
-            "the checkpoint does not say which rows it was trained on: an earlier version wrote it, \
-             or trained on data without checksums; make sure that they are the same",
+            "the checkpoint does not record its training data, because an earlier version wrote it or the \
+             data had no checksums; make sure that the data are the same",
         );
     }
-    let data = &reading.request().config.data;
+    let data = &prepared.request().config.data;
     let evaluation = inputs.evaluation(session, data, &cache, strictness)?;
     device::buffer::return_freed_memory();
-    // Not before: until here Ctrl-C leaves nothing to be saved.
+    // Until here, Ctrl-C ends the program at once, because there is nothing to save.
     let stop = match &world {
         None => interrupt::stop_flag(interrupt::SAVING),
         Some(_) => interrupt::stop_flag_of_ranks(Some(interrupt::SAVING)),
     };
     let mut observer = Observer::new(session.console).with_metrics_of(&run_folder);
-    let run = reading.with_evaluation(evaluation).with_stop(stop);
+    let run = prepared.with_evaluation(evaluation).with_stop(stop);
     let products = device
         .bf16_products()
         .filter(|_| run.request().config.training.precision == Precision::Bf16);
     let mut written = Ok(());
     let resolved = ResolvedJob { origin: job.origin, config: run.request().config.clone() };
     let observe = &mut |event: RunEvent<'_>| {
-        // Not before: a run that is refused leaves nothing.
+        // Written only now, so that a run that is refused leaves no record.
         if matches!(event, RunEvent::Started { .. }) {
             written = record::write(&run_folder, &resolved, &plan, strictness, products);
         }
-        observer.see(event);
+        observer.handle(event);
     };
     let outcome = match world {
         None => on_device!(&device, open => run.run(open, observe))?,
-        Some(world) => processes::lead(world, (run, session), &device, observe)?,
+        Some(world) => processes::lead(world, run, session, &device, observe)?,
     };
     written?;
     let recorded = observer.finish()?;
-    warn_of_trace(args, (&outcome, recorded), session.console);
-    report(session.console, &outcome, &resolved.config.training, (&run_folder, launched.as_deref()))
+    warn_of_trace(args, &outcome, recorded, session.console);
+    report_outcome(
+        session.console,
+        &outcome,
+        &resolved.config.training,
+        &run_folder,
+        launched.as_deref(),
+    )
 }
 
-/// Says what the dot interaction is of where there is no dense vector.
-fn say_what_interacts(job: &ResolvedJob, console: Console) {
+/// Reports the size of the dot interaction if the model has no dense inputs, because the
+/// interaction then combines embeddings only.
+fn report_interaction(job: &ResolvedJob, console: Console) {
     let model = &job.config.model;
     if !model.has_dense() && matches!(model.interaction, Interaction::Dot { .. }) {
         console.say(format_args!(
-            "no dense inputs: the dot interaction is that of the embeddings alone, {} products",
+            "no dense inputs: the dot interaction combines the embeddings only, in {} products",
             render::count(model.interaction_width() as u64)
         ));
     }
 }
 
-fn report(
+/// Prints the outcome of a run and what to do next. `launched` is the command of the launcher, if
+/// the ranks are processes.
+fn report_outcome(
     console: Console,
     outcome: &RunOutcome,
     training: &TrainingConfig,
-    (run, launched): (&Path, Option<&str>),
+    run: &Path,
+    launched: Option<&str>,
 ) -> Result<ExitCode, Error> {
-    console.report(&Finished::new(outcome), |_| summary(outcome))?;
+    console.report(&FinishedLine::new(outcome), |_| outcome_table(outcome))?;
     warn_of_evaluation(console, outcome.evaluation.as_ref(), training);
     if outcome.interrupted {
         let command = resume_command(run, launched);
@@ -396,30 +418,31 @@ fn report(
         outcome.best.as_ref().map(|best| &best.folder).or(outcome.checkpoint.as_ref())
     {
         let (path, run) = (path.display(), quoted(&run.display().to_string()));
-        console.say(format_args!("look at its curves with:\n  rowmill report {run}"));
+        console.say(format_args!("plot its curves with:\n  rowmill report {run}"));
         console.say(format_args!("score new rows with:\n  rowmill score {path} FILE"));
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Reports if an interrupted run recorded less than requested; removes an empty folder.
-fn warn_of_trace(args: &Train, (outcome, recorded): (&RunOutcome, u64), console: Console) {
+/// Warns if the run ended before all requested steps were recorded, and removes the folder of
+/// traces if it is empty.
+fn warn_of_trace(args: &Train, outcome: &RunOutcome, recorded: u64, console: Console) {
     let Some(folder) = &args.trace else { return };
     let Range { start, end } = args.trace_steps;
     if recorded == 0 {
-        // Fails where something else is in it, as it should.
+        // Fails if the folder holds something else, which must stay.
         drop(std::fs::remove_dir(folder));
     }
     if recorded < end - start {
         console.warn(format_args!(
-            "{recorded} of {} recorded: the run ended at step {}, --trace-steps is {start}..{end}",
+            "{recorded} of {} recorded: the run ended at step {}, but --trace-steps is {start}..{end}",
             render::counted(end - start, "step"),
             outcome.step
         ));
     }
 }
 
-fn summary(outcome: &RunOutcome) -> String {
+fn outcome_table(outcome: &RunOutcome) -> String {
     let mut rows = vec![
         ("steps", render::count(outcome.step)),
         ("samples", render::count(outcome.samples)),
@@ -431,7 +454,7 @@ fn summary(outcome: &RunOutcome) -> String {
         let count = render::count(outcome.ids_left_out);
         rows.push(("ids left out", format!("{count}, beyond the sequence_length of their tables")));
     }
-    if let Some(outside) = ids_outside(&outcome.ids_outside) {
+    if let Some(outside) = describe_ids_outside(&outcome.ids_outside) {
         rows.push(("ids outside their tables", outside));
     }
     if let Some(evaluation) = &outcome.evaluation {
@@ -445,7 +468,8 @@ fn summary(outcome: &RunOutcome) -> String {
         ));
     }
     if outcome.out_of_patience {
-        rows.push(("ended early", "evaluations got no better: training.patience".to_owned()));
+        let reason = "evaluations did not improve (training.patience)";
+        rows.push(("ended early", reason.to_owned()));
     }
     if let Some(path) = &outcome.checkpoint {
         rows.push(("checkpoint", path.display().to_string()));
@@ -453,8 +477,9 @@ fn summary(outcome: &RunOutcome) -> String {
     render::facts(&rows)
 }
 
-/// How many ids were outside their table, and their outcome; `None` if there are none.
-fn ids_outside(columns: &[IdsOutside]) -> Option<String> {
+/// Describes for each column how many ids were outside their table, and how they were treated.
+/// Returns `None` if all ids were inside.
+fn describe_ids_outside(columns: &[IdsOutside]) -> Option<String> {
     const SHOWN: usize = 3;
     let some: Vec<&IdsOutside> = columns.iter().filter(|column| column.outside > 0).collect();
     let column = |column: &&IdsOutside| {
@@ -472,9 +497,9 @@ fn ids_outside(columns: &[IdsOutside]) -> Option<String> {
     (!some.is_empty()).then_some(text)
 }
 
-/// One line of `train --list`.
+/// A ready-made configuration, as `train --list` prints it.
 #[derive(Serialize)]
-struct Listed {
+struct ConfigRow {
     name: String,
     tables: usize,
     rows: u64,
@@ -482,12 +507,12 @@ struct Listed {
     batch_size: usize,
 }
 
-fn list(session: &Session) -> Result<(), Error> {
-    let listed: Vec<Listed> = config::ready_made()?
+fn list_configs(session: &Session) -> Result<(), Error> {
+    let listed: Vec<ConfigRow> = config::ready_made()?
         .into_iter()
         .map(|job| {
             let model = &job.config.model;
-            Listed {
+            ConfigRow {
                 tables: model.tables.len(),
                 rows: model.tables.iter().map(|table| table.rows).sum(),
                 table_bytes: model.table_bytes(job.config.optimizer.sparse.kind).0,
@@ -513,7 +538,7 @@ fn list(session: &Session) -> Result<(), Error> {
     })
 }
 
-/// Puts the paths of the command line over those of the configuration.
+/// Replaces the paths of the configuration by those of the command line.
 fn choose_inputs(args: &Train, job: &mut ResolvedJob) -> Result<(), Error> {
     let data = &mut job.config.data;
     if !args.train.is_empty() {
@@ -532,9 +557,12 @@ fn choose_inputs(args: &Train, job: &mut ResolvedJob) -> Result<(), Error> {
     Ok(())
 }
 
-/// Where the run begins; refuses to overwrite checkpoints and to resume from a damaged one. Changes
-/// nothing: what `--resume-from` leaves behind is set aside when the run begins.
-fn start(args: &Train, run: &Path, console: Console) -> Result<Start, Error> {
+/// Chooses the checkpoint from which the run starts. Changes no files: checkpoints later than that
+/// of `--resume-from` are renamed only when the run begins.
+///
+/// # Errors
+/// The run has checkpoints and is not resumed, or the chosen checkpoint is damaged.
+fn choose_start(args: &Train, run: &Path, console: Console) -> Result<Start, Error> {
     if let Some(chosen) = &args.resume_from {
         checkpoint::check_chosen(run, chosen)?;
         return Ok(Start::Checkpoint(chosen.clone()));
@@ -542,7 +570,7 @@ fn start(args: &Train, run: &Path, console: Console) -> Result<Start, Error> {
     if args.resume {
         for folder in train::checkpoint::list_aside(run)? {
             console.say(format_args!(
-                "set aside by an earlier --resume-from, not used: {}",
+                "not used, because an earlier --resume-from set it aside: {}",
                 folder.display()
             ));
         }
@@ -559,8 +587,14 @@ fn step_name(checkpoint: &Path) -> String {
     checkpoint.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// Generates a prepared dataset that fits the job, once per run folder, and makes the job read it.
-fn generate(session: &Session, job: &mut ResolvedJob, rows: u64, run: &Path) -> Result<(), Error> {
+/// Generates a prepared dataset that fits the job, unless the run folder already has it, and makes
+/// the job read it.
+fn generate_dataset(
+    session: &Session,
+    job: &mut ResolvedJob,
+    rows: u64,
+    run: &Path,
+) -> Result<(), Error> {
     let config = synthetic::config_for(&job.config, rows, synthetic::SEED)?;
     synthetic::adapt(&mut job.config);
     let folder = run.join("data").join(synthetic::folder_name(&config, &job.config.data)?);
@@ -572,16 +606,16 @@ fn generate(session: &Session, job: &mut ResolvedJob, rows: u64, run: &Path) -> 
         folder.with_extension(if job.config.data.columns.is_empty() { "tsv" } else { "csv" });
     let _made = output::folder(&run.join("data"))?;
     let _interrupted = output::cleared_up_beside(text.clone());
-    let said = interrupt::nothing_kept("generating");
+    let notice = interrupt::nothing_kept("generating");
     let mut meter = Meter::start(session.console, "generating", ProgressUnit::Rows, Some(rows));
     let report =
         generated_rows::write(&config, &job.config.data, &text, session.threads, &mut |done| {
             meter.advance(done.rows, "");
         })?;
     let seconds = meter.finish();
-    drop(said);
+    drop(notice);
     session.console.say(format_args!(
-        "generated {} in {}; the ceiling's AUC is {:.4}, the best linear model's {:.4}",
+        "generated {} in {}; best possible AUC {:.4}, best linear model {:.4}",
         render::counted(report.rows, "row"),
         render::duration(seconds),
         report.ceiling_auc,
@@ -603,7 +637,7 @@ fn generate(session: &Session, job: &mut ResolvedJob, rows: u64, run: &Path) -> 
     std::fs::remove_file(&text).map_err(Error::io(&text, "remove"))
 }
 
-/// The command that resumes a run where it stops.
+/// The command that resumes an interrupted run, under the same launcher.
 fn resume_command(run: &Path, launched: Option<&str>) -> String {
     let launcher = launched.map_or_else(String::new, |start| format!("{start} "));
     let run = quoted(&run.display().to_string());
@@ -613,7 +647,7 @@ fn resume_command(run: &Path, launched: Option<&str>) -> String {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn advice_names_no_setting_that_is_there_already() {
+    fn advice_against_overfitting_skips_settings_in_use() {
         let advice = |set: &[(&str, &str)]| {
             let set: Vec<_> = set.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
             let job = setup::config::job("dlrm-ddp", &set).unwrap();

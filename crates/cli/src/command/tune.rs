@@ -1,5 +1,6 @@
-//! `rowmill tune`: which changes that keep the model promise the most, and what they bring once
-//! made. Runs are those of `rowmill train`, each a process of its own.
+//! `rowmill tune`: predicts which batch sizes and numbers of ranks train fastest, and measures the
+//! best. Each measured run is a process of `rowmill train`, so that runs do not share memory or
+//! threads.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,22 +19,22 @@ use setup::step_times::{Drift, Measured, measured};
 use setup::table_output::{self, TableTarget};
 use setup::{Session, config};
 
-/// Steps before those that are recorded.
+/// Steps before the recorded ones.
 const WARM_UP: u64 = 8;
-/// Least gain in percent that is worth a change.
-const GAIN_LEAST: f64 = 3.0;
-/// How many changes are made.
-const BEST: usize = 3;
+/// Smallest gain in percent that is worth a change.
+const GAIN_MIN: f64 = 3.0;
+/// Number of changes that are measured.
+const MEASURED: usize = 3;
 const DRAWS: Draws = Draws { count: 200, seed: 0 };
 
-/// What a step is run with.
+/// The settings that are tuned. Both keep the model as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Setting {
     batch_size: usize,
     ranks: usize,
 }
 
-/// A setting, what was predicted of it, and what was measured if it was run.
+/// A setting with its predicted step time, and its measured one if it was run.
 #[derive(Clone, Debug, Serialize)]
 struct SettingRow {
     batch_size: usize,
@@ -45,7 +46,7 @@ struct SettingRow {
     measured_ns: Option<i64>,
     measured_samples_per_s: Option<f64>,
     error_pct: Option<f64>,
-    /// Error of assuming the present samples per second, in percent.
+    /// Error in percent of assuming that the samples per second do not change.
     baseline_error_pct: Option<f64>,
     /// Coefficient of variation of the measured steps.
     noise_pct: Option<f64>,
@@ -55,8 +56,8 @@ struct SettingRow {
 pub fn run(args: &Tune, session: &Session) -> Result<(), Error> {
     let job = config::job(&args.config, &args.set)?.config;
     let base = Setting { batch_size: job.training.batch_size, ranks: 1 };
-    // Before anything is run: whether its steps can be predicted at all.
-    operations(&job, 1)?;
+    // Fails before anything is run if the steps of this model cannot be predicted.
+    list_operations(&job, 1)?;
     let runs = tempfile::tempdir().map_err(Error::io(std::env::temp_dir(), "create"))?;
     let tuning = Tuning { args, session, folder: runs.path() };
     let twice = Setting { batch_size: 2 * base.batch_size, ..base };
@@ -64,23 +65,23 @@ pub fn run(args: &Tune, session: &Session) -> Result<(), Error> {
     let mut now = 0.0;
     for setting in [base, twice] {
         let folder = tuning.record(setting)?;
-        let found = read_recording(&folder, setting.batch_size as u64, session)?;
+        let recording = read_recording(&folder, setting.batch_size as u64, session)?;
         if setting == base {
-            now = samples_per_s(base, found.means_ns.first().copied().unwrap_or_default());
+            now = samples_per_s(base, recording.means_ns.first().copied().unwrap_or_default());
         }
-        known.merge(found.calibration);
+        known.merge(recording.calibration);
     }
     let mut rows = Vec::new();
-    for setting in candidates(base, session.threads) {
-        rows.push(predicted(&job, (setting, session.threads), &known)?);
+    for setting in list_candidates(base, session.threads) {
+        rows.push(predict_setting(&job, setting, session.threads, &known)?);
     }
     rows.sort_by(|a, b| b.predicted_samples_per_s.total_cmp(&a.predicted_samples_per_s));
     session.console.say(format_args!(
-        "{} changes predicted before any was run; {:.0} samples/s now",
+        "{} changes predicted before any was run; {:.0} samples/s with the present settings",
         rows.len(),
         now
     ));
-    for row in rows.iter_mut().take(BEST) {
+    for row in rows.iter_mut().take(MEASURED) {
         let setting = Setting { batch_size: row.batch_size, ranks: row.ranks };
         let Some(slowest) = tuning.measure(setting)? else { continue };
         let speed = samples_per_s(setting, slowest.mean_ns);
@@ -91,7 +92,7 @@ pub fn run(args: &Tune, session: &Session) -> Result<(), Error> {
         row.baseline_error_pct = Some(error(1e9 * setting.batch_size as f64 / now.max(1e-9)));
         row.noise_pct = Some(slowest.noise_pct);
     }
-    // Whatever disturbed the machine meanwhile is in both of the base's figures.
+    // The present settings are measured once more, to see whether the machine's speed has drifted.
     let again = tuning.measure(base)?;
     table_output::write_rows(session.console, &rows, TableTarget::default())?;
     if let Some(again) = again {
@@ -102,8 +103,8 @@ pub fn run(args: &Tune, session: &Session) -> Result<(), Error> {
     Ok(())
 }
 
-/// What to do, given the measured rows and the speed of the base before and after them, and what
-/// speaks against trusting it.
+/// Formulates the verdict from the measured rows, and the speed of the present settings before and
+/// after them. Also returns a warning if these two differ so much that the machine was disturbed.
 fn judge(rows: &[SettingRow], before: f64, after: f64) -> (String, Option<String>) {
     let base = (before + after) / 2.0;
     let drift = Drift::new(before, after);
@@ -116,7 +117,7 @@ fn judge(rows: &[SettingRow], before: f64, after: f64) -> (String, Option<String
     let speed = |row: &SettingRow| row.measured_samples_per_s.unwrap_or_default();
     let best = rows.iter().max_by(|a, b| speed(a).total_cmp(&speed(b)));
     let gain = |row: &SettingRow| 100.0 * (speed(row) / base.max(1e-9) - 1.0);
-    let verdict = match best.filter(|best| gain(best) > drift.pct.abs().max(GAIN_LEAST)) {
+    let verdict = match best.filter(|best| gain(best) > drift.pct.abs().max(GAIN_MIN)) {
         Some(best) => format!(
             "verdict: batch_size={} on {} ranks trains {:.0} % more samples per second than what \
              you have ({:.0} against {base:.0}, the mean of before and after)",
@@ -128,14 +129,14 @@ fn judge(rows: &[SettingRow], before: f64, after: f64) -> (String, Option<String
         None => format!(
             "verdict: keep what you have ({base:.0} samples/s, the mean of before and after): no \
              change that was measured is faster by more than {:.0} %",
-            drift.pct.abs().max(GAIN_LEAST)
+            drift.pct.abs().max(GAIN_MIN)
         ),
     };
     (verdict, disturbed)
 }
 
-/// Other batch sizes, and two ranks, of which each has half of the threads.
-fn candidates(base: Setting, threads: usize) -> Vec<Setting> {
+/// Lists the settings to predict: other batch sizes, and two ranks with half of the threads each.
+fn list_candidates(base: Setting, threads: usize) -> Vec<Setting> {
     let ranks = if threads >= 2 { 2 } else { 1 };
     let sizes = [base.batch_size / 2, base.batch_size, 2 * base.batch_size, 4 * base.batch_size];
     let all = (1..=ranks).flat_map(|ranks| sizes.map(|batch_size| Setting { batch_size, ranks }));
@@ -143,20 +144,22 @@ fn candidates(base: Setting, threads: usize) -> Vec<Setting> {
     all.filter(|one| is_change(one) && one.batch_size.is_multiple_of(one.ranks)).collect()
 }
 
-fn predicted(
+/// Predicts the step time of a setting: that of its slowest rank.
+fn predict_setting(
     job: &JobConfig,
-    (setting, threads): (Setting, usize),
+    setting: Setting,
+    threads: usize,
     known: &Calibration,
 ) -> Result<SettingRow, Error> {
     let mut changed = job.clone();
     changed.training.batch_size = setting.batch_size;
-    let of_rank = (threads / setting.ranks).max(1);
+    let rank_threads = (threads / setting.ranks).max(1);
     let program = from_trainer::build_program(
-        &operations(&changed, setting.ranks)?,
-        threads as f64 / of_rank as f64,
+        &list_operations(&changed, setting.ranks)?,
+        threads as f64 / rank_threads as f64,
     );
-    let found = never_run::predict_program(&program, known, DRAWS)?;
-    let slowest = found.rows.iter().max_by_key(|row| row.step_ns);
+    let prediction = never_run::predict_program(&program, known, DRAWS)?;
+    let slowest = prediction.rows.iter().max_by_key(|row| row.step_ns);
     let slowest_rank = |value: fn(&never_run::NeverRunRow) -> i64| slowest.map_or(0, value);
     let predicted_ns = slowest_rank(|row| row.step_ns);
     Ok(SettingRow {
@@ -174,8 +177,8 @@ fn predicted(
     })
 }
 
-/// The operations of a step, of tables that ranks hold whole and ids that are used alike.
-fn operations(job: &JobConfig, ranks: usize) -> Result<Vec<Vec<Op>>, Error> {
+/// Lists the operations of a step on each rank, for tables that are not split and uniform ids.
+fn list_operations(job: &JobConfig, ranks: usize) -> Result<Vec<Vec<Op>>, Error> {
     let plan = ShardingPlan::table_wise(&job.model.tables, ranks as u32);
     let features = FeatureStats::uniform(&job.model, 1);
     Ok(ops::list_ops(predict::workload::Workload {
@@ -189,7 +192,7 @@ fn samples_per_s(setting: Setting, step_ns: f64) -> f64 {
     1e9 * setting.batch_size as f64 / step_ns.max(1.0)
 }
 
-/// Where runs are made, and how.
+/// Runs `rowmill train` with changed settings, in subfolders of `folder`.
 struct Tuning<'a> {
     args: &'a Tune,
     session: &'a Session,
@@ -208,10 +211,10 @@ impl Tuning<'_> {
     fn record(&self, setting: Setting) -> Result<PathBuf, Error> {
         let Setting { batch_size, ranks } = setting;
         let console = self.session.console;
-        console.say(format_args!("running {batch_size} samples a step on {ranks} ranks"));
+        console.say(format_args!("running steps of {batch_size} samples on {ranks} ranks"));
         let place = self.folder.join(format!("{batch_size}-{ranks}"));
         if place.exists() {
-            // Recorded before the predictions: what was measured after them counts.
+            // The recording from before the predictions is replaced by the present measurement.
             fs::remove_dir_all(&place).map_err(Error::io(&place, "remove"))?;
         }
         let traces = place.join("traces");
@@ -219,14 +222,16 @@ impl Tuning<'_> {
         let program = std::env::current_exe().map_err(Error::io("rowmill", "find"))?;
         let mut command = Command::new(&program);
         command.args(["train", &self.args.config]);
-        let own = [
+        // Come after the user's settings, which they override: uniform ids as in the prediction,
+        // and neither held-out rows nor evaluations between the recorded steps.
+        let fixed = [
             ("synthetic.ids.kind", "uniform".to_owned()),
             ("training.batch_size", batch_size.to_string()),
             ("data.hold_out", "0".to_owned()),
             ("training.evaluate_every", u32::MAX.to_string()),
         ];
         let given = self.args.set.iter().map(|(key, value)| (key.as_str(), value.clone()));
-        for (key, value) in given.chain(own) {
+        for (key, value) in given.chain(fixed) {
             command.arg("--set").arg(format!("{key}={value}"));
         }
         command.arg("--synthetic").arg((batch_size as u64 * (last + 2)).to_string());
@@ -238,8 +243,9 @@ impl Tuning<'_> {
         if ran.status.success() {
             return Ok(traces);
         }
-        let said = String::from_utf8_lossy(&ran.stderr);
-        let said = said.lines().find(|line| line.starts_with("error:")).unwrap_or("it ended early");
+        let stderr = String::from_utf8_lossy(&ran.stderr);
+        let said =
+            stderr.lines().find(|line| line.starts_with("error:")).unwrap_or("it ended early");
         let run = format!("{batch_size} samples on {ranks} ranks");
         Err(RunError::Tune { run, said: said.trim_start_matches("error:").trim().to_owned() }
             .into())
@@ -267,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gain_within_the_drift_of_the_base_keeps_what_there_is() {
+    fn a_gain_within_the_drift_of_the_machine_keeps_the_settings() {
         let rows = [row(64, 1050.0), row(128, 1180.0)];
         let (verdict, disturbed) = judge(&rows, 1000.0, 1020.0);
         assert!(verdict.contains("batch_size=128") && verdict.contains("17 % more"), "{verdict}");

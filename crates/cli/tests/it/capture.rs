@@ -40,11 +40,11 @@ fn begin(options: &str) -> Begun {
     Begun { place, sockets, child }
 }
 
-/// Asks until something is wanted; the configuration.
+/// Polls until a trace is requested, and returns the request.
 fn ask(begun: &mut Begun) -> String {
     let sockets = begun.sockets.path();
     let client = UnixDatagram::bind(sockets.join("dynoconfigclient-1")).unwrap();
-    // A poll that lay too long on a busy machine is not answered; PyTorch asks again as well.
+    // Poll again, as PyTorch does: the server ignores polls that waited too long on a busy machine.
     client.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
     let pid = i32::try_from(std::process::id()).unwrap();
     let poll = ProcessMessage::Poll { free: 2, job: 0, pids: vec![pid, 2] }.to_bytes();
@@ -113,7 +113,7 @@ fn a_process_that_answers_gives_a_trace_and_a_report() {
 }
 
 #[test]
-fn anothers_file_is_no_trace_and_the_exit_code_says_so() {
+fn a_trace_with_foreign_content_is_lost_and_the_exit_code_is_1() {
     let mut begun = begin("");
     write(&ask(&mut begun), "somebody-else");
     let (ran, place) = end(begun);
@@ -124,7 +124,7 @@ fn anothers_file_is_no_trace_and_the_exit_code_says_so() {
 }
 
 #[test]
-fn a_capture_of_nobody_says_what_to_do() {
+fn a_capture_without_polling_processes_says_what_to_do() {
     let place = Place::new();
     let none = place.run("capture --all --timeout 100ms --socket-dir . -o out");
     assert_eq!(none.code, Some(1), "{}", none.stderr);

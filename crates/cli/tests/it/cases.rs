@@ -30,7 +30,7 @@ struct Case {
     text: String,
 }
 
-/// Proposes a configuration for files of the cases, with more words for `init`.
+/// Runs `init` on files of the cases, with further options.
 fn init(files: &[&str], words: &str) -> Option<Case> {
     let place = Place::new();
     let mut command = place.command("init --output case.toml");
@@ -44,7 +44,7 @@ fn init(files: &[&str], words: &str) -> Option<Case> {
 }
 
 impl Case {
-    /// Holds when init wrote a configuration, trains on it, and compares the AUC.
+    /// Checks that init wrote a configuration, trains on it, and compares the AUC.
     fn trains_to(&self, auc: f64) -> Ran {
         assert_eq!(self.init.code, Some(0), "{}", self.init.stderr);
         let ran = self.place.run("train case.toml --run run --format json");
@@ -54,7 +54,7 @@ impl Case {
         ran
     }
 
-    /// Holds when the table that init prints has the lines, in which spaces count as one.
+    /// Checks that the table of init has these lines. Runs of spaces count as one.
     fn shows(&self, lines: &[&str]) {
         let squeezed = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
         let shown: Vec<String> = self.init.stdout.lines().map(squeezed).collect();
@@ -63,7 +63,8 @@ impl Case {
         }
     }
 
-    /// Holds when init refused the file, in a message of bounded length with these parts.
+    /// Checks that init refused the file, with a message of bounded length that contains these
+    /// parts.
     fn is_refused(&self, parts: &[&str]) {
         let stderr = &self.init.stderr;
         assert!(matches!(self.init.code, Some(1 | 2)), "{:?}\n{}", self.init.code, self.text);
@@ -104,7 +105,7 @@ fn case_15_decimal_commas_are_numbers_and_no_lists() {
 fn case_17_the_minus_of_unicode_is_a_minus() {
     for (file, auc) in [
         ("17-unicode-minus/plain.csv", 0.912),
-        // As the same rows with hyphens reach; those of plain.csv are others.
+        // The AUC of the same rows with hyphens; plain.csv has other rows.
         ("17-unicode-minus/uminus.csv", 0.8714),
         ("17-unicode-minus/t61-unicode-minus-nbsp/x.csv", PLAIN),
     ] {
@@ -123,7 +124,7 @@ fn case_18_columns_of_further_files_are_found_by_name() {
 }
 
 #[test]
-fn case_20_packed_text_is_read_and_other_forms_are_named() {
+fn case_20_compressed_text_is_read_and_other_formats_are_named() {
     for file in ["t02-utf16/x.csv", "t36-xz/x.csv.xz", "t36b-bz2/x.csv.bz2", "t36c-zip/x.csv.zip"] {
         let Some(case) = init(&[&format!("20-binary-files-called-parquet/{file}")], "") else {
             return;
@@ -156,7 +157,7 @@ fn case_21_json_is_named() {
 }
 
 #[test]
-fn case_22_malformed_rows_are_reported_and_repeated_headers_are_no_rows() {
+fn case_22_malformed_rows_are_reported_and_repeated_headers_are_skipped() {
     let file = ["22-all-rows-malformed-hidden/t32b-trailing-delimiter/x.csv"];
     let Some(case) = init(&file, "") else { return };
     case.is_refused(&["6,000 of 6,000 rows", "expected 6 fields, got 7", "x.csv:2:"]);

@@ -12,7 +12,7 @@ fn prepared(place: &Place) -> PathBuf {
 }
 
 #[test]
-fn info_and_verify_of_a_run() {
+fn info_and_verify_accept_a_run_folder() {
     let place = trained();
     let info = place.done("checkpoint info run --format json").last();
     assert_eq!((info["tables"].as_u64(), info["table_rows"].as_u64()), (Some(2), Some(70)));
@@ -23,7 +23,7 @@ fn info_and_verify_of_a_run() {
 #[test]
 fn exported_weights_come_back_the_same() {
     let place = Place::new();
-    // facebookresearch/dlrm knows no mean pooling.
+    // facebookresearch/dlrm has no mean pooling.
     let sum = r#"--set model.tables=[{name="a",rows=50,dim=4},{name="b",rows=20,dim=4}]"#;
     place.done(&format!("train job.toml --train train.csv --run run {sum}"));
     for to in ["torch", "torchrec"] {
@@ -43,7 +43,7 @@ fn exported_weights_come_back_the_same() {
 }
 
 #[test]
-fn training_goes_on_from_exported_weights_and_states() {
+fn training_continues_from_exported_weights_and_states() {
     let place = Place::new();
     let sum = r#"--set model.tables=[{name="a",rows=50,dim=4},{name="b",rows=20,dim=4}]"#;
     let kinds = "--set optimizer.sparse.kind=adagrad --set optimizer.dense.kind=adagrad";
@@ -86,9 +86,9 @@ fn a_damaged_checkpoint_is_named_and_the_previous_one_offered() {
     place.done("checkpoint verify run");
 }
 
-/// What is set aside is out of the next run's sight: only a run that begins may do it.
+/// Later runs ignore checkpoints that are set aside, so a refused run must not set any aside.
 #[test]
-fn a_refused_resume_from_sets_nothing_aside_and_a_later_resume_says_what_was() {
+fn resume_from_sets_checkpoints_aside_only_when_it_is_accepted_and_resume_reports_them() {
     let place = trained();
     let before = list(&place);
     let chosen = before[0].strip_prefix(place.path("")).unwrap().display().to_string();
@@ -109,7 +109,7 @@ fn a_refused_resume_from_sets_nothing_aside_and_a_later_resume_says_what_was() {
     let said = format!("set aside {newest} as {newest}.aside-1");
     assert!(ran.stderr.contains(&said), "{}", ran.stderr);
     let later = place.done("train job.toml --train train.csv --run run --resume --set epochs=3");
-    let said = format!("set aside by an earlier --resume-from, not used: {newest}.aside-1");
+    let said = format!("an earlier --resume-from set it aside: {newest}.aside-1");
     assert!(later.stderr.contains(&said), "{}", later.stderr);
 }
 
@@ -127,7 +127,7 @@ fn fill(path: &Path, tensor: &str, (first, value): (usize, f32)) {
 }
 
 #[test]
-fn values_that_are_no_finite_numbers_are_neither_imported_nor_scored() {
+fn non_finite_values_are_neither_imported_nor_scored() {
     let place = trained();
     let data = prepared(&place);
     let import = format!(
@@ -143,7 +143,7 @@ fn values_that_are_no_finite_numbers_are_neither_imported_nor_scored() {
     assert!(ran.stderr.contains(&place_of), "{}", ran.stderr);
     assert!(!place.path("back/checkpoints/step-000000000000").exists());
 
-    // Finite weights whose product is not.
+    // Finite weights whose product is infinite.
     place.done("checkpoint export run --to torchrec w");
     for layer in ["over_arch.model.0._mlp.0._linear.weight", "over_arch.model.1.weight"] {
         fill(&place.path("w"), layer, (0, 1e30));
@@ -163,7 +163,7 @@ fn values_that_are_no_finite_numbers_are_neither_imported_nor_scored() {
 }
 
 #[test]
-fn a_checkpoint_of_another_run_is_not_gone_on_from() {
+fn a_checkpoint_of_another_run_is_not_resumed() {
     let place = trained();
     place.done("train job.toml --train train.csv --run other");
     let name = list(&place).pop().unwrap();
@@ -178,7 +178,7 @@ fn a_checkpoint_of_another_run_is_not_gone_on_from() {
 }
 
 #[test]
-fn a_run_without_a_whole_checkpoint_says_so() {
+fn a_run_without_an_intact_checkpoint_is_refused() {
     let place = trained();
     for folder in list(&place) {
         damage(&folder);
@@ -207,7 +207,7 @@ fn weights_without_transforms_are_trained_before_they_score() {
 }
 
 #[test]
-fn imported_weights_score_at_once_where_nothing_is_learnt_from_data() {
+fn imported_weights_score_at_once_if_no_transform_is_fitted() {
     let place = Place::new();
     let job = fs::read_to_string(place.path("job.toml")).unwrap();
     fs::write(place.path("job.toml"), job.replace("\"standardise\"", "\"log1p\"")).unwrap();
@@ -243,7 +243,7 @@ fn imported_weights_take_the_rows_of_their_tables_from_prepared_data() {
 }
 
 #[test]
-fn one_checkpoint_has_one_size_wherever_it_is_shown() {
+fn all_commands_show_the_same_size_of_a_checkpoint() {
     let place = trained();
     let folder = list(&place).pop().unwrap();
     let files = fs::read_dir(&folder).unwrap();

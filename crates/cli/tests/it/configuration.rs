@@ -44,7 +44,7 @@ fn the_schema_is_json_and_knows_every_section() {
 }
 
 #[test]
-fn a_configuration_is_printed_with_everything_filled_in() {
+fn print_config_fills_in_every_default() {
     let place = Place::new();
     let text = place.done("train job.toml --print-config --set model.tables.a.rows=60").stdout;
     for part in ["rows = 60", "epsilon = 0.00000001", "seed = 42", "dense_features = 2"] {

@@ -20,7 +20,7 @@ fn change_label(path: &Path) {
 }
 
 #[test]
-fn other_content_of_equal_size_and_time_is_prepared_anew_and_not_trained_on() {
+fn changed_content_of_equal_size_and_time_is_prepared_again() {
     let place = Place::new();
     place.done(TRAIN);
     change_label(&place.path("train.csv"));
@@ -33,14 +33,14 @@ fn other_content_of_equal_size_and_time_is_prepared_anew_and_not_trained_on() {
     ] {
         assert!(refused.stderr.contains(text), "{text}: {}", refused.stderr);
     }
-    // The content of before is still prepared.
+    // The original content is still prepared, and is reused.
     change_label(&place.path("train.csv"));
     let resumed = place.done(RESUME);
     assert!(resumed.stderr.contains("using the data prepared earlier"), "{}", resumed.stderr);
 }
 
 #[test]
-fn equal_content_is_not_prepared_again_whatever_its_times_say() {
+fn equal_content_is_not_prepared_again_even_if_its_times_differ() {
     let place = Place::new();
     place.done(TRAIN);
     let path = place.path("train.csv");
@@ -66,7 +66,7 @@ fn held_out_files_are_compared_as_well() {
     assert!(evaluated.stderr.contains("are not those of the training run"), "{}", evaluated.stderr);
 }
 
-/// An evaluation that reads ids and numbers otherwise than the model learnt them is worth nothing.
+/// Evaluation data must be transformed as the training data was, or its figures mean nothing.
 #[test]
 fn a_run_is_not_evaluated_under_transforms_fitted_on_other_data() {
     let place = Place::new();
@@ -123,7 +123,7 @@ fn data_of_version_1_is_read_with_a_warning() {
     let ran = place.done("train job.toml --train prepared --run run --set steps=30");
     assert!(ran.stderr.contains("without checksums"), "{}", ran.stderr);
     let resumed = place.done("train job.toml --train prepared --run run --set steps=60 --resume");
-    assert!(resumed.stderr.contains("does not say which rows"), "{}", resumed.stderr);
+    assert!(resumed.stderr.contains("does not record its training data"), "{}", resumed.stderr);
 }
 
 #[test]

@@ -63,7 +63,7 @@ fn recording() -> String {
     text
 }
 
-/// Up to the launch of a step, whose kernel is cut off.
+/// The recording up to the launch of a step, whose kernel is cut off.
 fn cut_at(step: usize) -> String {
     let text = recording();
     let launch = format!("\"correlation\":{}}}}}", step + 1);
@@ -84,7 +84,7 @@ fn says_first(ran: &Ran, words: &str) {
     assert!(first.contains("was cut at byte"), "{words}: {first}");
 }
 
-/// What every command owes a cut recording, in each form of its output.
+/// Checks that a command reports the cut in each of its output formats.
 fn owes(place: &Place, file: &str) {
     for verb in TABLES {
         let words = format!("trace {verb} {file}");
@@ -97,7 +97,7 @@ fn owes(place: &Place, file: &str) {
                 _ => 0,
             };
             assert_eq!(ran.code, Some(expected), "{words} {format}: {}", ran.stderr);
-            // Refused before anything is read.
+            // The command is refused before anything is read.
             if has_no_rows {
                 continue;
             }
@@ -119,7 +119,7 @@ fn owes(place: &Place, file: &str) {
 }
 
 #[test]
-fn a_reader_who_closes_the_output_changes_no_verdict() {
+fn a_closed_output_pipe_does_not_change_the_exit_code() {
     let place = place();
     for (words, code) in [
         ("trace findings most.json --fail-on high", 4),
@@ -140,23 +140,23 @@ fn is_marked(page: &Value) -> bool {
 }
 
 #[test]
-fn every_command_says_first_that_a_recording_was_cut() {
+fn every_command_reports_a_cut_recording_before_its_figures() {
     let place = place();
     owes(&place, "most.json");
     owes(&place, "little.json");
-    // Whole recordings are as they were.
+    // Complete recordings are unaffected.
     let whole = place.done("trace breakdown whole.json --format json");
     assert!(whole.last()[0].get("recording_cut").is_none(), "{}", whole.stdout);
     assert_eq!(place.run("trace findings whole.json --fail-on critical").code, Some(0));
 }
 
 #[test]
-fn figures_of_a_cut_recording_are_of_its_covered_part_or_none() {
+fn figures_of_a_cut_recording_cover_its_complete_part_only() {
     let place = place();
     let rows =
         |words: &str| place.done(&format!("trace {words} --window all --format json")).last();
     let row = &rows("breakdown most.json")[0];
-    // Until the launch whose kernel was lost.
+    // Figures end at the launch whose kernel was lost.
     assert_eq!((&row["window_ns"], &row["busy_ns"]), (&30_110_000.into(), &15_000_000.into()));
     assert_eq!(rows("kernels most.json")[0]["count"], 30);
     assert_eq!(rows("steps most.json").as_array().unwrap().len(), 31);
@@ -173,7 +173,7 @@ fn figures_of_a_cut_recording_are_of_its_covered_part_or_none() {
 }
 
 #[test]
-fn a_recording_cut_before_its_device_rows_claims_nothing_of_the_device() {
+fn a_recording_cut_before_its_device_rows_has_no_device_figures() {
     let place = place();
     let text = recording();
     let calls = text.find("cuda_runtime").unwrap();
@@ -198,7 +198,7 @@ fn a_recording_cut_before_its_device_rows_claims_nothing_of_the_device() {
 }
 
 #[test]
-fn a_converted_cut_recording_stays_cut() {
+fn a_cut_recording_stays_cut_after_conversion() {
     let place = place();
     for (file, from) in [("most", "most.json"), ("little", "little.json")] {
         let ran = place.done(&format!("trace convert {from} --out {file}.out.json --format json"));
@@ -230,7 +230,7 @@ fn a_converted_cut_recording_stays_cut() {
 }
 
 #[test]
-fn a_job_with_a_file_that_holds_no_event_is_broken() {
+fn a_job_with_an_empty_trace_is_broken() {
     let place = place();
     let ranked = |rank: usize| recording().replace("\"rank\": 0", &format!("\"rank\": {rank}"));
     let zeros = "\0".repeat(4096);
@@ -245,7 +245,7 @@ fn a_job_with_a_file_that_holds_no_event_is_broken() {
         assert_eq!(ran.code, Some(4), "{name}: {}", ran.stdout);
         assert!(ran.stdout.lines().next().unwrap().contains("rank-2.json"), "{}", ran.stdout);
     }
-    // One that is cut is judged alone: the others keep their figures.
+    // A cut recording affects only its own rank; the others keep their figures.
     fs::write(place.path("empty/rank-2.json"), cut_at(10).replace("\"rank\": 0", "\"rank\": 2"))
         .unwrap();
     let rows = place.done("trace breakdown empty --format json").last();
@@ -253,7 +253,7 @@ fn a_job_with_a_file_that_holds_no_event_is_broken() {
 }
 
 #[test]
-fn zeros_behind_gzip_data_are_no_damage() {
+fn zeros_after_gzip_data_are_not_damage() {
     let place = place();
     place.done("trace convert whole.json --out padded.json.gz");
     let mut bytes = fs::read(place.path("padded.json.gz")).unwrap();
@@ -284,7 +284,7 @@ fn lost_events_in_the_middle_make_a_recording_broken() {
 }
 
 #[test]
-fn a_cut_execution_trace_says_so_first() {
+fn a_cut_execution_trace_is_reported_before_its_figures() {
     let Some(path) = fixture("odd/benchmark_simple_add_et.json.gz") else { return };
     let text = unpacked(&path);
     let place = place();
@@ -295,7 +295,7 @@ fn a_cut_execution_trace_says_so_first() {
 }
 
 #[test]
-fn real_recordings_cut_anywhere_never_pass() {
+fn real_recordings_cut_at_any_place_are_reported_as_cut() {
     let is_full = std::env::var("ROWMILL_CORRUPTION").is_ok_and(|value| value == "full");
     let mut names = vec!["simple_add/benchmark_result_493459_1694039959_trace.json.gz"];
     if is_full {

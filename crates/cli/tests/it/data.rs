@@ -7,7 +7,7 @@ use std::process::Stdio;
 use crate::fixture::{Place, ROWS, Ran, STATS};
 
 #[test]
-fn synth_reports_ceiling_and_linear() {
+fn synth_reports_the_ceiling_auc_and_that_of_a_linear_model() {
     let place = Place::new();
     let made = place.done("data synth made.tsv --rows 20000 --format json").last();
     let (ceiling, linear) =
@@ -30,7 +30,7 @@ fn convert_once_then_train_on_the_folder() {
 }
 
 #[test]
-fn what_another_conversion_left_is_refused_or_begun_anew() {
+fn remains_of_another_conversion_are_refused_or_restarted() {
     let place = Place::new();
     fs::create_dir(place.path("a.partial")).unwrap();
     let left = r#"{"version": 1, "job": {"hold_out": 0.5}, "parts": []}"#;
@@ -64,7 +64,7 @@ fn the_law_of_generated_ids_can_be_chosen() {
 }
 
 #[test]
-fn a_configuration_says_what_made_up_ids_are_like() {
+fn the_synthetic_section_sets_the_id_distribution() {
     let place = Place::new();
     fs::write(place.path("stats.txt"), STATS).unwrap();
     let rows = |set: &str| {
@@ -88,7 +88,7 @@ fn a_configuration_says_what_made_up_ids_are_like() {
     let unknown = with("unknown.toml", "tables = { nowhere = { kind = \"uniform\" } }");
     let ran = place.run(&format!("train {unknown} --synthetic 2000 --run r"));
     assert!(ran.stderr.contains("synthetic.tables.nowhere"), "{}", ran.stderr);
-    // Rows of one law do not serve another.
+    // Rows generated with one distribution are not reused for another.
     for config in ["job.toml", "reuse.toml"] {
         place.done(&format!("train {config} --synthetic 2000 --run r --set epochs=1"));
         fs::remove_dir_all(place.path("r/checkpoints")).unwrap();
@@ -141,7 +141,7 @@ fn one_probability_per_row_in_order() {
 }
 
 #[test]
-fn a_bad_row_does_not_shift_the_others() {
+fn a_malformed_row_gets_nan_and_shifts_no_other_row() {
     let place = Place::new();
     place.done("train job.toml --train train.csv --run run");
     let text = fs::read_to_string(place.path("train.csv")).unwrap();
@@ -158,7 +158,7 @@ fn a_bad_row_does_not_shift_the_others() {
 }
 
 #[test]
-fn scores_never_cost_a_file() {
+fn score_keeps_its_input_and_on_failure_its_output() {
     let place = Place::new();
     place.done("train job.toml --train train.csv --run run");
     let text = fs::read_to_string(place.path("train.csv")).unwrap();

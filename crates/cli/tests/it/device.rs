@@ -25,7 +25,7 @@ fn doctor(folder: &Path, words: &[&str]) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8(output.stdout).unwrap())
 }
 
-/// What `doctor device` prints, as JSON.
+/// The JSON that `doctor device` prints.
 fn diagnosis(folder: &Path) -> (Option<i32>, Value) {
     let (code, text) = doctor(folder, &["--format", "json"]);
     (code, serde_json::from_str(&text).unwrap())
@@ -52,10 +52,10 @@ fn stub(folder: &Path) -> bool {
 }
 
 #[test]
-fn a_gpu_is_listed_and_its_absence_explained() {
+fn gpus_are_listed_or_their_absence_is_explained() {
     let folder = tempfile::tempdir().unwrap();
     let (code, found) = diagnosis(folder.path());
-    // Where there is a GPU, it is listed instead.
+    // If the machine has a GPU, it is listed instead.
     if code == Some(1) {
         let problem = found["problem"].as_str().unwrap();
         assert!(problem.contains("driver") || problem.contains("cu"), "{found}");

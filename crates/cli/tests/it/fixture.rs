@@ -99,7 +99,7 @@ pub struct Ran {
 }
 
 impl Ran {
-    /// Of a finished process.
+    /// The output of a finished process.
     pub fn of(output: &Output) -> Self {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         Self {
@@ -152,7 +152,7 @@ fn rows(count: u64) -> String {
     text
 }
 
-/// Moments that are the same in every run of the test.
+/// Random moments that are the same in every run of the test.
 pub struct Random(pub u64);
 
 impl Random {

@@ -1,4 +1,4 @@
-//! Help, completions and lists: what a newcomer sees first.
+//! Help, completions and the list of configurations.
 
 use crate::fixture::Place;
 
@@ -92,7 +92,7 @@ fn the_help_of_a_verb_shows_examples() {
 }
 
 #[test]
-fn completions_are_a_script() {
+fn completions_print_a_shell_script() {
     let ran = Place::new().done("completions bash");
     assert!(ran.stdout.contains("_rowmill") && ran.stdout.contains("quickstart"));
 }

@@ -1,4 +1,4 @@
-//! Issue 23, item 10: ids that are no row of their table are counted, and their rule is kept.
+//! Issue 23, item 10: ids outside their table are counted, and a run keeps its rule for them.
 
 use std::fs;
 
@@ -52,20 +52,20 @@ fn ids_outside_their_tables_are_counted_everywhere() {
     contains(&ran, &warning);
     let outside = &ran.last()["ids_outside"];
     assert_eq!(outside[0]["column"], "a");
-    // Of the four fifths that are not held out, in the first of two epochs.
+    // Counts cover the first of two epochs, over the four fifths of the rows that are not held out.
     assert_eq!((&outside[0]["ids"], &outside[0]["outside"]), (&3200.into(), &640.into()));
     let ran = place.done("train job.toml --train prepared --run s");
     contains(&ran, &warning);
     let row = "a: 640 of 3,200 in the first epoch wrapped";
     assert!(ran.stdout.contains(row), "{}", ran.stdout);
     contains(&place.done("score r train.csv --output scores.txt"), &warning);
-    // Tables of another size: what was counted at preparation says nothing of them.
+    // The counts of the preparation do not apply to tables of another size.
     let ran = place.done("train job.toml --train prepared --run t --set rows_cap=40");
     assert!(!ran.stderr.contains("outside their table of 50"), "{}", ran.stderr);
 }
 
 #[test]
-fn a_column_says_what_its_ids_outside_become() {
+fn out_of_range_decides_how_ids_outside_their_table_are_treated() {
     let place = place();
     with(&place, "out_of_range = \"error\"");
     for words in [
@@ -114,7 +114,7 @@ fn rules_without_a_range_are_refused() {
 }
 
 #[test]
-fn what_a_configuration_expected_is_said_in_words() {
+fn configuration_errors_name_the_expected_value() {
     let place = Place::new();
     for (set, expected) in [
         ("batch_size=many", "batch_size: expected an integer, at least 1"),

@@ -1,4 +1,5 @@
-//! `rowmill init`, then `rowmill train` without an edit: files of ten makes.
+//! `rowmill init` on files of ten kinds, followed by `rowmill train` with the unedited
+//! configuration.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -32,7 +33,7 @@ fn trained(place: &Place, file: &str, more: &str) -> (Ran, Ran, String) {
     (said, train, text)
 }
 
-/// The same of a file written now; the configuration holds all of `expected`.
+/// Writes a file, proposes a configuration, checks that it contains all of `expected`, and trains.
 fn check(file: &str, content: impl AsRef<[u8]>, expected: &[&str]) -> Ran {
     let place = Place::new();
     fs::write(place.path(file), content).unwrap();
@@ -113,7 +114,7 @@ fn avazu_is_recognised_by_its_header() {
 }
 
 #[test]
-fn semicolons_decimal_commas_and_dates() {
+fn init_reads_semicolons_decimal_commas_and_dates() {
     let mut text = "kunde;betrag;tag;gekauft\n".to_owned();
     for row in 0..ROWS {
         let who = draw(row, 1) % 30;
@@ -138,7 +139,7 @@ fn semicolons_decimal_commas_and_dates() {
 }
 
 #[test]
-fn quoted_newlines_and_money() {
+fn init_reads_quoted_newlines_and_amounts_of_money() {
     let mut text = "\"note\",\"price\",\"shop\",\"bought\"\n".to_owned();
     for row in 0..ROWS {
         let shop = draw(row, 1) % 12;
@@ -157,7 +158,7 @@ fn quoted_newlines_and_money() {
 }
 
 #[test]
-fn latin_1_with_tabs() {
+fn init_reads_latin_1_with_tabs() {
     let mut text = b"Stra\xdfe\tgr\xf6\xdfe\tclick\n".to_vec();
     for row in 0..ROWS {
         let street = draw(row, 1) % 25;
@@ -169,7 +170,7 @@ fn latin_1_with_tabs() {
 }
 
 #[test]
-fn lists_and_no_numbers() {
+fn init_reads_columns_of_lists() {
     let mut text = "user,genres,liked\n".to_owned();
     let genres = ["drama", "comedy", "horror", "action", "crime", "war", "noir"];
     for row in 0..ROWS {
@@ -183,7 +184,7 @@ fn lists_and_no_numbers() {
 }
 
 #[test]
-fn parquet_with_times() {
+fn init_reads_parquet_with_times() {
     use data::{ColumnValues, TableColumn, encode_table};
 
     let rows = 0..ROWS;
@@ -233,7 +234,7 @@ fn arrays_of_torchrec_are_recognised_by_their_names() {
 }
 
 #[test]
-fn a_single_quote_and_bars() {
+fn init_reads_single_quotes_and_bar_delimiters() {
     let mut text = "'city'|'size'|'clicked'\n".to_owned();
     for row in 0..ROWS {
         let city = draw(row, 1) % 15;
@@ -243,7 +244,7 @@ fn a_single_quote_and_bars() {
 }
 
 #[test]
-fn a_configuration_is_not_overwritten_and_data_is_no_configuration() {
+fn configurations_are_not_overwritten_and_data_files_are_refused_as_configurations() {
     let place = Place::new();
     place.done("init train.csv");
     let ran = place.run("init train.csv");
@@ -272,7 +273,7 @@ fn files_are_described_without_a_configuration() {
 }
 
 #[test]
-fn what_is_no_label_is_asked_for() {
+fn init_asks_for_the_label_if_no_column_looks_like_one() {
     let place = Place::new();
     let mut text = "a,b,c,d\n".to_owned();
     (0..ROWS).for_each(|row| {
@@ -302,7 +303,7 @@ fn hourly(write: impl Fn(u64, u64) -> String) -> String {
 }
 
 #[test]
-fn hours_in_digits_and_of_logs_teach_what_the_hour_does() {
+fn hours_are_learned_from_digits_and_from_log_dates() {
     let forms: [(&str, Writing<'_>); 3] = [
         ("%Y%m%d%H", &|day, hour| format!("201410{day:02}{hour:02}")),
         ("%y%m%d%H", &|day, hour| format!("1410{day:02}{hour:02}")),
@@ -341,7 +342,7 @@ fn guesses_leaks_and_empty_parts_are_reported() {
     place.done("train parts.toml --run run");
 }
 
-/// What init says of leaks in files below `name`.
+/// The remarks of init about leaks in the files below `name`.
 fn leaks_of(place: &Place, name: &str) -> Vec<String> {
     let ran = place.done(&format!("init {name} --output leaks.toml --force"));
     let is_leak = |line: &&str| line.contains("it alone predicts");

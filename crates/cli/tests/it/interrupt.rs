@@ -57,7 +57,7 @@ fn a_second_ctrl_c_ends_at_once() {
 }
 
 #[test]
-fn ctrl_c_leaves_nothing_of_a_file_that_was_being_written() {
+fn ctrl_c_removes_partial_files() {
     let place = Place::new();
     let traced = |size| fs::write(place.path("rank_0.json"), long_trace(size)).unwrap();
     cut(&place, |size| {

@@ -52,7 +52,7 @@ fn hardware_comes_with_its_sources() {
 }
 
 #[test]
-fn kernels_are_priced_with_what_the_price_rests_on() {
+fn kernel_prices_name_their_sources() {
     let place = Place::new();
     let words = "predict kernels --hardware a100 --hardware h200 --format json";
     let output = place.command(words).arg("linear 4096 1024 1024").output().unwrap();
@@ -97,7 +97,7 @@ fn copies_and_exchanges_are_priced_by_formulas() {
         assert!(row["domain"].as_str().unwrap().contains("measured"), "{row}");
         ns("mean_ns")
     };
-    // The same bytes, once read and once written, at 0.79 of the memory's bandwidth.
+    // The bytes are read once and written once, at 0.79 of the memory bandwidth.
     let copy = 1_500.0 + 8e9 * (512 * 27 * 64) as f64 / (0.79 * 1.555e12);
     for work in ["concat 512 27 64", "transpose 512 27 64", "copy 3538944"] {
         assert!((price("a100", work) / copy - 1.0).abs() < 1e-9, "{work}");
@@ -130,7 +130,7 @@ fn copies_and_exchanges_are_priced_by_formulas() {
 }
 
 #[test]
-fn what_is_no_kernel_table_or_model_is_refused() {
+fn files_that_are_not_kernel_tables_or_models_are_refused() {
     let place = Place::new();
     refused(&place, "predict kernels --hardware b300 relu", &["like it: "]);
     refused(&place, "predict kernels --hardware a100 relu", &["expected 1 sizes: elements"]);
@@ -165,7 +165,7 @@ fn what_is_no_kernel_table_or_model_is_refused() {
 fn bars(kind: &str, device: &str) -> (f64, f64) {
     match (kind, device) {
         ("linear" | "bmm", "v100" | "a100") => (3.5, 6.0),
-        // Throttled: shown, not judged.
+        // This device was throttled, so its errors are printed but not checked.
         ("linear", "p4") => (f64::MAX, f64::MAX),
         ("linear" | "bmm" | "conv", _) => (f64::MAX, 10.0),
         ("element_wise", _) => (f64::MAX, 1.2),
@@ -174,7 +174,7 @@ fn bars(kind: &str, device: &str) -> (f64, f64) {
 }
 
 #[test]
-fn models_reach_their_bars_on_rows_they_did_not_learn_from() {
+fn models_reach_their_expected_auc_on_held_out_rows() {
     let Some(tables) = tables("") else { return };
     let place = Place::new();
     let report = json(&place.done(&format!("predict evaluate --kernels {tables} --format json")));
@@ -189,7 +189,7 @@ fn models_reach_their_bars_on_rows_they_did_not_learn_from() {
         assert!((83.0..=97.0).contains(&figure("covered_pct")), "{row}");
     }
     for kind in rows.chunk_by(|row, next| row["kind"] == next["kind"]) {
-        // Devices have about as many rows of a kind.
+        // Each device has about the same number of rows of a kind.
         let covered = kind.iter().map(|row| row["covered_pct"].as_f64().unwrap());
         let covered = covered.sum::<f64>() / kind.len() as f64;
         assert!((87.0..=93.0).contains(&covered), "{} {covered}", kind[0]["kind"]);
@@ -197,7 +197,7 @@ fn models_reach_their_bars_on_rows_they_did_not_learn_from() {
 }
 
 #[test]
-fn the_models_that_come_with_rowmill_are_what_training_makes() {
+fn the_built_in_softmax_model_equals_a_newly_trained_one() {
     let Some(tables) = tables("softmax") else { return };
     let place = Place::new();
     place.done(&format!("predict train-kernels {tables} --output models"));

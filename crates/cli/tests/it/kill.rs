@@ -40,7 +40,8 @@ fn twenty_kills_end_like_an_uninterrupted_run() {
     check(&place, run, &whole);
 }
 
-/// How a run is resumed: by its folder, unless it was killed before it had written `run.json`.
+/// The command that resumes a run: by its folder, unless it was killed before `run.json` was
+/// written.
 fn resumption(place: &Place, run: u32) -> String {
     if place.path(&format!("run-{run}/run.json")).exists() {
         return format!("train --resume --run run-{run} --format json");
@@ -48,7 +49,7 @@ fn resumption(place: &Place, run: u32) -> String {
     format!("{TRAIN} --run run-{run} --resume")
 }
 
-/// Resumes a run to its end, which is that of the whole one.
+/// Resumes a run to its end, and checks that it equals the uninterrupted run.
 fn check(place: &Place, run: u32, whole: &Value) {
     let resumed = place.done(&resumption(place, run)).last();
     same(whole, &resumed);
@@ -57,7 +58,7 @@ fn check(place: &Place, run: u32, whole: &Value) {
     assert!(whole == resumed, "run {run}: other bytes than without a kill");
 }
 
-/// Compares the printed numbers, which have as many digits as their bits need.
+/// Compares printed numbers, which have enough digits to distinguish all f64 values.
 fn same(whole: &Value, resumed: &Value) {
     assert_eq!(resumed["step"], whole["step"]);
     assert_eq!(resumed["evaluation"], whole["evaluation"]);

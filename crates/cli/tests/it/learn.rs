@@ -1,4 +1,4 @@
-//! `rowmill predict learn`, and steps priced by what it learnt.
+//! `rowmill predict learn`, and step times predicted with the trained models.
 
 use std::fs;
 use std::io::Write;
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::fixture::Place;
 
-/// Steps that were measured on one of our machines.
+/// Steps that were measured on one CPU and are stored in the repository.
 const RECORD: &str = "../../testdata/cpu_steps/steps.jsonl";
 
 fn row(place: &Place, words: &str) -> Value {
@@ -79,7 +79,7 @@ fn several_runs_on_one_machine_are_learnt_from_together() {
     fs::create_dir(place.path("run1")).unwrap();
     let run = |lines: &[&str]| format!("{head}\n{}\n", lines.join("\n"));
     fs::write(place.path("run1/steps.jsonl"), run(first)).unwrap();
-    // A step of the first run stands in the second file again: it counts once.
+    // A step of the first run is repeated in the second file, and must count once.
     fs::write(place.path("run2.jsonl"), run(&[&first[..1], rest].concat())).unwrap();
     fs::write(place.path("whole.jsonl"), &text).unwrap();
     place.done("predict learn whole.jsonl --output whole");
@@ -105,7 +105,7 @@ fn several_runs_on_one_machine_are_learnt_from_together() {
 }
 
 #[test]
-fn what_was_measured_is_kept_where_it_is_too_little_to_learn_from() {
+fn measurements_are_kept_if_they_are_too_few_to_train_on() {
     let place = Place::new();
     let words = "predict learn --configurations 2 --tables 3 --output few";
     refused(&place, words, &["expected at least 20", "got "]);
@@ -118,7 +118,7 @@ fn what_was_measured_is_kept_where_it_is_too_little_to_learn_from() {
 }
 
 #[test]
-fn hardware_that_is_none_is_refused_with_what_is_there() {
+fn unknown_hardware_is_refused_with_a_list_of_the_known() {
     let place = Place::new();
     fs::create_dir(place.path("empty")).unwrap();
     fs::write(place.path("old.json"), r#"{"rowmill_cpu": 0}"#).unwrap();
@@ -189,7 +189,7 @@ fn a_recorded_suite_becomes_kernel_models_rates_and_overheads_of_its_gpu() {
     place.done("predict step suite/t.json --calibration gpu/calibration.json");
 }
 
-/// Adds kernels whose times are planted, 2 % up or down, to a suite of an H200.
+/// Adds kernels with known times, plus or minus 2 % of noise, to a suite of an H200.
 fn planted(place: &Place) {
     suite(place, "NVIDIA H200");
     let header = "op,shape,dtype,kernel,median_us,p5_us,p95_us,samples,timer,kernels\n";
@@ -263,7 +263,7 @@ fn a_recorded_suite_gives_the_published_table_of_its_gpu() {
     let others = ["memcpy", "transpose", "tril-F", "tril-B"];
     for name in names.into_iter().chain(others) {
         let row = named(name);
-        // The noise that was planted.
+        // The noise that was added.
         assert!(number(&row["all"], "mape_pct") < 3.0, "{row}");
         assert!(number(&row["twenty"], "mape_pct") < 6.0, "{row}");
         assert!(number(&row["no_rows"], "mape_pct") > number(&row["all"], "mape_pct"), "{row}");
@@ -275,7 +275,7 @@ fn a_recorded_suite_gives_the_published_table_of_its_gpu() {
     }
     assert_eq!(named("EL-F")["is_met"], true);
     assert!(named("transpose")["published"].is_null(), "the paper has an MLP");
-    // By models of rows that hold their host, which these do not.
+    // Models that expect the host's time in every row, which these rows lack.
     for name in ["GEMM", "element_wise"] {
         let row = named(name);
         assert!(number(&row["all"], "mape_pct") < 5.0, "{row}");

@@ -20,7 +20,7 @@ fn finite(report: &Value, fields: &[&str]) {
     }
 }
 
-/// What every report says of its samples.
+/// The fields about samples in every report.
 fn has_quality(report: &Value) {
     positive(report, &["samples", "apparent_clock_ghz", "apparent_clock_ghz_best"]);
     finite(report, &["rejected_samples", "rejected_slow_clock", "rejected_foreign_cpu"]);
@@ -54,7 +54,7 @@ fn issue_28_collectives_are_compared_with_a_copy() {
     let report = place.done(&format!("{COMM} --ranks 2 3")).last();
     assert_eq!(report["transport"], "in_process");
     measures_collectives(&report, &[2, 3]);
-    // A link of 2 ms is seen: an all-reduce passes it twice.
+    // An all-reduce passes the simulated link of 2 ms twice.
     let words = format!("{COMM} --verbs all_reduce --latency 2000 --bandwidth 1");
     let report = place.done(&words).last();
     assert!(report["latency_us"].as_f64().unwrap() >= 4000.0, "{report}");

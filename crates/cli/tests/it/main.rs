@@ -1,4 +1,4 @@
-//! The real binary, run as a user runs it: arguments in, stdout, stderr, exit codes and files out.
+//! Runs the real binary as a user does, and checks stdout, stderr, exit codes and files.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "test code fails by panicking")]
 
 mod capture;

@@ -43,7 +43,7 @@ fn refused(place: &Place, words: &str) -> Ran {
 }
 
 #[test]
-fn mass_loss_of_rows_fails_on_every_path_and_leaves_nothing() {
+fn too_many_malformed_rows_fail_every_command_and_leave_no_output() {
     let place = Place::new();
     for keep in [2, 400] {
         damaged(&place, keep);
@@ -65,7 +65,7 @@ fn mass_loss_of_rows_fails_on_every_path_and_leaves_nothing() {
 }
 
 #[test]
-fn the_share_that_may_be_malformed_can_be_chosen() {
+fn malformed_max_sets_the_tolerated_share_of_malformed_rows() {
     let place = Place::new();
     damaged(&place, 2);
     let words = "data convert bad.csv --config job.toml --out";
@@ -76,7 +76,7 @@ fn the_share_that_may_be_malformed_can_be_chosen() {
         let ran = place.run(&format!("{words} out{code}{max} --malformed-max={max}"));
         assert_eq!(ran.code, Some(code), "{max}: {}", ran.stderr);
     }
-    // What was accepted once is not accepted for ever.
+    // An option that was accepted once must be given again.
     let train = "train job.toml --run r --set epochs=1";
     place.done(&format!("{train} --train bad.csv --malformed-max 0.5"));
     fs::remove_dir_all(place.path("r/checkpoints")).unwrap();
@@ -87,7 +87,7 @@ fn the_share_that_may_be_malformed_can_be_chosen() {
 }
 
 #[test]
-fn one_malformed_row_is_never_too_many_and_none_can_be_asked_for() {
+fn one_malformed_row_is_tolerated_unless_malformed_max_is_0_or_strict() {
     let place = Place::new();
     let text = fs::read_to_string(place.path("train.csv")).unwrap();
     let few: Vec<&str> = text.lines().take(21).collect();
@@ -104,7 +104,7 @@ fn one_malformed_row_is_never_too_many_and_none_can_be_asked_for() {
 }
 
 #[test]
-fn ids_too_large_for_an_integer_do_not_leave_one_row_to_train_on() {
+fn training_fails_if_ids_too_large_for_an_integer_make_most_rows_malformed() {
     let place = Place::new();
     let mut text = "y,u,v,a,b\n1,0.5,2,7,k1\n".to_owned();
     (0..1999).for_each(|row| text += &format!("{},1,2,1{row:020},k1\n", row % 2));
@@ -134,7 +134,7 @@ fn labels_of_one_value_stop_before_training() {
     let always = ["all 3200 training rows have the label 1", "every row's label is one of"];
     check(&format!("{train} --set data.label.positive=[\"0\",\"1\"]"), &always);
     check(&format!("{train} {positive} --set loss=mse"), &never);
-    // Sorted by label, the end held out.
+    // The rows are sorted by label and the last ones held out, so all held-out labels are equal.
     let text = fs::read_to_string(place.path("train.csv")).unwrap();
     let (head, rows) = text.split_once('\n').unwrap();
     let (ones, zeros): (Vec<&str>, Vec<&str>) = rows.lines().partition(|row| row.starts_with('1'));

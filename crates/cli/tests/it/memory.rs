@@ -25,7 +25,7 @@ const TENTH: f64 = 0.1;
 /// matter of timing, by some MiB: more than a tenth of the smallest runs, one in five of which
 /// stays below. A run that takes more is never repeated.
 const RUNS: usize = 5;
-/// A limit this far below the estimate is refused.
+/// A memory limit this far below the estimate must be refused.
 const LESS: f64 = 0.15;
 
 /// A configuration, and what keeps its run short: a checkpoint and an evaluation between steps, and
@@ -37,7 +37,7 @@ struct Case {
     fixture: Option<&'static str>,
 }
 
-/// The three that take least memory.
+/// The three configurations that need the least memory.
 const EVERY_DAY: [Case; 3] = [
     Case {
         words: "adult-income --train DATA/adult/adult-train.csv.gz --evaluation \
@@ -210,12 +210,12 @@ fn fixtures() -> PathBuf {
 /// A control group of its own, removed when dropped.
 struct Group {
     folder: PathBuf,
-    /// The file its limit is written to.
+    /// The file that sets the memory limit of the group.
     limit: &'static str,
 }
 
 impl Group {
-    /// None where no group that limits memory can be made.
+    /// Creates a group; `None` if this machine allows no memory limit.
     fn new() -> Option<Self> {
         // Version 1 has a hierarchy for memory; in version 2 the one hierarchy must have it on.
         let one = Path::new("/sys/fs/cgroup/memory");
@@ -250,7 +250,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // A group whose last process has just ended may be busy for a moment.
+        // Removing a group fails for a moment after its last process has ended.
         for _ in 0..100 {
             if fs::remove_dir(&self.folder).is_ok() {
                 return;

@@ -39,7 +39,7 @@ const FOLDERS: [&str; 8] = [
     "quickstart --folder OUT",
 ];
 
-/// Runs a command that must fail because of its output, and leave the place as it was.
+/// Runs a command that must fail because of its output, and checks that it changes no file.
 fn check(place: &Place, words: &str, out: &str, expected: &str) {
     let before = tree(&place.path(""));
     let words = words.replace("OUT", out);
@@ -68,7 +68,7 @@ fn tree(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn a_place_that_cannot_be_written_is_found_before_the_work() {
+fn an_unwritable_output_is_refused_before_the_work() {
     let place = Place::new();
     fs::create_dir(place.path("folder")).unwrap();
     for words in FILES {
@@ -91,7 +91,7 @@ fn a_place_that_cannot_be_written_is_found_before_the_work() {
 
 #[cfg(unix)]
 #[test]
-fn a_folder_without_permission_is_found_before_the_work() {
+fn an_unwritable_folder_is_refused_before_the_work() {
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
     if fs::metadata("/proc/self").unwrap().uid() == 0 {
@@ -119,7 +119,7 @@ fn standard_output_as_a_file_is_written_in_place() {
 
 #[cfg(unix)]
 #[test]
-fn a_pipe_is_not_replaced_by_a_file() {
+fn a_pipe_as_output_is_refused_where_a_file_would_replace_it() {
     use std::os::unix::fs::FileTypeExt;
 
     let place = Place::new();
@@ -139,7 +139,7 @@ fn a_pipe_is_not_replaced_by_a_file() {
 }
 
 #[test]
-fn what_fails_leaves_no_empty_folders() {
+fn failed_commands_leave_no_empty_folders() {
     let place = Place::new();
     place.done("data convert train.csv --config job.toml --out prepared");
     fs::write(place.path("other.csv"), "q,r\n1,2\n").unwrap();
@@ -167,7 +167,7 @@ fn what_fails_leaves_no_empty_folders() {
         assert!(!ran.stderr.contains("os error"), "rowmill {words}\n{}", ran.stderr);
         assert_eq!(tree(&place.path("")), before, "rowmill {words}\n{}", ran.stderr);
     }
-    // What is worth keeping stays, without empty folders beside it.
+    // Finished parts are kept, but no empty folders remain beside them.
     let far = "--run kept --trace kept-trace --trace-steps 900000..900001";
     assert_eq!(place.run(&format!("train job.toml --train train.csv {far}")).code, Some(1));
     assert!(place.path("kept/data").exists() && !place.path("kept-trace").exists());
@@ -199,7 +199,7 @@ fn interrupted(place: &Place, words: &str, is_time: impl Fn() -> bool) -> Ran {
 }
 
 #[test]
-fn ctrl_c_in_preparation_says_what_is_kept_and_how_to_go_on() {
+fn ctrl_c_in_preparation_says_what_is_kept_and_how_to_resume() {
     let place = Place::new();
     place.done("data synth rows.txt --rows 1300000");
     let convert = "data convert rows.txt --config dlrm-criteo-kaggle --out prepared";
@@ -212,7 +212,7 @@ fn ctrl_c_in_preparation_says_what_is_kept_and_how_to_go_on() {
     let ran = place.done(convert);
     assert!(ran.stderr.contains("by an earlier, interrupted preparation"), "{}", ran.stderr);
 
-    // From standard input nothing can be taken up; nothing stays.
+    // Standard input cannot be read again, so nothing is kept for a resume.
     fs::remove_dir_all(place.path("prepared")).unwrap();
     let mut command =
         place.command("data convert - --config dlrm-criteo-kaggle --out new/prepared");
@@ -231,10 +231,10 @@ fn ctrl_c_in_preparation_says_what_is_kept_and_how_to_go_on() {
 }
 
 #[test]
-fn ctrl_c_while_generating_leaves_nothing() {
+fn ctrl_c_while_generating_removes_partial_files() {
     let place = Place::new();
     let train = "train job.toml --synthetic 3000000 --run run";
-    // Something in it: the folder itself is there before the preparation is.
+    // Wait for a file in it, because the folder exists before the preparation begins.
     let has_begun =
         || fs::read_dir(place.path("run/data")).is_ok_and(|mut data| data.next().is_some());
     let ran = interrupted(&place, train, has_begun);

@@ -19,7 +19,7 @@ const TRACES: [&str; 6] = [
     "trace_diff/test.json.gz",
 ];
 
-/// What prints rows or a page, and rests on different columns.
+/// Commands that print rows or a page and depend on different columns.
 const VERBS: [&str; 14] = [
     "",
     "breakdown",
@@ -48,7 +48,7 @@ fn traces() -> Option<PathBuf> {
     Some(folder)
 }
 
-/// What depends on the file and not on what it says.
+/// Fields that depend on the file and not on the trace in it.
 fn without_file(value: &mut Value) {
     match value {
         Value::Object(keys) => {
@@ -60,7 +60,7 @@ fn without_file(value: &mut Value) {
     }
 }
 
-/// Fails with the first row that differs, not with megabytes.
+/// Compares rows, and on failure prints only the first that differs.
 fn differ(expected: &Value, got: &Value, what: &str) {
     let (Value::Array(rows), Value::Array(others)) = (expected, got) else {
         assert_eq!(expected, got, "{what}");
@@ -79,7 +79,7 @@ fn figures(place: &Place, verb: &str, path: &str) -> Vec<Value> {
 }
 
 #[test]
-fn every_figure_is_that_of_the_trace_it_was_made_from() {
+fn a_converted_trace_has_the_figures_of_its_source() {
     let Some(folder) = traces() else { return };
     let place = Place::new();
     for name in TRACES {
@@ -109,17 +109,17 @@ fn ranks_of_a_merged_file_are_ranks_again() {
 }
 
 #[test]
-fn what_cannot_be_carried_is_said() {
+fn a_conversion_that_loses_arguments_reports_it() {
     let Some(folder) = traces() else { return };
     let place = Place::new();
     let source = folder.join("trace_diff/test.json.gz").display().to_string();
     place.done(&format!("trace convert {source} --out a.pftrace"));
     let again = place.done("trace convert a.pftrace --out again.json");
-    assert!(again.stderr.contains("have their main arguments only"), "{}", again.stderr);
+    assert!(again.stderr.contains("have only their main arguments"), "{}", again.stderr);
 }
 
 #[test]
-fn what_others_wrote_and_what_is_damaged_is_refused_with_a_way_out() {
+fn foreign_and_damaged_pftraces_are_refused_with_a_remedy() {
     let place = Place::new();
     fs::write(place.path("foreign.pftrace"), [10, 4, 64, 1, 80, 1, 10, 2, 80, 1]).unwrap();
     let ran = place.run("trace foreign.pftrace");
@@ -139,7 +139,7 @@ fn what_others_wrote_and_what_is_damaged_is_refused_with_a_way_out() {
 }
 
 #[test]
-fn a_cut_recording_stays_one_through_perfetto() {
+fn a_cut_recording_stays_cut_through_perfetto_files() {
     let Some(folder) = traces() else { return };
     let place = Place::new();
     let whole = folder.join("odd/event_sync_multi_stream.json.gz");

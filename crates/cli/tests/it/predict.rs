@@ -1,4 +1,4 @@
-//! `rowmill predict` as its users type it.
+//! The commands of `rowmill predict`, run by the real binary.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -42,7 +42,7 @@ pub fn place() -> Place {
     place
 }
 
-/// What a command printed.
+/// The JSON that a command printed.
 pub fn json(ran: &Ran) -> Value {
     serde_json::from_str(&ran.stdout).unwrap()
 }
@@ -57,7 +57,7 @@ pub fn refused(place: &Place, words: &str, expected: &[&str]) {
     assert_eq!(ran.stdout, "", "rowmill {words}");
 }
 
-/// A trace of the fixtures; `None`, told as a skip, where it is absent.
+/// A trace of the fixtures. Prints a skip and returns `None` if it is absent.
 pub fn fixture(name: &str) -> Option<PathBuf> {
     let folder = std::env::var_os("ROWMILL_FIXTURES").map_or_else(
         || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"),
@@ -386,7 +386,7 @@ fn an_execution_trace_of_the_trainer_is_predicted_as_its_timeline() {
 }
 
 #[test]
-fn execution_traces_that_say_too_little_are_refused() {
+fn execution_traces_without_the_needed_fields_are_refused() {
     let place = place();
     let step = "predict step --calibration c.json --execution-trace";
     let node = r#"{"id": 3, "name": "aten::mm", "parent": 2, "tid": 1, "scope": 0}"#;

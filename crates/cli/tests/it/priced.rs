@@ -60,13 +60,13 @@ fn a_step_is_priced_from_its_configuration_alone() {
     assert_eq!(domain["measured_pct"], row["measured_pct"]);
     let ops = rows(&place, &format!("{step} --by op"));
     assert!(ops.iter().any(|op| op["op"] == "all_reduce"), "{ops:?}");
-    // A host that needs a millisecond for each launch decides.
+    // With a millisecond per launch, the host limits the step.
     let slow = &rows(&place, &format!("{step} --launch-us 1000"))[0];
     assert_eq!(number(slow, "step_ns"), 1e6 * number(slow, "launches"));
 }
 
 #[test]
-fn what_does_not_fit_is_said_and_the_largest_batch_that_does() {
+fn a_step_beyond_device_memory_names_the_largest_batch_that_fits() {
     let place = Place::new();
     let row = &rows(&place, "predict step --model dlrm-dcnv2 --hardware v100")[0];
     assert_eq!(row["fits"], false);
@@ -105,7 +105,7 @@ fn a_sweep_takes_lists_and_ranges_and_draws_its_front() {
     assert_eq!(all.len(), 4 * 4);
     let best = rows(&place, &format!("{sweep} --best --svg front.svg"));
     assert!(best.iter().all(|row| row["is_best"] == true) && best.len() < all.len());
-    // No step that fits is better than one of the front in both.
+    // No step that fits beats a step of the front in both speed and cost.
     for row in &best {
         let beats = |other: &&Value| {
             other["fits"] == true
@@ -140,7 +140,7 @@ fn a_sweep_takes_lists_and_ranges_and_draws_its_front() {
 #[test]
 fn the_published_models_are_swept_over_six_gpus_within_a_second() {
     let place = Place::new();
-    // The machine may be busy: the best of three.
+    // The best of three, because the machine may be busy.
     let took = (0..3).map(|_| {
         let begun = Instant::now();
         assert_eq!(rows(&place, "predict sweep --pooling 1,100").len(), 2 * 3 * 6 * 4);
@@ -151,7 +151,7 @@ fn the_published_models_are_swept_over_six_gpus_within_a_second() {
 }
 
 #[test]
-fn a_calibrated_host_is_a_lower_bound_of_a_step() {
+fn calibrated_host_time_is_a_lower_bound_of_a_step() {
     let place = Place::new();
     fs::write(place.path("t.json"), crate::predict::trace("Tesla V100-SXM2-32GB")).unwrap();
     place.done("predict calibrate t.json --output host.json");

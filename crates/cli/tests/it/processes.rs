@@ -26,7 +26,7 @@ pub const OPEN_MPI: Launcher =
 pub const MPICH: Launcher = Launcher { program: "mpirun.mpich", options: &[] };
 
 impl Launcher {
-    /// Whether it is installed; says so where it is not.
+    /// Whether the launcher is installed. Prints a skip if it is not.
     pub fn is_there(self) -> bool {
         let there = Command::new(self.program).arg("--version").output().is_ok();
         if !there {
@@ -86,7 +86,7 @@ const OPTIMIZERS: [&str; 5] = ["sgd", "adagrad", "rowwise_adagrad", "adam", "lam
 /// Ranks, tiling and rule of a run.
 type Case = (u32, &'static str, &'static str);
 
-/// Every case in the full stage; each tiling and each rule once every day.
+/// All cases in the full stage, or else each tiling and each rule once.
 fn cases() -> Vec<Case> {
     if !is_full() {
         let pairs = TILINGS.into_iter().zip(OPTIMIZERS).enumerate();
@@ -100,7 +100,7 @@ pub fn is_full() -> bool {
     std::env::var("ROWMILL_PROCESSES").is_ok_and(|value| value == "full")
 }
 
-/// The words that split tables so.
+/// The options that select this sharding.
 fn split(place: &Place, ranks: u32, tiling: &str) -> String {
     if tiling != "grid" {
         let sharding = format!("--sharding {tiling}");
@@ -143,7 +143,7 @@ fn trains_as_threads_do(launcher: Launcher) {
         };
         let alone = if tiling == "grid" { String::new() } else { format!("--ranks {ranks}") };
         let one = place.done(&format!("{} {alone}", words(&format!("t-{i}")))).last();
-        // Buckets of another size, in which the sums are the same.
+        // Buckets of another size give the same sums.
         let words = format!("{} --transport mpi --bucket 300", words(&format!("p-{i}")));
         let ran = launcher.done(&place, ranks, &words);
         // Only rank 0 talks.
@@ -159,7 +159,7 @@ fn trains_as_threads_do(launcher: Launcher) {
     }
 }
 
-/// Different numbers of processes agree as far as threads do.
+/// Checks that different numbers of processes agree as closely as numbers of threads do.
 #[test]
 fn issue_28_numbers_of_processes_agree() {
     if !OPEN_MPI.is_there() {
@@ -190,7 +190,8 @@ fn issue_28_numbers_of_processes_agree() {
     }
 }
 
-/// Two ranks have one order only: the library's own sum has the same bytes. Of four it is near.
+/// Two ranks can be added in one order only, so the sum of the MPI library has the same bytes. With
+/// four ranks it differs by rounding.
 #[test]
 fn issue_28_the_library_may_sum_gradients() {
     let place = Place::new();
@@ -237,7 +238,7 @@ fn issue_28_processes_evaluate_and_score_as_one_does() {
         OPEN_MPI.done(&place, ranks, "score run train.csv --output several.txt");
         assert!(fs::read_to_string(place.path("several.txt")).unwrap() == scored, "{ranks}");
     }
-    // What one process refuses, several refuse once.
+    // Several processes print the refusal of one process once.
     let ran = OPEN_MPI.run(&place, 2, "score run nothing.csv");
     assert_eq!(ran.code, Some(2), "{}", ran.stderr);
     assert_eq!(ran.stderr.matches("error: ").count(), 1, "{}", ran.stderr);
@@ -356,7 +357,7 @@ fn prepare(place: &Place, file: &str, folder: &str) {
 #[test]
 fn issue_28_a_run_folder_that_is_not_shared_is_refused() {
     let place = Place::new();
-    // Prepared, so that the data of both is the same.
+    // Prepared data, so that both runs read the same rows.
     prepare(&place, "train.csv", "prepared");
     fs::create_dir_all(place.path("run")).unwrap();
     for data in ["prepared", "train.csv"] {
@@ -395,7 +396,7 @@ fn issue_28_a_rank_with_other_data_is_refused() {
     let place = Place::new();
     prepare(&place, "train.csv", "prepared");
     let text = fs::read_to_string(place.path("train.csv")).unwrap();
-    // The same form, other rows.
+    // Data with the same columns but other rows.
     fs::write(place.path("other.csv"), text.replace(",k1|", ",k2|")).unwrap();
     prepare(&place, "other.csv", "other");
     let words = "train job.toml --train prepared --run run --set training.steps=5";

@@ -1,4 +1,4 @@
-//! `rowmill quickstart`, shortened: it works, it replaces its own folder, and no other.
+//! A short `rowmill quickstart`: it succeeds, and replaces its own folder but no other.
 
 use std::fs;
 use std::time::Instant;
@@ -6,7 +6,7 @@ use std::time::Instant;
 use crate::fixture::Place;
 
 #[test]
-fn everything_once_and_again() {
+fn quickstart_runs_twice_in_one_folder() {
     let place = Place::new();
     let started = Instant::now();
     let ran = place.done("quickstart --seconds 2 --format json");
@@ -19,14 +19,14 @@ fn everything_once_and_again() {
     }
     assert!(ran.stderr.contains("Next:"), "{}", ran.stderr);
     assert!(ran.stderr.contains(last["curves"].as_str().unwrap()), "{}", ran.stderr);
-    // A change was predicted, said, made and measured, in this order.
+    // The change was predicted before it was measured.
     let change = &last["change"];
     let number = |key: &str| change[key].as_f64().unwrap_or_else(|| panic!("{key}: {last}"));
     assert_eq!(number("changed_batch_size"), 2.0 * number("batch_size"));
     assert!(number("low_ns") <= number("high_ns") && number("measured_ns") > 0.0, "{change}");
     let error = 100.0 * (number("predicted_ns") - number("measured_ns")) / number("measured_ns");
     assert!((error - number("error_pct")).abs() < 0.01, "{change}");
-    assert!(ran.stderr.contains("predicted, before any was run"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("predicted step of"), "{}", ran.stderr);
     let drift = 100.0 * (number("base_again_ns") / number("base_ns") - 1.0);
     let was_disturbed = change["was_disturbed"].as_bool().unwrap();
     assert_eq!(was_disturbed, drift.abs() > 10.0, "{change}");
@@ -45,7 +45,7 @@ fn everything_once_and_again() {
 }
 
 #[test]
-fn a_folder_of_something_else_is_left_alone() {
+fn quickstart_refuses_a_folder_with_other_files() {
     let place = Place::new();
     let ran = place.run("quickstart --folder .");
     assert_eq!(ran.code, Some(2), "{}", ran.stderr);

@@ -1,4 +1,4 @@
-//! What is refused before any work, and what the refusal says.
+//! Commands that are refused before any work, and the text of the refusal.
 
 use crate::fixture::{Place, Ran};
 
@@ -7,7 +7,7 @@ fn check(words: &str, code: i32, expected: &[&str]) {
     check_in(&Place::new(), words, code, expected);
 }
 
-/// The same in a folder that holds what the words name.
+/// Runs `words` in a folder that holds the files they name.
 fn check_in(place: &Place, words: &str, code: i32, expected: &[&str]) {
     let ran = place.run(words);
     assert_eq!(ran.code, Some(code), "rowmill {words}\n{}", ran.stderr);
@@ -37,7 +37,7 @@ fn an_unknown_key_is_named() {
 }
 
 #[test]
-fn a_wrong_width_names_layer_and_both_numbers() {
+fn a_wrong_layer_width_names_the_layer_and_both_widths() {
     check(
         "train job.toml --train train.csv --set bottom=[8,5]",
         2,
@@ -46,8 +46,8 @@ fn a_wrong_width_names_layer_and_both_numbers() {
 }
 
 #[test]
-fn a_run_that_does_not_fit_names_both_numbers_the_largest_parts_and_a_cap() {
-    // Larger than any machine's memory, so that the test says the same everywhere.
+fn a_run_beyond_the_memory_names_both_sizes_the_largest_parts_and_a_rows_cap() {
+    // Larger than the memory of any machine, so that the test gives the same result everywhere.
     let tables = "--set model.tables=[{name=\"C{1..26}\",rows=4000000000000,dim=128}]";
     let words =
         format!("train dlrm-dcnv2 {tables} --set batch_size=256 --synthetic 1000 --run run");
@@ -64,7 +64,7 @@ fn a_run_that_does_not_fit_names_both_numbers_the_largest_parts_and_a_cap() {
 }
 
 #[test]
-fn a_model_without_data_offers_generated_rows() {
+fn training_without_data_suggests_generated_rows() {
     check("train dlrm-ddp --set rows_cap=1000", 2, &["no training data", "--synthetic"]);
 }
 
@@ -101,7 +101,7 @@ fn standard_input_that_needs_two_passes_is_refused() {
 }
 
 #[test]
-fn counts_beyond_reason_are_refused() {
+fn counts_above_their_limits_are_refused() {
     check("train job.toml --train train.csv --threads 100000", 2, &["--threads", "1..=1024"]);
     let place = Place::new();
     std::fs::write(place.path("plan.json"), r#"{"world_size": 4000000000, "tiles": []}"#).unwrap();
@@ -112,7 +112,7 @@ fn counts_beyond_reason_are_refused() {
 
 #[cfg(unix)]
 #[test]
-fn a_path_need_not_be_utf8() {
+fn paths_that_are_not_utf8_are_accepted() {
     use std::os::unix::ffi::OsStrExt;
 
     let place = Place::new();
@@ -128,7 +128,7 @@ fn a_path_need_not_be_utf8() {
 }
 
 #[test]
-fn hosts_are_not_asked_without_a_secret() {
+fn hosts_are_not_contacted_without_a_token() {
     let words = ["hint: name the file with the secret", "no token for the agents of other hosts"];
     check("fleet hosts --hosts a,b", 2, &words);
     let place = Place::new();
@@ -138,7 +138,7 @@ fn hosts_are_not_asked_without_a_secret() {
 }
 
 #[test]
-fn a_host_without_an_agent_is_told_what_to_start() {
+fn without_an_agent_the_error_says_how_to_start_one() {
     let place = Place::new();
     let ran = place.run("fleet status --socket-dir .");
     assert_eq!(ran.code, Some(1), "{}", ran.stderr);

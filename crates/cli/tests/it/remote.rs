@@ -37,7 +37,7 @@ fn issue_28_training_data_may_lie_in_a_store() {
     };
     let url = "s3://bucket/day 1/train.csv";
     assert!(of(url, "there") == of("train.csv", "here"));
-    // Scored, looked at and described from there, too.
+    // Scoring, init and stats read from the store, too.
     let words = ["score", "there", url, "--output", "there.txt"];
     let ran = Ran::of(&alone(&place, &words, &server, true).output().unwrap());
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
@@ -51,7 +51,7 @@ fn issue_28_training_data_may_lie_in_a_store() {
         assert_eq!(ran.code, Some(0), "{words:?} {}", ran.stderr);
     }
     assert!(fs::read_to_string(place.path("train.toml")).unwrap().contains(url));
-    // The same version is not prepared once more, another is.
+    // The same version is not prepared again, but another one is.
     let resumed = |steps: &str| {
         let steps = format!("training.epochs={steps}");
         let words = ["train", "job.toml", "--train", url, "--run", "there", "--resume"];

@@ -1,4 +1,4 @@
-//! `rowmill report`, `rowmill trace report` and `serve` as their users type them.
+//! `rowmill report`, `rowmill trace report` and `rowmill trace serve`, run by the real binary.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -20,7 +20,7 @@ fn place() -> Place {
 }
 
 #[test]
-fn a_training_run_has_a_page_of_its_own() {
+fn report_writes_the_page_of_a_training_run() {
     let place = Place::new();
     place.done(
         "train job.toml --train train.csv --run run --set steps=60 --set evaluate_every=20 \
@@ -38,7 +38,7 @@ fn a_training_run_has_a_page_of_its_own() {
     assert_eq!((table["name"].as_str(), table["rows"].as_u64()), (Some("a"), Some(50)));
     assert_eq!(table["uses"].as_array().unwrap().last().unwrap()["rows_changed"], 50, "{table}");
     assert_eq!(data["lines_lost"], 0);
-    // As it is while the run goes on, or after a kill: half a line, no run.json, no checkpoint.
+    // The state during a run or after a kill: half a line, no run.json, no checkpoint.
     fs::create_dir(place.path("part")).unwrap();
     let lines = fs::read_to_string(place.path("run/metrics.jsonl")).unwrap();
     fs::write(place.path("part/metrics.jsonl"), &lines[..lines.len() - 9]).unwrap();
@@ -52,7 +52,7 @@ fn a_training_run_has_a_page_of_its_own() {
 }
 
 #[test]
-fn a_report_is_one_file_and_says_where() {
+fn a_report_is_one_file_whose_path_is_printed() {
     let place = place();
     let ran = place.done("trace report t.json -o r.html --format json").last();
     let page = fs::read_to_string(place.path("r.html")).unwrap();
@@ -65,7 +65,7 @@ fn a_report_is_one_file_and_says_where() {
     assert!(!page.contains("<b>mm"));
     place.done("trace report t.json -o again.html");
     assert_eq!(fs::read_to_string(place.path("again.html")).unwrap(), page);
-    // Nothing is left of what cannot be written, and what was read stays.
+    // A failed command leaves no partial file, and keeps its inputs.
     for words in ["trace report t.json -o t.json", "trace report t.json -o nowhere/r.html"] {
         assert!(place.run(words).code.is_some_and(|code| code > 0), "{words}");
     }
@@ -96,7 +96,7 @@ fn a_comparison_is_one_file_that_begins_with_its_verdict() {
     assert_eq!(ran["verdict"]["text"], json["verdict"]["text"]);
     assert_eq!(ran["timeline_events"], serde_json::json!([3, 3]));
     assert!(page.contains("<title>t.json → u.json</title>") && !page.contains("<b>mm"));
-    // Not over what was read, and not beside a table.
+    // The report must not overwrite an input, and excludes a table.
     for words in ["--report t.json", "--report u.json", "--report d.html --by part"] {
         let ran = place.run(&format!("trace diff t.json u.json {words}"));
         assert!(ran.code.is_some_and(|code| code > 0), "{words}");
@@ -104,7 +104,7 @@ fn a_comparison_is_one_file_that_begins_with_its_verdict() {
     assert_eq!(fs::read_to_string(place.path("t.json")).unwrap(), TRACE);
 }
 
-/// Words that say nothing to who runs ranks as threads on a CPU.
+/// Words that mean nothing to a user whose ranks are threads on a CPU.
 const FOREIGN: [&str; 8] = ["NCCL", "nccl", "Python", "GPU", "CUDA", "cuda", "torch", "NIC"];
 
 #[test]
@@ -135,7 +135,7 @@ pub struct Served {
 }
 
 impl Served {
-    /// Ends it with Ctrl-C, which is a success.
+    /// Stops the server with Ctrl-C, and checks that this counts as success.
     pub fn interrupt(&mut self) {
         interrupt(&self.child);
         assert!(self.child.wait().unwrap().success());
@@ -158,7 +158,7 @@ pub fn serve(place: &Place, words: &str) -> Served {
     Served { child, address: line.trim().to_owned() }
 }
 
-/// The answer to a GET of a path, by the name of a host.
+/// Sends a GET request for a path with a `Host` header, and returns the response.
 pub fn get(address: &str, path: &str, host: &str) -> String {
     let mut connection = TcpStream::connect(address).unwrap();
     write!(connection, "GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n").unwrap();
@@ -168,7 +168,7 @@ pub fn get(address: &str, path: &str, host: &str) -> String {
 }
 
 #[test]
-fn a_server_shows_the_report_to_who_knows_its_address() {
+fn the_server_shows_the_report_only_with_the_secret_address() {
     let place = place();
     let mut served = serve(&place, "trace serve t.json");
     let address = served.address.strip_prefix("http://").unwrap();

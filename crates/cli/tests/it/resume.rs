@@ -56,7 +56,7 @@ fn a_run_keeps_the_arithmetic_of_bf16_it_began_with() {
     place.done("train --resume --run parts --set steps=20");
     let last = "checkpoints/step-000000000020";
     assert!(tensors(&place.path("whole").join(last)) == tensors(&place.path("parts").join(last)));
-    // As if it had begun on a CPU that multiplies pairs.
+    // Pretend that the run began on a CPU with the instruction VDPBF16PS.
     fs::write(&record, text.replace("widened", "vdpbf16ps")).unwrap();
     let resumed = place.run("train --resume --run parts --set steps=30");
     let has_pairs = fs::read_to_string("/proc/cpuinfo").unwrap().contains("avx512_bf16");
@@ -68,7 +68,7 @@ fn a_run_keeps_the_arithmetic_of_bf16_it_began_with() {
     }
 }
 
-/// A run that learns its rows by heart gets worse on others; the best is kept and used.
+/// A run that overfits gets worse on held-out rows. Its best checkpoint is kept and used.
 #[test]
 fn the_best_checkpoint_of_a_run_made_to_overfit_is_kept() {
     let place = Place::new();
@@ -97,7 +97,7 @@ fn the_best_checkpoint_of_a_run_made_to_overfit_is_kept() {
 }
 
 #[test]
-fn patience_ends_a_run_that_gets_no_better() {
+fn patience_ends_a_run_that_does_not_improve() {
     let place = Place::new();
     let words = "train job.toml --train train.csv --run run --format json --set epochs=40 \
                  --set optimizer.sparse.learning_rate=0.5 --set evaluate_every=50 \
@@ -107,7 +107,7 @@ fn patience_ends_a_run_that_gets_no_better() {
     assert_eq!(finished["out_of_patience"], true, "{finished}");
     let (best, step) = (finished["best"]["step"].as_u64(), finished["step"].as_u64());
     assert_eq!(step.unwrap() - best.unwrap(), 150, "{finished}");
-    // Nothing more is trained when it is resumed.
+    // Resuming trains no further steps.
     let again = place.done("train --resume --run run --format json");
     assert_eq!(again.last()["step"], finished["step"]);
     let refused = place.run("train job.toml --train train.csv --set patience=3");
@@ -115,7 +115,7 @@ fn patience_ends_a_run_that_gets_no_better() {
 }
 
 #[test]
-fn figures_are_written_for_programs_and_go_on_where_a_run_is_resumed() {
+fn metrics_files_continue_when_a_run_is_resumed() {
     let place = Place::new();
     let steps = |place: &Place| -> Vec<(String, u64)> {
         let text = fs::read_to_string(place.path("run/metrics.jsonl")).unwrap();
@@ -138,7 +138,7 @@ fn figures_are_written_for_programs_and_go_on_where_a_run_is_resumed() {
 }
 
 #[test]
-fn auc_is_given_within_groups_too() {
+fn evaluation_reports_auc_within_groups() {
     let place = Place::new();
     let ran = place.done(
         "train job.toml --train train.csv --run run --format json --set steps=60 --set auc_by=a",

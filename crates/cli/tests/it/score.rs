@@ -31,7 +31,7 @@ impl Following {
         self.input.flush().unwrap();
     }
 
-    /// The next line. Blocks for ever where none is given, which is a failure.
+    /// Waits for the next line. If none arrives, the test hangs, which counts as a failure.
     fn answer(&mut self) -> String {
         let mut line = String::new();
         self.output.read_line(&mut line).unwrap();
@@ -46,7 +46,7 @@ impl Following {
 }
 
 #[test]
-fn a_stream_is_answered_line_by_line_and_as_the_file_is() {
+fn a_stream_gets_line_by_line_the_scores_of_the_file() {
     let place = Place::new();
     place.done("train job.toml --train train.csv --run run");
     let text = fs::read_to_string(place.path("train.csv")).unwrap();
@@ -75,7 +75,7 @@ fn a_stream_is_answered_line_by_line_and_as_the_file_is() {
     assert!(waits[waits.len() / 2] < Duration::from_millis(50), "{waits:?}");
 }
 
-/// The bytes of a probability are the same in a batch of any size and at any place in it.
+/// The score of a row has the same bits in a batch of any size and at any place in the batch.
 #[test]
 fn a_score_does_not_depend_on_the_rows_beside_it() {
     let place = Place::new();
@@ -98,7 +98,7 @@ fn a_score_does_not_depend_on_the_rows_beside_it() {
 }
 
 #[test]
-fn damage_is_named_when_it_is_touched_and_a_file_cut_off_meanwhile_too() {
+fn damage_is_reported_when_a_row_is_first_read_and_truncation_during_scoring_too() {
     let place = Place::new();
     // Large enough that a table has several pieces.
     let more = "--set model.tables.a.rows=3000000 --set training.steps=20 \
@@ -113,7 +113,7 @@ fn damage_is_named_when_it_is_touched_and_a_file_cut_off_meanwhile_too() {
     following.write(&row(7));
     let good = following.answer();
     assert!(good.trim().parse::<f64>().is_ok(), "{good}");
-    // 16 bytes a row: in another piece than the first rows.
+    // Rows have 16 bytes, so this one is in another piece than the first rows.
     let bytes = fs::read(&file).unwrap();
     let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize + 8;
     let mut spoilt = bytes.clone();

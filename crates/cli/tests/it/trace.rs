@@ -1,4 +1,4 @@
-//! `rowmill trace` as its users type it.
+//! The commands of `rowmill trace`, run by the real binary.
 
 use std::fs;
 use std::io::Write;
@@ -105,7 +105,7 @@ fn findings_come_in_every_format_and_can_fail_a_build() {
 }
 
 #[test]
-fn a_saving_that_steps_differ_by_anyway_is_not_offered_as_a_gain() {
+fn a_saving_within_the_noise_of_the_steps_is_not_offered() {
     let Some(file) = crate::cases::shared("traces/linear/linear_kineto.json.gz") else { return };
     let said = Place::new().done(&format!("trace findings {}", file.display())).stdout;
     assert!(said.contains("no certain gain: steps differ by more than the"), "{said}");
@@ -132,7 +132,7 @@ fn rules_of_ones_own_and_suppressions_come_from_a_file() {
 }
 
 #[test]
-fn rules_are_explained() {
+fn explain_prints_the_page_of_a_rule() {
     let place = place();
     assert!(place.done("explain").stdout.contains("L01"));
     let page = place.done("explain h05").stdout;
@@ -143,15 +143,15 @@ fn rules_are_explained() {
 
 #[cfg(unix)]
 #[test]
-fn an_output_keeps_what_it_cannot_replace() {
+fn output_follows_links_and_is_written_into_pipes() {
     let place = place();
-    // A link stays one; its target gets the rows.
+    // A symbolic link is kept, and its target gets the rows.
     fs::write(place.path("target.csv"), "before").unwrap();
     std::os::unix::fs::symlink(place.path("target.csv"), place.path("link.csv")).unwrap();
     place.done("trace kernels t.json --format csv --output link.csv");
     assert!(fs::symlink_metadata(place.path("link.csv")).unwrap().is_symlink());
     assert!(fs::read_to_string(place.path("target.csv")).unwrap().starts_with("rank,"));
-    // A pipe is written in place.
+    // A pipe is written into, not replaced.
     let pipe = place.path("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let read = std::thread::spawn({
@@ -161,7 +161,7 @@ fn an_output_keeps_what_it_cannot_replace() {
     place.done("trace kernels t.json --format csv --output pipe");
     assert!(read.join().unwrap().starts_with("rank,"));
     assert!(!fs::symlink_metadata(&pipe).unwrap().is_file());
-    // What fails leaves neither a file nor a part of one.
+    // A failed command leaves no file and no partial file.
     let ran = place.run("trace kernels t.json --format csv --output nowhere/k.csv");
     assert!(ran.code == Some(1) && ran.stderr.contains("nowhere/k.csv"), "{}", ran.stderr);
 }
@@ -190,7 +190,7 @@ fn a_trace_comes_through_standard_input() {
 }
 
 #[test]
-fn a_what_if_rescales_what_it_names() {
+fn a_what_if_rescales_the_matching_work() {
     let place = place();
     let mut command = place.command("trace critical-path t.json --format json --window all");
     command.args(["--what-if", "kernel=~gemm x0"]);
@@ -204,7 +204,7 @@ fn a_what_if_rescales_what_it_names() {
 }
 
 #[test]
-fn a_diff_says_what_changed_and_what_is_noise() {
+fn a_diff_separates_changes_from_noise() {
     let place = place();
     // The same job with a slower kernel in both steps, and another call.
     let slower = TRACE
@@ -235,7 +235,7 @@ fn a_diff_says_what_changed_and_what_is_noise() {
 }
 
 #[test]
-fn what_is_no_trace_is_named() {
+fn files_that_are_not_traces_are_named() {
     let place = place();
     fs::write(place.path("empty.json"), "").unwrap();
     fs::write(place.path("image.png"), b"\x89PNG\r\n\x1a\n....").unwrap();
@@ -251,7 +251,7 @@ fn what_is_no_trace_is_named() {
 }
 
 #[test]
-fn wrong_options_are_usage_errors() {
+fn unknown_options_are_usage_errors() {
     let place = place();
     for words in [
         "trace breakdown t.json --rank 7",
@@ -269,7 +269,7 @@ fn wrong_options_are_usage_errors() {
 }
 
 #[test]
-fn a_truncated_trace_is_salvaged_and_said() {
+fn a_truncated_trace_is_salvaged_with_a_notice() {
     let place = place();
     fs::write(place.path("cut.json"), &TRACE[..TRACE.len() - 60]).unwrap();
     let ran = place.done("trace kernels cut.json --format json");
@@ -294,7 +294,7 @@ fn a_merged_and_a_converted_trace_open_again() {
     assert!(several.code == Some(2) && several.stderr.contains("merge"), "{}", several.stderr);
 }
 
-/// The figures of `exact`, under our names.
+/// The figures of the golden file `exact`, under the names of rowmill's columns.
 const EXACT: [(&str, &str); 13] = [
     ("kernel_time_ns", "window_ns"),
     ("busy_ns", "busy_ns"),
@@ -312,7 +312,7 @@ const EXACT: [(&str, &str); 13] = [
 ];
 
 #[test]
-fn the_exact_figures_of_real_traces_come_out_of_the_door() {
+fn the_binary_prints_the_exact_figures_of_real_traces() {
     let Some(data) = fixtures() else { return };
     let files = [
         ("simple_add", "simple_add"),

@@ -31,7 +31,7 @@ fn the_last_json_line_is_the_result() {
 }
 
 #[test]
-fn an_agent_hears_of_every_run() {
+fn every_run_reports_its_steps_to_the_agent() {
     let place = Place::new();
     let folder = tempfile::tempdir_in("/tmp").unwrap();
     let socket = UnixDatagram::bind(folder.path().join(steps::NAME)).unwrap();
@@ -71,7 +71,7 @@ fn the_same_run_is_the_same_to_the_bit_for_any_number_of_threads() {
 }
 
 #[test]
-fn two_ranks_follow_one() {
+fn two_ranks_reach_the_loss_of_one_under_every_sharding() {
     let place = Place::new();
     let loss = |run: &str, more: &str| {
         let words = format!("train job.toml --train train.csv --run {run} --format json {more}");
@@ -99,7 +99,7 @@ fn evaluating_a_run_gives_what_training_reported() {
 }
 
 #[test]
-fn a_table_is_for_people() {
+fn tables_are_formatted_for_people() {
     let place = Place::new();
     let ran = place.done("train job.toml --train train.csv --run run");
     assert!(ran.stdout.contains("AUC") && ran.stdout.contains("checkpoint"), "{}", ran.stdout);
@@ -119,7 +119,7 @@ fn prepared_data_is_reused_and_a_run_is_never_overwritten() {
 }
 
 #[test]
-fn a_run_that_cannot_learn_is_warned_of() {
+fn a_run_that_cannot_learn_ends_with_a_warning() {
     let place = Place::new();
     let said = |words: &str, expected: &str| {
         let ran = place.done(&format!("train job.toml --train train.csv {words}"));
@@ -152,7 +152,7 @@ fn a_run_that_diverges_ends_with_an_error_that_names_the_last_checkpoint() {
 }
 
 #[test]
-fn a_first_step_that_diverges_is_an_error_and_no_warning_of_labels() {
+fn divergence_in_the_first_step_is_an_error_without_a_warning_about_labels() {
     let place = Place::new();
     let wild = "--set steps=1 --set optimizer.dense.learning_rate=1e30";
     for (run, more) in [("a", ""), ("b", "--set hold_out=0.0"), ("c", "--ranks 2")] {
@@ -184,7 +184,7 @@ fn options_for_several_ranks_are_refused_on_one() {
 /// Row-wise Adagrad and LAMB look at whole rows, so that a plan that splits columns trains another
 /// rule.
 #[test]
-fn a_plan_that_splits_columns_is_said_to_train_another_rule() {
+fn a_plan_that_splits_columns_warns_of_another_optimizer_rule() {
     let place = Place::new();
     let job = "train job.toml --train train.csv --set steps=2 --ranks 2";
     for kind in ["sgd", "adagrad", "rowwise_adagrad", "adam", "sparse_adam", "lamb"] {
@@ -212,8 +212,8 @@ fn a_plan_that_splits_columns_is_said_to_train_another_rule() {
             refused.stderr.contains("hint: ") && refused.stderr.contains("--accept-rule-change")
         );
         let accepted = place.done(&format!("{job} {more} {kind}-column --accept-rule-change"));
-        assert!(accepted.stderr.contains("goes on as another rule"), "{}", accepted.stderr);
-        // From here on the rule is the new one.
+        assert!(accepted.stderr.contains("continues as another rule"), "{}", accepted.stderr);
+        // After this step, the run uses the new rule.
         let more = "--set steps=4 --resume --sharding row --run";
         let next = place.done(&format!("{job} {more} {kind}-column"));
         assert!(!next.stderr.contains("another rule"), "{}", next.stderr);
@@ -225,7 +225,7 @@ fn a_plan_that_splits_columns_is_said_to_train_another_rule() {
 }
 
 #[test]
-fn a_trace_is_written() {
+fn training_writes_a_trace() {
     let place = Place::new();
     let refused =
         "train job.toml --train train.csv --run none --trace nothing --trace-steps 900..910";
@@ -246,7 +246,7 @@ fn generated_rows_fit_the_columns_of_a_job() {
     let ran = place.done("train job.toml --synthetic 3000 --run run --format json");
     assert!(ran.stderr.contains("generated 3,000 rows"), "{}", ran.stderr);
     assert!(ran.last()["evaluation"]["auc"].is_number(), "{}", ran.stdout);
-    // Another session of the run finds the rows again.
+    // A resumed run finds the prepared rows again.
     let more = place.done("train job.toml --synthetic 3000 --run run --resume --set epochs=3");
     assert!(!more.stderr.contains("generated"), "{}", more.stderr);
     place.done("eval run");
@@ -261,7 +261,7 @@ fn rows_are_generated_for_numbers_that_also_look_up_vectors() {
 }
 
 #[test]
-fn no_rows_are_not_generated() {
+fn generating_zero_rows_is_refused() {
     let place = Place::new();
     for words in ["train adult-income --synthetic 0 --run run", "data synth rows.txt --rows 0"] {
         let ran = place.run(words);
@@ -272,7 +272,7 @@ fn no_rows_are_not_generated() {
 }
 
 #[test]
-fn a_plan_of_a_file_is_followed_or_refused_by_tile() {
+fn a_plan_file_is_followed_or_refused_with_the_wrong_tile() {
     let place = Place::new();
     let tile = |table: u32, rows: &str, rank: u32| {
         format!(

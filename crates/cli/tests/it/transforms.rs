@@ -54,7 +54,7 @@ fn every_transform_has_a_page_whose_example_runs() {
     assert!(ran.stderr.contains(network), "{}", ran.stderr);
     let rows = json(&ran);
     let rows = rows.as_array().unwrap();
-    // On a job whose hosts decide, a change of kernels may only move the devices.
+    // The host limits this job, so changed kernels may change only the device's part.
     let of = |kind: &str| -> Vec<String> {
         let rows = rows.iter().filter(|row| row["edits"] == kind);
         rows.map(|row| format!("{} {} {}", row["step_ns"], row["busy_ns"], row["idle_pct"]))
@@ -83,7 +83,7 @@ fn a_predicted_step_is_compared_with_measured_ones() {
     );
     let kernel = &rows[1];
     assert_eq!((&kernel["name"], &kernel["measured_ns"]), (&"gemm".into(), &10_000.into()));
-    // Twice the kernel, and another name.
+    // A kernel that takes twice as long and has another name.
     let text = fs::read_to_string(place.path("t.json")).unwrap();
     let slow = text.replace("\"dur\":10,", "\"dur\":20,").replace("\"gemm\"", "\"mmeg\"");
     fs::write(place.path("slow.json"), slow).unwrap();
@@ -130,7 +130,7 @@ fn what_to_make_faster_next_is_ranked() {
     let gradients: Vec<i64> =
         rows.as_array().unwrap().iter().map(|row| row["gradient_ns"].as_i64().unwrap()).collect();
     assert!(gradients.is_sorted_by(|a, b| a >= b) && gradients[0] > 0, "{rows}");
-    // The kernel hides behind the host.
+    // The host takes longer than the kernel, so the kernel does not matter.
     let kernel = rows.as_array().unwrap().iter().find(|row| row["name"] == "gemm").unwrap();
     assert_eq!((&kernel["gradient_ns"], &kernel["subject"]), (&0.into(), &"work".into()));
 }
@@ -155,7 +155,7 @@ fn findings_are_priced_by_a_simulation_that_is_named() {
 }
 
 #[test]
-fn a_saved_page_shows_a_prediction_and_cannot_ask() {
+fn a_saved_page_shows_a_prediction_without_a_server() {
     let place = place();
     let edits = "[[edit]]\nkind = \"remove\"\noperators = \"aten::mm\"\n";
     fs::write(place.path("e.toml"), edits).unwrap();
@@ -167,13 +167,13 @@ fn a_saved_page_shows_a_prediction_and_cannot_ask() {
     assert_eq!(page, fs::read_to_string(place.path("q.html")).unwrap());
 }
 
-/// Text as a browser writes it into an address.
+/// Encodes a text as browsers do in addresses.
 fn encoded(text: &str) -> String {
     text.bytes().map(|byte| format!("%{byte:02X}")).collect()
 }
 
 #[test]
-fn a_server_answers_edits_of_who_knows_its_address() {
+fn the_server_answers_edits_only_with_the_secret_address() {
     let place = place();
     let mut served = serve(&place, "predict serve t.json");
     let address = served.address.strip_prefix("http://").unwrap().to_owned();

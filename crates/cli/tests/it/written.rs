@@ -25,7 +25,7 @@ const CONFIGS: [(&str, &str); 7] = [
     ("dlrm-mlperf", include_str!("../../../../configs/dlrm-mlperf.toml")),
 ];
 
-/// An operation as a trace has it.
+/// An operation as it is recorded in a trace.
 #[derive(Debug, PartialEq)]
 struct Recorded {
     name: String,
@@ -58,7 +58,7 @@ fn recorded(path: &Path) -> Vec<Recorded> {
     inside.into_iter().map(read).filter(|op| op.name != "rowmill::input_wait").collect()
 }
 
-/// Whether ids that were drawn decide its sizes: those are expected, and compared as such.
+/// Whether the sizes depend on random ids, so that they are compared as expected values.
 fn by_ids(op: &Op) -> bool {
     matches!(op, Op::EmbeddingForward { .. } | Op::EmbeddingBackward { .. })
 }
@@ -82,7 +82,7 @@ fn same(written: &Op, recorded: &Recorded, place: &str) {
     );
 }
 
-/// Trains a few steps and holds each rank's last one against what is written down.
+/// Trains a few steps, and compares the last one of each rank with the predicted operations.
 fn written_down(name: &str, (ranks, sharding): (u32, &str), set: &[(&str, &str)]) {
     let text = CONFIGS.iter().find(|one| one.0 == name).unwrap().1;
     let pair = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
@@ -127,7 +127,7 @@ const SHARDINGS: [&str; 4] = ["table", "row", "column", "mixed"];
 
 #[test]
 fn every_ready_made_step_is_written_down_as_it_is_recorded() {
-    // The slow one has its plans in `--full`.
+    // The slow configuration runs with all plans only in the full stage.
     for (at, (name, _)) in CONFIGS.iter().enumerate().filter(|one| one.1.0 != "dlrm-1000-tables") {
         written_down(name, (2, SHARDINGS[at % 4]), &[]);
     }
@@ -157,7 +157,7 @@ fn other_ranks_rules_and_precisions_are_written_down_as_they_are_recorded() {
     written_down("adult-income", (3, "table"), &[("training.batch_size", "2")]);
 }
 
-/// Moves of tables allocate nothing: a search makes millions.
+/// Moving a table to another rank must not allocate, because a search makes millions of moves.
 #[test]
 fn a_table_that_moves_is_priced_without_allocating() {
     let text = CONFIGS.iter().find(|one| one.0 == "dlrm-1000-tables").unwrap().1;

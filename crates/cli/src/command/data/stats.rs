@@ -1,4 +1,4 @@
-//! `rowmill data stats`: what files or a prepared folder contain.
+//! `rowmill data stats`: describes the columns of files or of a prepared folder.
 
 use std::path::Path;
 
@@ -21,9 +21,9 @@ use setup::{Session, config, input};
 pub fn run(request: &args::Stats, session: &Session) -> Result<(), Error> {
     let is_folder = matches!(&request.paths[..], [path] if is_prepared(path));
     if request.config.is_none() && !is_folder {
-        return described(request, session);
+        return describe_files(request, session);
     }
-    let stats = gather(request, session)?;
+    let stats = summarize(request, session)?;
     session.console.report(&stats, table)
 }
 
@@ -32,7 +32,7 @@ fn is_prepared(path: &str) -> bool {
     Path::new(path).join("dataset.json").exists()
 }
 
-fn gather(request: &args::Stats, session: &Session) -> Result<Stats, Error> {
+fn summarize(request: &args::Stats, session: &Session) -> Result<Stats, Error> {
     if let [path] = request.paths.as_slice()
         && is_prepared(path)
     {
@@ -63,10 +63,10 @@ fn gather(request: &args::Stats, session: &Session) -> Result<Stats, Error> {
     Ok(stats)
 }
 
-/// What the columns of files are that no configuration describes.
-fn described(request: &args::Stats, session: &Session) -> Result<(), Error> {
+/// Describes the columns of files without a configuration: their types are inferred.
+fn describe_files(request: &args::Stats, session: &Session) -> Result<(), Error> {
     let paths = input::files_of(&request.paths)?;
-    let profile = init::look(&paths, request.delimiter.as_deref(), session)?;
+    let profile = init::profile_files(&paths, request.delimiter.as_deref(), session)?;
     input::report_losses(session, profile.facts.rows, &profile.losses);
     session.console.report(&profile.facts, |facts| {
         let header = [
@@ -98,6 +98,7 @@ fn described(request: &args::Stats, session: &Session) -> Result<(), Error> {
 }
 
 fn column_row(column: &ColumnFacts, facts: &FileFacts) -> Vec<String> {
+    // One value in a hundred may be of another kind: files contain stray texts such as `N/A`.
     let all = |count: u64| column.present > 0 && 100 * count >= 99 * column.present;
     let holds = if let Some(kind) = &column.unreadable {
         return unreadable_row(column, kind);
@@ -132,7 +133,7 @@ fn column_row(column: &ColumnFacts, facts: &FileFacts) -> Vec<String> {
     ]
 }
 
-/// A column of a type that no reader handles: nothing is known of its values.
+/// The row of a column whose type cannot be read, so that its values are unknown.
 fn unreadable_row(column: &ColumnFacts, kind: &str) -> Vec<String> {
     let mut row = vec![column.name.clone(), format!("unreadable: {kind}")];
     row.resize(8, "-".to_owned());

@@ -1,5 +1,5 @@
-//! `rowmill doctor device`: which GPUs and libraries of NVIDIA there are, or why they cannot be
-//! used, and whether kernels can be emulated.
+//! `rowmill doctor device`: lists the GPUs and NVIDIA's libraries, or explains why they cannot be
+//! used, and checks whether kernels can be emulated.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -16,25 +16,24 @@ use setup::error::{EXIT_FAILED, Error};
 use setup::render;
 use setup::{Session, device};
 
-/// The driver, the libraries and the devices that were found.
+/// The devices and libraries that were found, and what the CPU can do instead of a GPU.
 #[derive(Serialize)]
-struct Diagnosis {
+struct DeviceDiagnosis {
     devices: Vec<CheckedGpu>,
     libraries: Vec<CheckedLibrary>,
-    /// Folder of compiled kernels.
+    /// The folder where compiled kernels are cached.
     kernels: Option<PathBuf>,
-    /// Why there is no GPU to use.
+    /// Why no GPU can be used.
     problem: Option<String>,
-    /// What to do about it.
     cure: Option<&'static str>,
-    /// How this CPU multiplies bf16: `vdpbf16ps` or `widened`.
+    /// How this CPU multiplies bf16: by `vdpbf16ps`, or `widened` to f32.
     bf16_products: &'static str,
-    /// The C++ compiler of the emulator.
+    /// The C++ compiler that the emulator of GPU kernels uses.
     compiler: String,
     has_compiler: bool,
 }
 
-/// A device of the driver.
+/// A GPU that the driver lists, with the state of its compiled kernels.
 #[derive(Serialize)]
 struct CheckedGpu {
     device: String,
@@ -42,16 +41,17 @@ struct CheckedGpu {
     compute_capability: String,
     free_bytes: usize,
     total_bytes: usize,
-    /// Most bytes of shared memory that a block may ask for.
+    /// Most bytes of shared memory that a block can have.
     shared_bytes_max: usize,
-    /// What kernels are compiled for, such as `sm_90a`.
+    /// The architecture that kernels are compiled for, such as `sm_90a`.
     architecture: String,
-    /// Sources of kernels, of which some have been compiled for this device.
+    /// Number of kernel sources.
     sources: usize,
+    /// Number of sources that have been compiled for this device.
     compiled_sources: usize,
 }
 
-/// A library of NVIDIA.
+/// One of NVIDIA's libraries, with the file that is used or the reason why none is.
 #[derive(Serialize)]
 struct CheckedLibrary {
     library: &'static str,
@@ -59,9 +59,8 @@ struct CheckedLibrary {
     version: Option<String>,
     /// Why no file can be used.
     problem: Option<String>,
-    /// What to do about it.
     cure: Option<&'static str>,
-    /// Files that come before the one that is used and cannot be used.
+    /// Files that were tried before the one that is used, and that cannot be used.
     passed_over: Vec<String>,
 }
 
@@ -95,13 +94,13 @@ pub fn run(session: &Session) -> Result<ExitCode, Error> {
     Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::from(EXIT_FAILED) })
 }
 
-fn diagnose() -> Diagnosis {
+fn diagnose() -> DeviceDiagnosis {
     let options = device::cuda_options();
     let mut devices = Vec::new();
     let error = loop {
-        match options.clone().and_then(|options| gpu(devices.len(), options)) {
+        match options.clone().and_then(|options| check_gpu(devices.len(), options)) {
             Ok(gpu) => devices.push(gpu),
-            // The one behind the last.
+            // The ordinal behind the last GPU ends the list.
             Err(DriverError::NoDevice { count, .. }) if count > 0 => break None,
             Err(error) => break Some(error),
         }
@@ -120,10 +119,19 @@ fn diagnose() -> Diagnosis {
     let compiler = compiler.display().to_string();
     let kernels = options.ok().map(|options| options.cache);
     let bf16_products = Isa::detect().bf16_products().name();
-    Diagnosis { devices, libraries, kernels, problem, cure, bf16_products, compiler, has_compiler }
+    DeviceDiagnosis {
+        devices,
+        libraries,
+        kernels,
+        problem,
+        cure,
+        bf16_products,
+        compiler,
+        has_compiler,
+    }
 }
 
-fn gpu(ordinal: usize, options: CudaOptions) -> Result<CheckedGpu, DriverError> {
+fn check_gpu(ordinal: usize, options: CudaOptions) -> Result<CheckedGpu, DriverError> {
     let driver = Driver::cuda(ordinal, options)?;
     let [free_bytes, total_bytes] = driver.memory()?.unwrap_or_default();
     let properties = driver.properties().unwrap_or_default();
@@ -141,7 +149,7 @@ fn gpu(ordinal: usize, options: CudaOptions) -> Result<CheckedGpu, DriverError> 
     })
 }
 
-fn table(diagnosis: &Diagnosis) -> String {
+fn table(diagnosis: &DeviceDiagnosis) -> String {
     let mut rows = Vec::new();
     for gpu in &diagnosis.devices {
         rows.extend(gpu_rows(gpu, diagnosis.kernels.as_deref()));
@@ -154,7 +162,7 @@ fn table(diagnosis: &Diagnosis) -> String {
         let path = path.as_ref().map(|path| format!(", {}", path.display())).unwrap_or_default();
         match (version, problem) {
             (Some(version), _) => rows.push(row(library, "ok", format!("{version}{path}"))),
-            // The first row says so.
+            // Already shown in the row of the device.
             (None, problem) if *problem == diagnosis.problem => {}
             (None, problem) => {
                 let verdict = if *library == "NCCL" { "absent" } else { "wrong" };
@@ -176,7 +184,7 @@ fn table(diagnosis: &Diagnosis) -> String {
     ));
     let mut text = render::grid(&["device", "", "found"], &rows);
     for library in &diagnosis.libraries {
-        // A library that cannot be used lists its files in its row.
+        // The problem of a library that cannot be used already names its files.
         if library.problem.is_none() {
             for file in &library.passed_over {
                 text += &format!("\n{} passed over: {file}", library.library);

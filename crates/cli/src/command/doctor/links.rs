@@ -1,5 +1,5 @@
-//! `rowmill doctor links`: the six collectives over threads of this process, or over the processes
-//! of a launcher, against this machine's own copying.
+//! `rowmill doctor links`: measures the collectives between threads of this process or between the
+//! processes of a launcher, and compares them with a memory copy.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -22,14 +22,14 @@ mod exchange;
 mod fit;
 mod measure;
 
-/// What was measured; medians of the samples that count.
+/// The result of `rowmill doctor links`, as it is printed. Times are medians of the kept samples.
 #[derive(Serialize)]
 struct CommReport {
     transport: String,
     all_to_all_gb_per_s: Option<f64>,
     all_reduce_gb_per_s: Option<f64>,
     latency_us: Option<f64>,
-    worlds: Vec<Ranks>,
+    worlds: Vec<MeasuredWorld>,
     #[serde(flatten)]
     quality: Quality,
     interrupted: bool,
@@ -37,11 +37,11 @@ struct CommReport {
 
 /// The measured collectives of one number of ranks.
 #[derive(Serialize)]
-struct Ranks {
+struct MeasuredWorld {
     ranks: u32,
     copy_gb_per_s: f64,
     points: Vec<MeasuredVerb>,
-    fits: Vec<Fitted>,
+    fits: Vec<VerbFit>,
 }
 
 /// Times and bandwidths of one collective at one message size.
@@ -59,16 +59,18 @@ struct MeasuredVerb {
 
 /// The latency-bandwidth line fitted to the measurements of one collective.
 #[derive(Serialize)]
-struct Fitted {
+struct VerbFit {
     verb: &'static str,
     #[serde(flatten)]
     fit: Fit,
 }
 
-/// What the processes of a launcher measure.
+/// The measurements that rank 0 sends to the other processes of a launcher.
 #[derive(Serialize, Deserialize)]
 struct LaunchedTask {
+    /// Index of the verb in `Verb::ALL`, and bytes.
     points: Vec<(usize, usize)>,
+    /// Latency in µs and bandwidth in GB/s of the simulated link.
     link: Option<(f64, f64)>,
 }
 
@@ -78,33 +80,40 @@ pub fn run(args: &DoctorLinks, session: &Session) -> Result<ExitCode, Error> {
         session,
         |world| {
             if let Some(world) = world {
-                return processes(world, args, session);
+                return measure_processes(world, args, session);
             }
             let stop = interrupt::stop_flag(STOPPING);
             let lead = Lead { session, sampling: args.sampling, stop: &stop };
             let (points, link) = (points(args), link(args));
-            let over = |&ranks: &u32| threads(&lead, (ranks, link), &points).map(|t| (ranks, t));
-            let taken = args.ranks.iter().map(over).collect::<Result<Vec<_>, _>>()?;
-            report("in_process", link, (&points, &taken), session)
+            let measure = |&ranks: &u32| {
+                measure_threads(&lead, ranks, link, &points).map(|samples| (ranks, samples))
+            };
+            let samples = args.ranks.iter().map(measure).collect::<Result<Vec<_>, _>>()?;
+            report("in_process", link, &points, &samples, session)
         },
         |world, task: LaunchedTask| {
-            // Rank 0 alone looks at its flag; this one ends with it.
+            // Without this flag, Ctrl-C would end this rank while rank 0 still waits for it. Only
+            // rank 0 checks its flag, and then stops all ranks.
             let _stop = interrupt::stop_flag_of_ranks(None);
             let points: Option<Vec<CommPoint>> = task
                 .points
                 .iter()
                 .map(|&(verb, bytes)| Some(CommPoint { verb: *Verb::ALL.get(verb)?, bytes }))
                 .collect();
-            let link = task.link.map(|(latency, bandwidth)| link_of(latency, bandwidth));
-            let ends = measure::follow(communicator(world, link), &points.unwrap_or_default());
-            ends.map_err(train::Error::from)?;
+            let link = task.link.map(|(latency, bandwidth)| delayed_link(latency, bandwidth));
+            let end = measure::follow(communicator(world, link), &points.unwrap_or_default());
+            end.map_err(train::Error::from)?;
             Ok(())
         },
     )
 }
 
 /// Measures as rank 0 of the processes of a launcher.
-fn processes(world: &mut World, args: &DoctorLinks, session: &Session) -> Result<ExitCode, Error> {
+fn measure_processes(
+    world: &mut World,
+    args: &DoctorLinks,
+    session: &Session,
+) -> Result<ExitCode, Error> {
     let (points, link) = (points(args), link(args));
     world.broadcast_order(LaunchedTask {
         points: points.iter().map(|point| (point.verb as usize, point.bytes)).collect(),
@@ -112,8 +121,8 @@ fn processes(world: &mut World, args: &DoctorLinks, session: &Session) -> Result
     })?;
     let stop = interrupt::stop_flag_of_ranks(Some(STOPPING));
     let lead = Lead { session, sampling: args.sampling, stop: &stop };
-    let taken = lead.take(communicator(world, link), &points)?;
-    report(&world.library(), link, (&points, &[(world.size(), taken)]), session)
+    let samples = lead.measure(communicator(world, link), &points)?;
+    report(&world.library(), link, &points, &[(world.size(), samples)], session)
 }
 
 fn points(args: &DoctorLinks) -> Vec<CommPoint> {
@@ -126,57 +135,60 @@ fn points(args: &DoctorLinks) -> Vec<CommPoint> {
 }
 
 fn link(args: &DoctorLinks) -> Option<DelayedLink> {
-    args.latency.zip(args.bandwidth).map(|(latency, bandwidth)| link_of(latency, bandwidth))
+    args.latency.zip(args.bandwidth).map(|(latency, bandwidth)| delayed_link(latency, bandwidth))
 }
 
-fn link_of(microseconds: f64, gb_per_s: f64) -> DelayedLink {
+fn delayed_link(microseconds: f64, gb_per_s: f64) -> DelayedLink {
     DelayedLink { latency: Duration::from_secs_f64(1e-6 * microseconds), bandwidth: 1e9 * gb_per_s }
 }
 
 fn communicator(world: &World, link: Option<DelayedLink>) -> Communicator {
-    behind(world.transport(), link)
+    connect(world.transport(), link)
 }
 
-fn behind(transport: SharedTransport, link: Option<DelayedLink>) -> Communicator {
+/// Makes a communicator over a transport, behind a simulated link if there is one.
+fn connect(transport: SharedTransport, link: Option<DelayedLink>) -> Communicator {
     match link {
         None => Communicator::over(transport),
         Some(link) => Communicator::over(Arc::new(Delayed::new(transport, link))),
     }
 }
 
-/// Measures with threads of this process as ranks.
-fn threads(
+/// Measures with threads of this process as ranks; this thread is rank 0.
+fn measure_threads(
     lead: &Lead<'_>,
-    (ranks, link): (u32, Option<DelayedLink>),
+    ranks: u32,
+    link: Option<DelayedLink>,
     points: &[CommPoint],
 ) -> Result<CommSamples, Error> {
-    let ends = InProcess::ends(ranks).into_iter().map(|end| behind(Arc::new(end), link));
+    let ends = InProcess::ends(ranks).into_iter().map(|end| connect(Arc::new(end), link));
     let mut ends: Vec<Communicator> = ends.collect();
     let own = ends.remove(0);
     std::thread::scope(|scope| {
         let followers: Vec<_> =
             ends.into_iter().map(|end| scope.spawn(move || measure::follow(end, points))).collect();
-        let mut taken = lead.take(own, points);
+        let mut samples = lead.measure(own, points);
         for follower in followers {
             match follower.join() {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => taken = taken.and(Err(train::Error::from(error).into())),
+                Ok(Err(error)) => samples = samples.and(Err(train::Error::from(error).into())),
                 Err(payload) => std::panic::resume_unwind(payload),
             }
         }
-        taken
+        samples
     })
 }
 
 fn report(
     transport: &str,
     link: Option<DelayedLink>,
-    (points, taken): (&[CommPoint], &[(u32, CommSamples)]),
+    points: &[CommPoint],
+    measured: &[(u32, CommSamples)],
     session: &Session,
 ) -> Result<ExitCode, Error> {
-    let worlds: Vec<Ranks> =
-        taken.iter().map(|(ranks, taken)| figures(*ranks, points, taken)).collect();
-    let Some((_, first)) = taken.first() else { return Ok(ExitCode::SUCCESS) };
+    let worlds: Vec<MeasuredWorld> =
+        measured.iter().map(|(ranks, samples)| summarize_world(*ranks, points, samples)).collect();
+    let Some((_, first)) = measured.first() else { return Ok(ExitCode::SUCCESS) };
     let point_of = |verb: Verb, largest: bool| {
         let points = worlds.first()?.points.iter().filter(move |point| point.verb == verb.name());
         if largest {
@@ -201,17 +213,18 @@ fn report(
         all_reduce_gb_per_s: point_of(Verb::AllReduce, true).map(|point| point.algorithm_gb_per_s),
         latency_us: point_of(Verb::AllReduce, false).map(|point| point.us),
         quality: first.quality(),
-        interrupted: taken.iter().any(|(_, taken)| taken.interrupted),
+        interrupted: measured.iter().any(|(_, samples)| samples.interrupted),
         worlds,
     };
     conclude(session, &report.quality, report.interrupted, &report, table)
 }
 
-fn figures(ranks: u32, points: &[CommPoint], taken: &CommSamples) -> Ranks {
-    let copy = taken.copy_gb_per_s();
+/// Computes times, bandwidths and fits from the samples of one number of ranks.
+fn summarize_world(ranks: u32, points: &[CommPoint], samples: &CommSamples) -> MeasuredWorld {
+    let copy = samples.copy_gb_per_s();
     let mut measured = Vec::new();
     for (number, &CommPoint { verb, bytes }) in points.iter().enumerate() {
-        let seconds = taken.seconds(number);
+        let seconds = samples.seconds(number);
         let algorithm = bytes as f64 / 1e9 / seconds.median;
         let bus = algorithm * sent_share(verb, ranks);
         measured.push(MeasuredVerb {
@@ -225,22 +238,22 @@ fn figures(ranks: u32, points: &[CommPoint], taken: &CommSamples) -> Ranks {
             bus_pct_of_copy: 100.0 * bus / copy,
         });
     }
-    let fitted = |verb: Verb| {
+    let fit_verb = |verb: Verb| {
         let points = measured.iter().filter(|point| point.verb == verb.name());
         let line: Vec<(f64, f64)> = points
             .map(|point| (point.bytes as f64 * sent_share(verb, ranks), point.us / 1e6))
             .collect();
-        Fit::through(&line).map(|fit| Fitted { verb: verb.name(), fit })
+        Fit::through(&line).map(|fit| VerbFit { verb: verb.name(), fit })
     };
-    let fits = Verb::ALL.into_iter().filter_map(fitted).collect();
-    Ranks { ranks, copy_gb_per_s: copy, points: measured, fits }
+    let fits = Verb::ALL.into_iter().filter_map(fit_verb).collect();
+    MeasuredWorld { ranks, copy_gb_per_s: copy, points: measured, fits }
 }
 
 fn table(report: &CommReport) -> String {
     let mut parts = Vec::new();
-    for Ranks { ranks, copy_gb_per_s, points, fits } in &report.worlds {
+    for MeasuredWorld { ranks, copy_gb_per_s, points, fits } in &report.worlds {
         parts.push(format!(
-            "{ranks} ranks over {}; a rank copies {copy_gb_per_s:.1} GB/s while all do",
+            "{ranks} ranks over {}; each copies {copy_gb_per_s:.1} GB/s while all ranks copy",
             report.transport
         ));
         let rows: Vec<Vec<String>> = points
@@ -262,7 +275,7 @@ fn table(report: &CommReport) -> String {
         parts.push(render::grid(&header, &rows));
         let rows: Vec<Vec<String>> = fits
             .iter()
-            .map(|Fitted { verb, fit }| {
+            .map(|VerbFit { verb, fit }| {
                 let number =
                     |value: Option<f64>| value.map_or("–".to_owned(), |v| format!("{v:.2}"));
                 vec![

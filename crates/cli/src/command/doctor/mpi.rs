@@ -1,4 +1,5 @@
-//! `rowmill doctor mpi`: which MPI there is, who started this process, and whether they fit.
+//! `rowmill doctor mpi`: finds the MPI library and the launcher of this process, and checks whether
+//! they fit together.
 
 use std::process::ExitCode;
 
@@ -12,12 +13,13 @@ use setup::render;
 
 /// The MPI library and the launcher that were found, and whether they fit together.
 #[derive(Serialize)]
-struct Diagnosis {
-    /// Who started this process, if that has anything to do with MPI.
+struct MpiDiagnosis {
+    /// The launcher that started this process; `None` if it was started without one.
     launcher: Option<&'static str>,
+    /// Number of processes that the launcher started.
     launched: Option<u32>,
     libraries: Vec<LibraryCheck>,
-    /// The library that `rowmill train` would take.
+    /// The library that `rowmill train` would use.
     taken: Option<String>,
     ranks: Option<usize>,
     rank: Option<usize>,
@@ -38,7 +40,7 @@ struct LibraryCheck {
 /// Runs `rowmill doctor mpi` and prints its result.
 pub fn run(library: Option<&str>, session: &Session) -> Result<ExitCode, Error> {
     let diagnosis = diagnose(library);
-    // Ranks that find the same say it once.
+    // If all is well, only rank 0 prints: the others would repeat it.
     if diagnosis.problem.is_some() || diagnosis.rank.unwrap_or(0) == 0 {
         session.console.report(&diagnosis, table)?;
     }
@@ -46,24 +48,24 @@ pub fn run(library: Option<&str>, session: &Session) -> Result<ExitCode, Error> 
     Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::from(EXIT_FAILED) })
 }
 
-fn diagnose(library: Option<&str>) -> Diagnosis {
+fn diagnose(library: Option<&str>) -> MpiDiagnosis {
     let launcher = launcher::detect(|name| std::env::var(name).ok());
     let names = library.map_or_else(
         || candidates(launcher.map(|launcher| launcher.kind)),
         |library| vec![library],
     );
-    // Only one is opened: symbols of two would mix.
+    // Stop at the first that opens: the symbols of two MPI libraries in one process would clash.
     let mut libraries = Vec::new();
     let mut taken = None;
     for name in names {
         let opened = MpiLibrary::open(name);
-        libraries.push(described(name, opened.as_ref()));
+        libraries.push(check_library(name, opened.as_ref()));
         if let Ok(found) = opened {
             taken = Some(found);
             break;
         }
     }
-    let mut diagnosis = Diagnosis {
+    let mut diagnosis = MpiDiagnosis {
         launcher: launcher.map(|launcher| launcher.kind.name()),
         launched: launcher.map(|launcher| launcher.size),
         libraries,
@@ -82,14 +84,14 @@ fn diagnose(library: Option<&str>) -> Diagnosis {
         Ok(mpi) => {
             let ranks = mpi.world_size();
             (diagnosis.ranks, diagnosis.rank) = (Some(ranks), Some(mpi.rank()));
-            diagnosis.threads = Some(level(mpi.thread_level()));
+            diagnosis.threads = Some(thread_level_name(mpi.thread_level()));
             let ended = mpi.finalize();
             let launched = launcher.map_or(ranks, |launcher| launcher.size as usize);
             diagnosis.problem = if launched == ranks {
                 ended.err()
             } else {
                 Some(format!(
-                    "the launcher started {launched} processes, the library knows {ranks}"
+                    "the launcher started {launched} processes, but the library sees {ranks}"
                 ))
             };
         }
@@ -97,7 +99,7 @@ fn diagnose(library: Option<&str>) -> Diagnosis {
     diagnosis
 }
 
-fn described(name: &str, opened: Result<&MpiLibrary, &OpenError>) -> LibraryCheck {
+fn check_library(name: &str, opened: Result<&MpiLibrary, &OpenError>) -> LibraryCheck {
     let name = name.to_owned();
     match opened {
         Ok(found) => LibraryCheck {
@@ -112,7 +114,8 @@ fn described(name: &str, opened: Result<&MpiLibrary, &OpenError>) -> LibraryChec
     }
 }
 
-fn level(level: i32) -> &'static str {
+/// The name of a thread level of MPI. The numbers are those of the MPI implementations.
+fn thread_level_name(level: i32) -> &'static str {
     match level {
         0 => "single",
         1 => "funneled",
@@ -121,20 +124,20 @@ fn level(level: i32) -> &'static str {
     }
 }
 
-fn table(diagnosis: &Diagnosis) -> String {
+fn table(diagnosis: &MpiDiagnosis) -> String {
     let launched = match (diagnosis.launcher, diagnosis.launched) {
         (Some(launcher), Some(size)) => format!("{launcher}, {size} processes"),
         _ => "none".to_owned(),
     };
     let mut rows = vec![("launcher", launched)];
     for library in &diagnosis.libraries {
-        let said = match (&library.interface, &library.version, &library.problem) {
+        let text = match (&library.interface, &library.version, &library.problem) {
             (Some(interface), Some(version), _) => {
                 format!("{}: {interface}: {version}", library.name)
             }
             (_, _, problem) => problem.clone().unwrap_or_else(|| library.name.clone()),
         };
-        rows.push(("library", said));
+        rows.push(("library", text));
     }
     if let (Some(ranks), Some(threads)) = (diagnosis.ranks, diagnosis.threads) {
         rows.push(("ranks", ranks.to_string()));

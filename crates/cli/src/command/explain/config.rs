@@ -1,5 +1,5 @@
-//! `rowmill explain config`: the keys of configurations, one, all, as a document or as a JSON
-//! schema.
+//! `rowmill explain config`: prints one configuration key, a list of all keys, the whole reference
+//! as Markdown, or a JSON schema.
 
 use std::fmt::Write as _;
 
@@ -12,9 +12,9 @@ use setup::Session;
 use setup::error::{Error, UsageError};
 use setup::render;
 
-/// A key, for programs.
+/// A configuration key, as it is printed in JSON.
 #[derive(Serialize)]
-struct Explained {
+struct ExplainedKey {
     key: &'static str,
     value: String,
     required: bool,
@@ -23,24 +23,24 @@ struct Explained {
     example: &'static str,
 }
 
-/// Explains one key, or all.
+/// Prints one key, all keys, or the chosen document.
 pub fn run(key: Option<&str>, document: Option<Document>, session: &Session) -> Result<(), Error> {
     match (document, key) {
-        (Some(Document::Markdown), _) => session.console.print(markdown().trim_end()),
+        (Some(Document::Markdown), _) => session.console.print(markdown_reference().trim_end()),
         (Some(Document::JsonSchema), _) => {
-            let schema = serde_json::to_string_pretty(&schema())?;
+            let schema = serde_json::to_string_pretty(&config_schema())?;
             session.console.print(&schema)
         }
-        (None, Some(key)) => one(key, session),
+        (None, Some(key)) => explain_key(key, session),
         (None, None) => {
-            let all: Vec<Explained> = KEYS.iter().map(explained).collect();
-            session.console.report(&all, |_| list())
+            let all: Vec<ExplainedKey> = KEYS.iter().map(key_fields).collect();
+            session.console.report(&all, |_| key_list())
         }
     }
 }
 
-fn explained(key: &ConfigKey) -> Explained {
-    Explained {
+fn key_fields(key: &ConfigKey) -> ExplainedKey {
+    ExplainedKey {
         key: key.path,
         value: key.expected(),
         required: is_required(key),
@@ -54,8 +54,8 @@ fn is_required(key: &ConfigKey) -> bool {
     matches!(key.need, Need::Always | Need::With { is_required: true, .. })
 }
 
-/// `required`, or what holds without the key.
-fn need(key: &ConfigKey) -> String {
+/// `required`, or else the default of the key.
+fn describe_need(key: &ConfigKey) -> String {
     let beside = match key.need {
         Need::With { tag, .. } => format!(" beside {tag:?}"),
         _ => String::new(),
@@ -67,32 +67,32 @@ fn need(key: &ConfigKey) -> String {
     }
 }
 
-fn list() -> String {
+fn key_list() -> String {
     let first = |text: &str| {
         let end = text.find(". ").map_or(text.len(), |end| end + 1);
         text[..end].to_owned()
     };
-    let row = |key: &ConfigKey| vec![key.path.to_owned(), need(key), first(key.meaning)];
+    let row = |key: &ConfigKey| vec![key.path.to_owned(), describe_need(key), first(key.meaning)];
     let rows: Vec<_> = KEYS.iter().map(row).collect();
     render::grid(&["key", "default", "meaning"], &rows)
 }
 
-fn one(key: &str, session: &Session) -> Result<(), Error> {
+fn explain_key(key: &str, session: &Session) -> Result<(), Error> {
     let found = reference::find(key);
     if found.is_empty() {
         let near = reference::nearest(key, KEYS.iter().map(ConfigKey::name)).map(reference::find);
         let near = near.unwrap_or_default().iter().map(|key| key.path.to_owned()).collect();
         return Err(UsageError::NoSuchKey { key: key.to_owned(), near }.into());
     }
-    let all: Vec<Explained> = found.iter().map(|key| explained(key)).collect();
+    let all: Vec<ExplainedKey> = found.iter().map(|key| key_fields(key)).collect();
     session
         .console
-        .report(&all, |_| found.iter().map(|key| text(key)).collect::<Vec<_>>().join("\n\n"))
+        .report(&all, |_| found.iter().map(|key| key_text(key)).collect::<Vec<_>>().join("\n\n"))
 }
 
-/// One key in full; of a section, what may stand in it.
-fn text(key: &ConfigKey) -> String {
-    let mut rows = vec![("value", key.expected()), ("default", need(key))];
+/// The full text about one key. For a section, it ends with the keys of the section.
+fn key_text(key: &ConfigKey) -> String {
+    let mut rows = vec![("value", key.expected()), ("default", describe_need(key))];
     rows.push(("example", key.example.to_owned()));
     let section = match key.kind {
         ValueKind::Sections => format!("{}[]", key.path),
@@ -106,7 +106,7 @@ fn text(key: &ConfigKey) -> String {
     format!("{}\n  {}\n{}", key.path, key.meaning, render::facts(&rows))
 }
 
-fn markdown() -> String {
+fn markdown_reference() -> String {
     let mut out = "# Configuration\n\n\
         Every key of a job's TOML, made by `rowmill explain config --as markdown`. One key: \
         `rowmill explain config KEY`. A configuration with everything filled in: `rowmill train \
@@ -122,7 +122,7 @@ fn markdown() -> String {
             ValueKind::Section | ValueKind::Sections | ValueKind::SectionPerName
         );
         if is_heading && key.section().is_empty() {
-            // Writing to a `String` does not fail.
+            // The result can be ignored, because writing to a `String` never fails.
             let _ = write!(out, "\n## [{}]\n\n{}\n", key.path, key.meaning);
             let _ = write!(out, "\n| key | value | default | meaning |\n|---|---|---|---|\n");
             section = key.path;
@@ -132,33 +132,33 @@ fn markdown() -> String {
         let _ = writeln!(
             out,
             "| `{name}` | {} | {} | {} Example: `{}` |",
-            cell(&key.expected()),
-            cell(&need(key)),
-            cell(key.meaning),
-            cell(key.example)
+            escape_cell(&key.expected()),
+            escape_cell(&describe_need(key)),
+            escape_cell(key.meaning),
+            escape_cell(key.example)
         );
     }
     out
 }
 
-/// Text that a table of Markdown keeps in its cell.
-fn cell(text: &str) -> String {
+/// Escapes a text for a cell of a Markdown table.
+fn escape_cell(text: &str) -> String {
     text.replace('|', "\\|")
 }
 
-/// A JSON schema of configurations.
-fn schema() -> Value {
-    let mut schema = object("");
+/// The JSON schema of a whole configuration.
+fn config_schema() -> Value {
+    let mut schema = section_schema("");
     schema["$schema"] = json!("https://json-schema.org/draft/2020-12/schema");
     schema["title"] = json!("rowmill configuration");
     schema
 }
 
-/// The schema of the keys in `section`.
-fn object(section: &str) -> Value {
+/// The schema of an object with the keys of `section`.
+fn section_schema(section: &str) -> Value {
     let (mut properties, mut required) = (Map::new(), Vec::new());
     for key in reference::keys_of(section) {
-        properties.insert(key.name().to_owned(), property(key));
+        properties.insert(key.name().to_owned(), value_schema(key));
         if key.need == Need::Always {
             required.push(key.name());
         }
@@ -171,7 +171,8 @@ fn object(section: &str) -> Value {
     })
 }
 
-fn property(key: &ConfigKey) -> Value {
+/// The schema of the value of one key.
+fn value_schema(key: &ConfigKey) -> Value {
     let texts = |choices: &[&str]| json!({ "type": "string", "enum": choices });
     let list = |items: Value| json!({ "type": "array", "items": items });
     let mut value = match key.kind {
@@ -186,10 +187,10 @@ fn property(key: &ConfigKey) -> Value {
         ValueKind::Rows => json!({ "anyOf": [
             { "type": "integer", "minimum": 1 }, { "const": "auto" }
         ] }),
-        ValueKind::Section => object(key.path),
-        ValueKind::Sections => list(object(&format!("{}[]", key.path))),
+        ValueKind::Section => section_schema(key.path),
+        ValueKind::Sections => list(section_schema(&format!("{}[]", key.path))),
         ValueKind::SectionPerName => json!({
-            "type": "object", "additionalProperties": object(&format!("{}.*", key.path))
+            "type": "object", "additionalProperties": section_schema(&format!("{}.*", key.path))
         }),
     };
     value["description"] = json!(key.meaning);

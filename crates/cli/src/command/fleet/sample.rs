@@ -1,4 +1,5 @@
-//! `rowmill fleet sample`: what processes of many hosts use, and where their threads wait.
+//! `rowmill fleet sample`: the resources that processes of many hosts use, and the functions in
+//! which their threads wait.
 
 use std::process::ExitCode;
 
@@ -6,61 +7,61 @@ use fleet::wire::{SampleOrder, Sampled, Samples};
 use serde::Serialize;
 
 use super::select;
-use crate::agent_client::{Client, each};
+use crate::agent_client::{Client, ask_each};
 use crate::args::ProcessSelection;
 use setup::Session;
 use setup::error::{EXIT_FAILED, Error};
 use setup::error_text::plain;
 use setup::render;
 
-/// Places of a process in the table; JSON has all that agents tell.
+/// Most waiting places of a process in the table. JSON has all of them.
 const SHOWN: usize = 8;
 
-/// What one host said.
+/// The samples of one host, or the reason why its agent did not answer.
 #[derive(Serialize)]
-struct Answer {
+struct HostSamples {
     host: String,
     error: Option<String>,
     samples: Option<Samples>,
 }
 
-/// Runs the command. Processes chosen by their number alone need not poll for traces.
+/// Runs `rowmill fleet sample` and prints its result. Processes chosen by pid alone need not poll
+/// for traces: only jobs and users are looked up in the status of a host.
 pub fn run(
     clients: &[Client],
     order: &SampleOrder,
     selection: &ProcessSelection,
     session: &Session,
 ) -> Result<ExitCode, Error> {
-    let is_by_number = selection.run.is_none() && selection.user.is_none();
-    let looked = if is_by_number { Vec::new() } else { each(clients, Client::status) };
-    let statuses = clients.iter().map(Client::name).zip(&looked);
-    let statuses = statuses.filter_map(|(host, looked)| Some((host, &looked.as_ref().ok()?.0)));
-    let chosen = select::choose(statuses, selection)?;
-    let answers = each(clients, |client| {
+    // Pids alone need no status: the agent reads any process by its pid.
+    let is_by_pid = selection.run.is_none() && selection.user.is_none();
+    let statuses = if is_by_pid { Vec::new() } else { ask_each(clients, Client::fetch_status) };
+    let chosen = select::choose(select::by_host(clients, &statuses), selection)?;
+    let answers = ask_each(clients, |client| {
         let host = client.name().to_owned();
         let at = clients.iter().position(|other| other.name() == client.name());
-        if let Some(Err(problem)) = at.and_then(|at| looked.get(at)) {
-            return Some(Answer { host, error: Some(problem.clone()), samples: None });
+        if let Some(Err(problem)) = at.and_then(|at| statuses.get(at)) {
+            return Some(HostSamples { host, error: Some(problem.clone()), samples: None });
         }
-        let pids = if is_by_number { &order.pids } else { chosen.get(client.name())? };
+        let pids = if is_by_pid { &order.pids } else { chosen.get(client.name())? };
         let order = SampleOrder { pids: pids.clone(), ..order.clone() };
-        Some(match client.sample(&order) {
-            Ok(samples) => Answer { host, error: None, samples: Some(samples) },
-            Err(problem) => Answer { host, error: Some(problem), samples: None },
+        Some(match client.sample_processes(&order) {
+            Ok(samples) => HostSamples { host, error: None, samples: Some(samples) },
+            Err(problem) => HostSamples { host, error: Some(problem), samples: None },
         })
     });
-    let answers: Vec<Answer> = answers.into_iter().flatten().collect();
+    let answers: Vec<HostSamples> = answers.into_iter().flatten().collect();
     session.console.report(&answers, |answers| table(answers))?;
-    let is_failed = answers.iter().any(|answer| answer.error.is_some());
-    Ok(if is_failed { ExitCode::from(EXIT_FAILED) } else { ExitCode::SUCCESS })
+    let has_failed = answers.iter().any(|answer| answer.error.is_some());
+    Ok(if has_failed { ExitCode::from(EXIT_FAILED) } else { ExitCode::SUCCESS })
 }
 
-fn table(answers: &[Answer]) -> String {
-    let (mut used, mut waits) = (Vec::new(), Vec::new());
-    let told = answers.iter().filter_map(|answer| Some((answer, answer.samples.as_ref()?)));
-    for (answer, samples) in told {
+fn table(answers: &[HostSamples]) -> String {
+    let (mut usage, mut waits) = (Vec::new(), Vec::new());
+    let answered = answers.iter().filter_map(|answer| Some((answer, answer.samples.as_ref()?)));
+    for (answer, samples) in answered {
         for process in &samples.processes {
-            used.push(usage(&answer.host, process, samples.length_ms));
+            usage.push(usage_row(&answer.host, process, samples.length_ms));
             let looks = f64::from(process.looks.max(1));
             for row in process.waiting.iter().take(SHOWN) {
                 waits.push(vec![
@@ -87,7 +88,7 @@ fn table(answers: &[Answer]) -> String {
         "memory",
         "allocated",
     ];
-    let mut text = if used.is_empty() { String::new() } else { render::grid(&heads, &used) };
+    let mut text = if usage.is_empty() { String::new() } else { render::grid(&heads, &usage) };
     if !waits.is_empty() {
         let heads = ["host", "process", "thread", "state", "where", "threads"];
         text += &format!("\n\n{}", render::grid(&heads, &waits));
@@ -101,7 +102,7 @@ fn table(answers: &[Answer]) -> String {
     text
 }
 
-fn usage(host: &str, process: &Sampled, length_ms: u64) -> Vec<String> {
+fn usage_row(host: &str, process: &Sampled, length_ms: u64) -> Vec<String> {
     let used = &process.used;
     let share = |ns: Option<u64>| {
         let share = |ns: u64| ns as f64 / (length_ms.max(1) as f64 * 1e6) * 100.0;
@@ -110,7 +111,7 @@ fn usage(host: &str, process: &Sampled, length_ms: u64) -> Vec<String> {
     let count = |count: Option<u64>| count.map_or("-".to_owned(), |count| count.to_string());
     let mib = |bytes: f64| format!("{:.1} MiB", bytes / f64::from(1 << 20));
     let size = |bytes: Option<u64>| bytes.map_or("-".to_owned(), |bytes| mib(bytes as f64));
-    let grown = used.anonymous_grown_bytes.map_or("-".to_owned(), |bytes| {
+    let allocated = used.anonymous_grown_bytes.map_or("-".to_owned(), |bytes| {
         let sign = if bytes < 0 { "" } else { "+" };
         format!("{sign}{}", mib(bytes as f64))
     });
@@ -127,6 +128,6 @@ fn usage(host: &str, process: &Sampled, length_ms: u64) -> Vec<String> {
         size(used.read_bytes),
         size(used.written_bytes),
         size(process.rss_peak_bytes),
-        grown,
+        allocated,
     ]
 }

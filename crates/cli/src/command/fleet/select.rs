@@ -1,25 +1,39 @@
-//! Chooses the processes that `rowmill fleet` means: by job, user or number, on every host. One
-//! report is of one job, so a choice that spans several is refused.
+//! Chooses processes on every host by job, user or pid, as the options of `rowmill fleet` say.
+//!
+//! A report describes one job, so a choice that spans several jobs is refused.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use fleet::wire::{ProcessRow, Status};
 
+use crate::agent_client::{Client, HostClock};
 use crate::args::ProcessSelection;
 use setup::error::{Error, RunError};
 use setup::error_text::plain;
 
-/// Chosen processes, by host.
+/// The pids of the chosen processes, by the name of their host.
 pub type PidsByHost = BTreeMap<String, Vec<u32>>;
 
+/// A host's status and clock, or the reason why its agent did not answer.
+pub type StatusAnswer = Result<(Status, HostClock), String>;
+
+/// Pairs the hosts that answered with their statuses. `answers` are in the order of the clients.
+pub fn by_host<'a>(
+    clients: &'a [Client],
+    answers: &'a [StatusAnswer],
+) -> impl Iterator<Item = (&'a str, &'a Status)> + Clone {
+    let named = clients.iter().map(Client::name).zip(answers);
+    named.filter_map(|(host, answer)| Some((host, &answer.as_ref().ok()?.0)))
+}
+
 impl ProcessSelection {
-    /// Whether it leaves anyone out.
+    /// Whether all processes are selected, because no option restricts them.
     pub fn is_all(&self) -> bool {
         self.pids.is_empty() && self.run.is_none() && self.user.is_none()
     }
 
-    /// Whether a process is chosen. Launchers and data loaders are chosen by their number only.
-    fn has(&self, row: &ProcessRow) -> bool {
+    /// Whether a process is selected. Launchers and data loaders are selected by their pid only.
+    fn selects(&self, row: &ProcessRow) -> bool {
         let is_run = |run: &String| row.names.contains(run) || row.job.as_ref() == Some(run);
         let is_user =
             |user: &String| row.user.as_ref() == Some(user) || *user == row.uid.to_string();
@@ -29,7 +43,8 @@ impl ProcessSelection {
             && self.user.as_ref().is_none_or(is_user)
     }
 
-    fn words(&self) -> String {
+    /// Formats the options of the selection as they were typed, for a message.
+    fn describe(&self) -> String {
         let pids = self.pids.iter().map(|pid| format!("--pid {pid}"));
         let run = self.run.iter().map(|run| format!("--run {run}"));
         let names = fleet::allocation::user_names();
@@ -42,17 +57,17 @@ impl ProcessSelection {
     }
 }
 
-/// The chosen processes of all hosts.
+/// Chooses the selected processes on all hosts that answered.
 ///
 /// # Errors
-/// Hosts answered, and none has a chosen process.
+/// At least one host answered, and no process on any host is selected.
 pub fn choose<'a>(
     statuses: impl Iterator<Item = (&'a str, &'a Status)> + Clone,
     selection: &ProcessSelection,
 ) -> Result<PidsByHost, Error> {
     let mut chosen = PidsByHost::new();
     for (host, status) in statuses.clone() {
-        let rows = status.processes.iter().filter(|row| selection.has(row));
+        let rows = status.processes.iter().filter(|row| selection.selects(row));
         let pids: Vec<u32> = rows.map(|row| row.pid).collect();
         if !pids.is_empty() {
             chosen.insert(host.to_owned(), pids);
@@ -60,14 +75,14 @@ pub fn choose<'a>(
     }
     if chosen.is_empty() && !selection.is_all() && statuses.clone().next().is_some() {
         let all = statuses.flat_map(|(_, status)| &status.processes);
-        let there = jobs(all.filter(|row| row.skip.is_none()));
-        return Err(RunError::NoProcess { selection: selection.words(), there }.into());
+        let there = list_jobs(all.filter(|row| row.skip.is_none()));
+        return Err(RunError::NoProcess { selection: selection.describe(), there }.into());
     }
     Ok(chosen)
 }
 
-/// The chosen processes themselves.
-pub fn rows<'a>(
+/// Looks up the status rows of the chosen processes.
+pub fn chosen_rows<'a>(
     statuses: impl Iterator<Item = (&'a str, &'a Status)>,
     chosen: &PidsByHost,
 ) -> impl Iterator<Item = &'a ProcessRow> {
@@ -77,18 +92,19 @@ pub fn rows<'a>(
     })
 }
 
-/// Checks that the chosen processes are of one job of one user: any user can give a process the
-/// name of another's job.
+/// Checks that the chosen processes belong to one job of one user. The user is checked because any
+/// user can start a process under the name of another user's job.
 ///
 /// # Errors
-/// They are of several jobs or users, two of them have the same rank, or one machine answers under
-/// two names.
+/// The processes belong to several jobs or users, two of them have the same rank, or one machine
+/// answers under two names.
 pub fn check_one_job<'a>(
     statuses: impl Iterator<Item = (&'a str, &'a Status)> + Clone,
     chosen: &PidsByHost,
 ) -> Result<(), Error> {
     let mut named = BTreeMap::new();
     for (name, status) in statuses.clone().filter(|(name, _)| chosen.contains_key(*name)) {
+        // Two names of one machine list the same pids under the same host name.
         let machine = (&status.host, status.processes.iter().map(|row| row.pid).collect());
         let machine: (&String, Vec<u32>) = machine;
         if let Some(first) = named.insert(machine, name).filter(|_| !status.processes.is_empty()) {
@@ -96,10 +112,10 @@ pub fn check_one_job<'a>(
             return Err(RunError::SameHost { first, second }.into());
         }
     }
-    let rows: Vec<&ProcessRow> = rows(statuses, chosen).collect();
-    let of_jobs = rows.iter().map(|row| job(row)).collect::<BTreeSet<_>>();
-    if of_jobs.len() > 1 {
-        return Err(RunError::ManyJobs { there: jobs(rows.into_iter()) }.into());
+    let rows: Vec<&ProcessRow> = chosen_rows(statuses, chosen).collect();
+    let jobs: BTreeSet<String> = rows.iter().map(|row| job_title(row)).collect();
+    if jobs.len() > 1 {
+        return Err(RunError::ManyJobs { there: list_jobs(rows.into_iter()) }.into());
     }
     let mut by_rank = BTreeMap::new();
     for row in rows {
@@ -111,8 +127,8 @@ pub fn check_one_job<'a>(
     Ok(())
 }
 
-/// The job of a process in words, with its user.
-fn job(row: &ProcessRow) -> String {
+/// Names the job of a process and its user, as in `7 of user ada`.
+fn job_title(row: &ProcessRow) -> String {
     let user = plain(row.user.as_ref().unwrap_or(&row.uid.to_string()));
     match &row.job {
         Some(job) => format!("{} of user {user}", plain(job)),
@@ -120,11 +136,11 @@ fn job(row: &ProcessRow) -> String {
     }
 }
 
-/// Jobs and their processes, for a message.
-fn jobs<'a>(rows: impl Iterator<Item = &'a ProcessRow>) -> String {
+/// Lists jobs with their processes, for a message.
+fn list_jobs<'a>(rows: impl Iterator<Item = &'a ProcessRow>) -> String {
     let mut pids = BTreeMap::<String, Vec<String>>::new();
     for row in rows {
-        pids.entry(job(row)).or_default().push(row.pid.to_string());
+        pids.entry(job_title(row)).or_default().push(row.pid.to_string());
     }
     let words = pids.into_iter().map(|(job, pids)| format!("{job} (process {})", pids.join(", ")));
     let words: Vec<String> = words.collect();
@@ -171,7 +187,8 @@ mod tests {
         }
     }
 
-    /// The chosen processes of hosts `a` and `b`, and the refusal if they are of several jobs.
+    /// Returns the processes chosen on the hosts `a` and `b`, and the refusal if they belong to
+    /// several jobs.
     fn check(selection: &ProcessSelection) -> (PidsByHost, Option<String>) {
         let launcher = ProcessRow { skip: Some("a launcher".to_owned()), ..row(9, 0, Some("7")) };
         let hosts = [
@@ -196,14 +213,14 @@ mod tests {
         };
         assert_eq!(check(&select_run("7")), (pids(&[("a", &[10]), ("b", &[10])]), None));
         assert_eq!(check(&select_run("alias-11")), (pids(&[("a", &[11])]), None));
-        let of_pid = ProcessSelection { pids: vec![12], ..ProcessSelection::default() };
-        assert_eq!(check(&of_pid), (pids(&[("b", &[12])]), None));
+        let by_pid = ProcessSelection { pids: vec![12], ..ProcessSelection::default() };
+        assert_eq!(check(&by_pid), (pids(&[("b", &[12])]), None));
         let launcher = ProcessSelection { pids: vec![9], ..ProcessSelection::default() };
         assert_eq!(check(&launcher).0, pids(&[("a", &[9])]));
     }
 
     #[test]
-    fn several_jobs_never_share_a_report() {
+    fn a_choice_that_spans_several_jobs_is_refused() {
         let by_user =
             ProcessSelection { user: Some("ada".to_owned()), ..ProcessSelection::default() };
         for selection in [ProcessSelection::default(), by_user] {
@@ -216,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_in_a_job_a_doubled_rank_and_a_doubled_host_are_named() {
+    fn other_users_duplicate_ranks_and_duplicate_hosts_are_refused() {
         let refused = |hosts: &[(&str, Status)], chosen: &[(&str, &[u32])]| {
             let statuses = hosts.iter().map(|(host, status)| (*host, status));
             check_one_job(statuses, &pids(chosen)).unwrap_err().to_string()
@@ -233,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_choice_without_processes_names_what_there_is() {
+    fn a_selection_without_processes_lists_the_jobs_that_exist() {
         let host = status(vec![row(10, 0, Some("7"))]);
         let nobody =
             ProcessSelection { user: Some("eve".to_owned()), ..ProcessSelection::default() };

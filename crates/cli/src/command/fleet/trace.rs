@@ -1,5 +1,7 @@
-//! `rowmill fleet trace`: one order to all hosts at once, then a trace or a reason for every rank,
-//! then the report. `rowmill capture` comes here too where an agent has the socket.
+//! `rowmill fleet trace`: orders traces from all hosts at once, fetches a trace or a reason for
+//! every rank, and writes the report.
+//!
+//! `rowmill capture` uses the same code if an agent already owns the socket of this host.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -10,34 +12,35 @@ use std::time::{Duration, Instant};
 
 use fleet::capture::round_start;
 use fleet::tracing::{self, unix_ms};
-use fleet::wire::{self, RecordWhen, Status, TraceOrder, TraceRow, TraceState};
+use fleet::wire::{self, RecordWhen, TraceOrder, TraceRow, TraceState};
 
-use super::reach::{PATIENCE, counted, open_clients};
-use super::select::{self, PidsByHost};
-use crate::agent_client::{Client, HostClock, each, hint};
+use super::reach::{PATIENCE, open_clients, say_problem};
+use super::select::{self, PidsByHost, StatusAnswer};
+use crate::agent_client::{Client, ask_each};
 use crate::args::{Align, FleetTrace, ProcessSelection, With};
-use crate::capture_outcome::{self as outcome, CaptureOutcome, ProcessRow};
+use crate::capture_outcome::{self as outcome, CaptureOutcome, CaptureRow};
 use crate::capture_request::check_empty_folder;
 use setup::Session;
 use setup::error::{Error, RunError};
 use setup::error_text::plain;
 use setup::interrupt;
-use setup::output;
+use setup::{output, render};
 
-/// Between two looks at an order.
-const LOOK: Duration = Duration::from_millis(500);
-/// A host that says nothing for this long is gone.
-const SILENCE: Duration = Duration::from_secs(20);
-/// The multiple where no job reports its steps.
-const ALIGN: u32 = 100;
-/// How long a multiple of iterations should last: all ranks are asked within a fraction of it.
-const LASTING: Duration = Duration::from_secs(20);
-/// Room for the orders to arrive before the first process is answered.
-const ROOM: Duration = Duration::from_millis(1500);
+/// How often the state of an order is polled.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
+/// A host whose agent does not answer for this long is given up.
+const SILENCE_MAX: Duration = Duration::from_secs(20);
+/// Recording starts at a multiple of so many iterations if no job reports its step time.
+const DEFAULT_ALIGN: u32 = 100;
+/// How long the iterations between two multiples should take. All ranks must receive the request
+/// between the same two multiples, so this is several times the interval at which they poll.
+const ALIGN_TIME: Duration = Duration::from_secs(20);
+/// Time for the orders to reach all hosts before the first process is answered.
+const ORDER_TRANSIT: Duration = Duration::from_millis(1500);
 
-/// What is recorded, everywhere.
+/// The traces that are ordered from all hosts.
 pub struct WantedTraces<'a> {
-    /// Processes by host; all of every host where nobody is named.
+    /// Processes to record, by host. If it is empty, all processes of every host.
     pub pids: PidsByHost,
     pub when: RecordWhen,
     pub with: &'a [With],
@@ -50,60 +53,47 @@ pub struct WantedTraces<'a> {
 pub fn run(args: &FleetTrace, session: &Session) -> Result<ExitCode, Error> {
     check_empty_folder(&args.output)?;
     let clients = open_clients(&args.reach, PATIENCE)?;
-    let looked = each(&clients, Client::status);
-    let statuses = || {
-        let named = clients.iter().map(Client::name).zip(&looked);
-        named.filter_map(|(host, looked)| Some((host, &looked.as_ref().ok()?.0)))
-    };
+    let answers = ask_each(&clients, Client::fetch_status);
+    let statuses = || select::by_host(&clients, &answers);
     let mut selection = args.select.clone();
+    // On the hosts of a Slurm job, other jobs may run too.
     if selection.is_all() {
         selection.run = args.reach.slurm.map(|job| job.to_string());
     }
     let mut pids = select::choose(statuses(), &selection)?;
     select::check_one_job(statuses(), &pids)?;
     if selection.is_all() {
-        // The agent of a host without processes says why there is none.
+        // Order from hosts without processes too: their agents report why there are none.
         for (host, _) in statuses() {
             pids.entry(host.to_owned()).or_default();
         }
     }
     let made = output::folder(&args.output)?;
     let stop = interrupt::stop_flag("ending the capture");
-    for (client, looked) in clients.iter().zip(&looked) {
-        match looked {
+    for (client, answer) in clients.iter().zip(&answers) {
+        match answer {
             Ok((_, clock)) => session.console.say(format_args!(
                 "{}: {}, clock {}",
                 client.name(),
-                counted(pids.get(client.name()).map_or(0, Vec::len), "process"),
-                clock.words()
+                render::counted(pids.get(client.name()).map_or(0, Vec::len) as u64, "process"),
+                clock.describe()
             )),
-            Err(problem) => {
-                session.console.say(format_args!("{}: {problem}", client.name()));
-                if let Some(hint) = hint(problem) {
-                    session.console.say(format_args!("hint: {hint}"));
-                }
-            }
+            Err(problem) => say_problem(client, problem, session),
         }
     }
     let align = match args.align {
         Align::Given(align) => align,
-        Align::Auto => auto(select::rows(statuses(), &pids).collect(), session),
+        Align::Auto => choose_align(select::chosen_rows(statuses(), &pids).collect(), session),
     };
     let when = RecordWhen::Iterations { count: args.iterations, align };
     let (size_max, timeout) = (args.size_max, args.timeout);
     let output = args.output.as_path();
     let wanted = WantedTraces { pids, when, with: &args.with, size_max, timeout, output };
-    let rows = begun(order(&clients, &looked, &wanted, (session, &stop)))?;
-    let outcome = CaptureOutcome {
-        folder: args.output.clone(),
-        report: None,
-        merged: None,
-        is_aligned: None,
-        processes: rows,
-    };
-    let told = outcome::tell(outcome, session, stop.load(Ordering::SeqCst));
+    let rows = check_any_order(record(&clients, &answers, &wanted, session, &stop))?;
+    let outcome = CaptureOutcome::new(&args.output, rows);
+    let code = outcome::report_outcome(outcome, session, stop.load(Ordering::SeqCst));
     drop(made);
-    told
+    code
 }
 
 /// Traces the processes of this host through its agent, on behalf of `rowmill capture`.
@@ -113,44 +103,40 @@ pub fn trace_local_host(
     session: &Session,
 ) -> Result<ExitCode, Error> {
     let clients = [client];
-    let looked = each(&clients, Client::status);
+    let answers = ask_each(&clients, Client::fetch_status);
     if wanted.pids.values().all(Vec::is_empty) {
-        let named = clients.iter().map(Client::name).zip(&looked);
-        let statuses = named.filter_map(|(host, looked)| Some((host, &looked.as_ref().ok()?.0)));
+        let statuses = select::by_host(&clients, &answers);
         let all = select::choose(statuses.clone(), &ProcessSelection::default())?;
         select::check_one_job(statuses, &all)?;
     }
     let stop = interrupt::stop_flag("ending the capture");
-    let processes = begun(order(&clients, &looked, wanted, (session, &stop)))?;
-    let folder = wanted.output.to_owned();
-    let outcome =
-        CaptureOutcome { folder, report: None, merged: None, is_aligned: None, processes };
-    outcome::tell(outcome, session, stop.load(Ordering::SeqCst))
+    let rows = check_any_order(record(&clients, &answers, wanted, session, &stop))?;
+    let outcome = CaptureOutcome::new(wanted.output, rows);
+    outcome::report_outcome(outcome, session, stop.load(Ordering::SeqCst))
 }
 
-/// A host's status and clock offset, or the reason why its agent did not answer.
-type Looked = Result<(Status, HostClock), String>;
-
-/// A multiple that lasts long enough by the usual step of the chosen processes, a round number.
-fn auto(chosen: Vec<&wire::ProcessRow>, session: &Session) -> u32 {
+/// Chooses the multiple of iterations at which recording starts: a round number of iterations that
+/// take at least [`ALIGN_TIME`], given the median step time of the chosen processes.
+fn choose_align(chosen: Vec<&wire::ProcessRow>, session: &Session) -> u32 {
     let steps = chosen.iter().filter_map(|process| process.step_ns).filter(|&ns| ns > 0);
     let mut steps: Vec<u64> = steps.collect();
     steps.sort_unstable();
-    let Some(&usual) = steps.get(steps.len() / 2) else {
+    let Some(&median_ns) = steps.get(steps.len() / 2) else {
         session.console.say(format_args!(
-            "no process reports its steps: beginning at the next multiple of {ALIGN}"
+            "no process reports its steps: recording from the next multiple of {DEFAULT_ALIGN}"
         ));
-        return ALIGN;
+        return DEFAULT_ALIGN;
     };
-    let align = round_up(u64::try_from(LASTING.as_nanos()).unwrap_or(u64::MAX).div_ceil(usual));
+    let align =
+        round_up(u64::try_from(ALIGN_TIME.as_nanos()).unwrap_or(u64::MAX).div_ceil(median_ns));
     session.console.say(format_args!(
-        "a step takes {:.1} ms: beginning at the next multiple of {align}",
-        usual as f64 * 1e-6
+        "a step takes {:.1} ms: recording from the next multiple of {align}",
+        median_ns as f64 * 1e-6
     ));
     align
 }
 
-/// The next of 1, 2, 5, 10, 20, ….
+/// Rounds up to the next of 1, 2, 5, 10, 20, ….
 fn round_up(count: u64) -> u32 {
     let mut base = 1_u64;
     loop {
@@ -166,22 +152,25 @@ fn round_up(count: u64) -> u32 {
     }
 }
 
-/// Asks all hosts at once, and waits until every process has a trace or a reason.
-fn order(
+/// Orders traces from all hosts at once, and waits until every process has a trace or a reason why
+/// it has none.
+fn record(
     clients: &[Client],
-    looked: &[Looked],
+    answers: &[StatusAnswer],
     wanted: &WantedTraces<'_>,
-    (session, stop): (&Session, &AtomicBool),
-) -> Vec<ProcessRow> {
+    session: &Session,
+    stop: &AtomicBool,
+) -> Vec<CaptureRow> {
     let token = tracing::unique_token();
-    let start = start(looked);
-    let known: BTreeMap<&str, &Looked> = clients.iter().map(Client::name).zip(looked).collect();
+    let start = choose_start(answers);
+    let known: BTreeMap<&str, &StatusAnswer> =
+        clients.iter().map(Client::name).zip(answers).collect();
     let many = clients.len() > 1;
     let place = Destination { folder: wanted.output, many, taken: Mutex::default() };
-    let rows = each(clients, |client| {
+    let rows = ask_each(clients, |client| {
         let offset_ns = match known.get(client.name()) {
             Some(Ok((_, clock))) => clock.offset_ns,
-            Some(Err(problem)) => return vec![lost(client, problem)],
+            Some(Err(problem)) => return vec![lost_host(client, problem)],
             None => 0,
         };
         let pids = match wanted.pids.get(client.name()) {
@@ -197,28 +186,31 @@ fn order(
             with: wanted.with.iter().map(|with| format!("{with:?}").to_lowercase()).collect(),
             size_max: wanted.size_max,
             patience_ms: u64::try_from(wanted.timeout.as_millis()).unwrap_or(u64::MAX),
+            // A single agent finds the best time itself; several need one start, by each host's
+            // clock.
             not_before_unix_ms: many.then(|| start.saturating_add_signed(offset_ns / 1_000_000)),
         };
-        let begun = match client.begin(&order) {
+        let state = match client.order_traces(&order) {
             Ok(state) => state,
-            Err(problem) => return vec![lost(client, &problem)],
+            Err(problem) => return vec![lost_host(client, &problem)],
         };
-        let state = watch(client, begun, (session, stop));
-        let rows = fetch(client, state, &place);
-        // What could not be fetched stays on the host until it expires, unless nobody wants it.
-        if stop.load(Ordering::SeqCst) || rows.iter().all(|row| !row.is_left) {
-            client.forget(&token);
+        let state = watch_order(client, state, session, stop);
+        let rows = fetch_traces(client, state, &place);
+        // Traces that could not be fetched are kept on the host until they expire, so that the user
+        // can still get them. After Ctrl-C nobody wants them.
+        if stop.load(Ordering::SeqCst) || rows.iter().all(|row| !row.is_on_host) {
+            client.delete_order(&token);
         }
         rows.into_iter().map(|fetched| fetched.row).collect()
     });
     rows.into_iter().flatten().collect()
 }
 
-/// The rows of an order that at least one host has begun.
+/// Passes the rows on if at least one host accepted its order.
 ///
 /// # Errors
-/// No host has.
-fn begun(rows: Vec<ProcessRow>) -> Result<Vec<ProcessRow>, Error> {
+/// No host accepted it.
+fn check_any_order(rows: Vec<CaptureRow>) -> Result<Vec<CaptureRow>, Error> {
     if rows.iter().any(|row| row.pid != 0) {
         return Ok(rows);
     }
@@ -226,31 +218,34 @@ fn begun(rows: Vec<ProcessRow>) -> Result<Vec<ProcessRow>, Error> {
     Err(RunError::NoOrder { problems: problems.join("; ") }.into())
 }
 
-/// When to begin to answer, by our clock: behind the longest pause between all hosts' polls.
-fn start(looked: &[Looked]) -> u64 {
+/// Chooses the time, by our clock in Unix milliseconds, from which agents answer polls. It is after
+/// the longest pause between the polls of all hosts, so that all ranks get their requests as
+/// simultaneously as their polls allow.
+fn choose_start(answers: &[StatusAnswer]) -> u64 {
     let mut polled = Vec::new();
-    for (status, clock) in looked.iter().flatten() {
+    for (status, clock) in answers.iter().flatten() {
         let at = i64::try_from(status.unix_ns).unwrap_or(i64::MAX) - clock.offset_ns;
         let at = Duration::from_nanos(u64::try_from(at).unwrap_or(0));
         let rows = status.processes.iter().filter(|process| process.skip.is_none());
         polled.extend(rows.map(|row| at.saturating_sub(Duration::from_millis(row.polled_ms))));
     }
-    let now = Duration::from_millis(unix_ms()) + ROOM;
+    let now = Duration::from_millis(unix_ms()) + ORDER_TRANSIT;
     u64::try_from(round_start(now, &polled).as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Looks until the order is over, or the host says nothing any more.
-fn watch(
+/// Polls an order and prints every change of state, until the order is over, the host no longer
+/// answers, or the user stops the capture.
+fn watch_order(
     client: &Client,
-    begun: TraceState,
-    (session, stop): (&Session, &AtomicBool),
+    mut state: TraceState,
+    session: &Session,
+    stop: &AtomicBool,
 ) -> TraceState {
-    let mut state = begun;
-    let mut heard = Instant::now();
-    let mut told: BTreeMap<u32, String> = BTreeMap::new();
+    let mut last_answer = Instant::now();
+    let mut printed: BTreeMap<u32, String> = BTreeMap::new();
     loop {
         for row in &state.rows {
-            if told.insert(row.pid, row.state.clone()).as_deref() != Some(&row.state) {
+            if printed.insert(row.pid, row.state.clone()).as_deref() != Some(&row.state) {
                 let why =
                     row.reason.as_ref().map_or(String::new(), |why| format!(": {}", plain(why)));
                 let who =
@@ -261,28 +256,28 @@ fn watch(
         if state.is_over {
             return state;
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
         let gave_up = stop.load(Ordering::SeqCst);
-        match client.state(&state.token) {
-            Ok(None) => return ended(state, "the agent restarted and lost the order"),
+        match client.fetch_state(&state.token) {
+            Ok(None) => return mark_lost(state, "the agent restarted and lost the order"),
             Ok(Some(now)) if !gave_up => {
-                (state, heard) = (now, Instant::now());
+                (state, last_answer) = (now, Instant::now());
             }
-            Ok(Some(_)) => return ended(state, "the capture was interrupted"),
-            Err(problem) if heard.elapsed() > SILENCE || gave_up => {
+            Ok(Some(_)) => return mark_lost(state, "the capture was interrupted"),
+            Err(problem) if last_answer.elapsed() > SILENCE_MAX || gave_up => {
                 let why = format!(
-                    "its agent says nothing for {} s: {problem}",
-                    heard.elapsed().as_secs()
+                    "its agent has not answered for {} s: {problem}",
+                    last_answer.elapsed().as_secs()
                 );
-                return ended(state, &why);
+                return mark_lost(state, &why);
             }
             Err(_) => {}
         }
     }
 }
 
-/// What has no trace yet will have none.
-fn ended(mut state: TraceState, why: &str) -> TraceState {
+/// Marks the processes that have no trace yet as lost.
+fn mark_lost(mut state: TraceState, why: &str) -> TraceState {
     for row in state.rows.iter_mut().filter(|row| row.file.is_none() && row.state != "lost") {
         row.state = "lost".to_owned();
         row.reason = Some(why.to_owned());
@@ -290,23 +285,25 @@ fn ended(mut state: TraceState, why: &str) -> TraceState {
     state
 }
 
-/// A row, and whether its trace was written but could not be fetched.
-struct Fetched {
-    row: ProcessRow,
-    is_left: bool,
+/// The result of fetching the trace of one process.
+struct FetchedTrace {
+    row: CaptureRow,
+    /// The trace was written but could not be fetched, so it remains on its host.
+    is_on_host: bool,
 }
 
-/// Where traces of all hosts go: no trace is written over another, whatever its name.
+/// The folder for the traces of all hosts. It hands out free file names, so that traces of the same
+/// name do not overwrite each other.
 struct Destination<'a> {
     folder: &'a Path,
     many: bool,
     taken: Mutex<BTreeSet<PathBuf>>,
 }
 
-fn fetch(client: &Client, state: TraceState, place: &Destination<'_>) -> Vec<Fetched> {
+fn fetch_traces(client: &Client, state: TraceState, place: &Destination<'_>) -> Vec<FetchedTrace> {
     let token = state.token.clone();
     let row = |row: TraceRow| {
-        let mut result = ProcessRow {
+        let mut result = CaptureRow {
             host: Some(client.name().to_owned()),
             pid: row.pid,
             rank: row.rank,
@@ -316,12 +313,12 @@ fn fetch(client: &Client, state: TraceState, place: &Destination<'_>) -> Vec<Fet
             bytes: 0,
             command: row.command,
         };
-        let Some(file) = row.file else { return Fetched { row: result, is_left: false } };
-        let fetched = place.free_path(client.name(), &file.name).and_then(|path| {
-            client.fetch(&token, &file, &path)?;
+        let Some(file) = row.file else { return FetchedTrace { row: result, is_on_host: false } };
+        let fetched = place.reserve_path(client.name(), &file.name).and_then(|path| {
+            client.fetch_trace(&token, &file, &path)?;
             Ok(path)
         });
-        let is_left = fetched.is_err();
+        let is_on_host = fetched.is_err();
         match fetched {
             Ok(path) => {
                 (result.state, result.bytes) = ("written", file.bytes);
@@ -334,21 +331,22 @@ fn fetch(client: &Client, state: TraceState, place: &Destination<'_>) -> Vec<Fet
                 )));
             }
         }
-        Fetched { row: result, is_left }
+        FetchedTrace { row: result, is_on_host }
     };
     state.rows.into_iter().map(row).collect()
 }
 
 impl Destination<'_> {
-    /// A path that is free, and taken from now on.
-    fn free_path(&self, host: &str, name: &str) -> Result<PathBuf, String> {
-        // A name is the agent's word.
+    /// Reserves a path for the trace `name` of `host`. If the plain name is taken, the host is put
+    /// in front, then a number behind the host.
+    fn reserve_path(&self, host: &str, name: &str) -> Result<PathBuf, String> {
+        // The name comes from the agent: it must not lead out of the folder.
         if name.contains('/') || name.starts_with('.') {
             return Err(format!("{name}: expected a plain file name"));
         }
         let host: String =
             host.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
-        // Two hosts may have processes of one number.
+        // Pids are unique only within a host, ranks in the whole job.
         let plain = (!self.many || name.starts_with("rank-")).then(|| name.to_owned());
         let numbered = (1..1000).map(|at| format!("{host}-{at}-{name}"));
         let names = plain.into_iter().chain([format!("{host}-{name}")]).chain(numbered);
@@ -361,9 +359,10 @@ impl Destination<'_> {
     }
 }
 
-/// A host without any trace: its row names no process.
-fn lost(client: &Client, problem: &str) -> ProcessRow {
-    ProcessRow {
+/// Makes the row of a host that gave no trace at all. It has the pid 0, because no process is
+/// known.
+fn lost_host(client: &Client, problem: &str) -> CaptureRow {
+    CaptureRow {
         host: Some(client.name().to_owned()),
         pid: 0,
         rank: None,
@@ -382,23 +381,23 @@ mod tests {
     use super::{Destination, round_up};
 
     #[test]
-    fn traces_of_one_name_never_replace_each_other() {
+    fn traces_of_the_same_name_get_different_paths() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("rank-0.json.gz"), "an earlier one").unwrap();
         let place = Destination { folder: folder.path(), many: true, taken: Mutex::default() };
         let name = |host: &str, name: &str| {
-            let path = place.free_path(host, name).unwrap();
+            let path = place.reserve_path(host, name).unwrap();
             path.file_name().unwrap().to_str().unwrap().to_owned()
         };
         assert_eq!(name("a:1", "rank-0.json.gz"), "a-1-rank-0.json.gz");
         assert_eq!(name("a:1", "rank-0.json.gz"), "a-1-1-rank-0.json.gz");
         assert_eq!(name("b", "rank-1.json.gz"), "rank-1.json.gz");
         assert_eq!(name("b", "pid-7.json.gz"), "b-pid-7.json.gz");
-        assert!(place.free_path("b", "../x").is_err() && place.free_path("b", ".x").is_err());
+        assert!(place.reserve_path("b", "../x").is_err() && place.reserve_path("b", ".x").is_err());
     }
 
     #[test]
-    fn multiples_are_round() {
+    fn multiples_are_rounded_up_to_one_two_or_five_times_a_power_of_ten() {
         for (count, round) in [(0, 1), (1, 1), (3, 5), (100, 100), (101, 200), (670, 1000)] {
             assert_eq!(round_up(count), round);
         }

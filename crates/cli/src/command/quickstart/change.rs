@@ -1,5 +1,5 @@
-//! One change of a quickstart, predicted before it is made: twice the batch. Then it is made and
-//! measured.
+//! The change that a quickstart tries: it predicts the step time of twice the batch size from
+//! recordings of smaller ones, then runs and measures it.
 
 use std::fs;
 use std::ops::Range;
@@ -16,11 +16,11 @@ use setup::render;
 use setup::resized_step::{predict_between, read_recording};
 use setup::step_times::{Drift, measured};
 
-/// Steps that are recorded of each batch size, after those that warm caches up.
+/// The steps recorded of each batch size. The ones before them warm up the caches.
 const STEPS: Range<u64> = 12..20;
 const DRAWS: Draws = Draws { count: 200, seed: 0 };
 
-/// A change, what was predicted of it and what was measured afterwards.
+/// The predicted and the measured step time of the changed batch size.
 #[derive(Clone, Debug, Serialize)]
 pub struct TriedChange {
     batch_size: u64,
@@ -34,17 +34,17 @@ pub struct TriedChange {
     linear_error_pct: f64,
     /// Coefficient of variation of the measured steps.
     noise_pct: f64,
-    /// Mean step of the batch before the change was made.
+    /// Mean step time of the original batch size before the change.
     base_ns: i64,
-    /// Mean step of the batch once more, right after the change.
+    /// Mean step time of the original batch size right after the change.
     base_again_ns: i64,
-    /// Whether both differ so much that something else disturbed the machine.
+    /// Whether these two differ so much that another process must have disturbed the machine.
     was_disturbed: bool,
 }
 
-/// Records half the batch and the batch, predicts twice the batch, then runs it. `None` if it was
-/// interrupted.
-pub fn prove(
+/// Records half the batch size and the batch size, predicts twice the batch size, then runs it.
+/// Returns `None` if the user interrupts it.
+pub fn try_change(
     job: &JobConfig,
     folder: &Path,
     session: &Session,
@@ -71,10 +71,10 @@ pub fn prove(
     let small = read_recording(&trace(half), half, session)?;
     let large = read_recording(&trace(batch), batch, session)?;
     let to = 2 * batch;
-    let found = predict_between(&small, &large, to, DRAWS)?;
-    let Some(predicted) = found.rows.first() else { return Ok(None) };
+    let prediction = predict_between(&small, &large, to, DRAWS)?;
+    let Some(predicted) = prediction.rows.first() else { return Ok(None) };
     session.console.say(format_args!(
-        "      steps of {to} samples: {} predicted, before any was run",
+        "      predicted step of {to} samples, before any was run: {}",
         render::nanos(predicted.step_ns as f64)
     ));
     if !record(to)? {
@@ -83,6 +83,7 @@ pub fn prove(
     let taken = measured(&[trace(to)], session)?;
     let Some(taken) = taken.first() else { return Ok(None) };
     let base_ns = large.means_ns.first().copied().unwrap_or_default();
+    // The original batch size is measured once more. If its step time has changed, the machine has.
     let base = trace(batch);
     fs::remove_dir_all(&base).map_err(Error::io(&base, "remove"))?;
     if !record(batch)? {
@@ -120,7 +121,7 @@ pub fn prove(
 }
 
 impl TriedChange {
-    /// For people, one line each.
+    /// Formats the result as lines for people.
     pub fn lines(&self) -> [(&'static str, String); 4] {
         let ns = |ns: i64| render::nanos(ns as f64);
         let range = format!(
@@ -129,18 +130,18 @@ impl TriedChange {
             ns(self.low_ns),
             ns(self.high_ns)
         );
-        let off = format!(
-            "{:+.1} % ({:+.1} % for twice the time; steps vary by {:.1} %)",
+        let error = format!(
+            "{:+.1} % ({:+.1} % if twice the time is assumed; steps vary by {:.1} %)",
             self.error_pct, self.linear_error_pct, self.noise_pct
         );
         [
-            ("a step of twice the batch, predicted", range),
-            ("the same, measured afterwards", ns(self.measured_ns)),
+            ("predicted step of twice the batch", range),
+            ("measured step of twice the batch", ns(self.measured_ns)),
             (
-                "a step of the batch, before and after it",
+                "step of the batch, before and after",
                 format!("{} and {}", ns(self.base_ns), ns(self.base_again_ns)),
             ),
-            ("error of the prediction", off),
+            ("error of the prediction", error),
         ]
     }
 }

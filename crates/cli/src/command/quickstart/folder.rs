@@ -1,4 +1,4 @@
-//! The folder of a quickstart: where its files are, and the rows that it generates.
+//! The folder of a quickstart: the paths of its files, and the rows that it generates.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -7,10 +7,10 @@ use std::sync::Arc;
 use data::Dataset;
 use data::synthetic::SyntheticReport;
 
-/// Marks a folder as ours, to be replaced by the next quickstart.
+/// The file whose presence allows the next quickstart to replace the files of the folder.
 pub const MARKER: &str = "quickstart.toml";
 
-/// The files of a quickstart.
+/// The paths of the files of a quickstart.
 pub struct QuickstartFolder {
     pub root: PathBuf,
 }
@@ -20,7 +20,7 @@ impl QuickstartFolder {
     pub fn text(&self) -> PathBuf {
         self.root.join("train.txt")
     }
-    /// The prepared data set, made from the generated rows.
+    /// The prepared dataset, made from the generated rows.
     pub fn prepared(&self) -> PathBuf {
         self.root.join("prepared")
     }
@@ -32,11 +32,11 @@ impl QuickstartFolder {
     pub fn trace(&self) -> PathBuf {
         self.root.join("trace")
     }
-    /// The folder of the short runs that prove a proposed change: their traces at two batch sizes.
+    /// The folder of the short runs that try another batch size, with their traces.
     pub fn changes(&self) -> PathBuf {
         self.root.join("changes")
     }
-    /// The page of the recorded steps.
+    /// The HTML report of the recorded steps.
     pub fn report(&self) -> PathBuf {
         self.trace().join("report.html")
     }

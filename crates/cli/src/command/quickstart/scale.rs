@@ -1,4 +1,4 @@
-//! How much a quickstart does on this machine: rows, batch, optimizer and steps within its seconds.
+//! Scales a quickstart to the machine and the seconds given: rows, batch size, optimizer and steps.
 
 use schema::JobConfig;
 
@@ -10,27 +10,28 @@ pub const HOLD_OUT: f64 = 0.08;
 /// Rows of a quickstart of [`USUAL_SECONDS`]: enough to learn the planted interactions in one pass.
 const ROWS: u64 = 1_300_000;
 const USUAL_SECONDS: u64 = 60;
-/// Samples per step: large enough that a step's fixed costs do not matter, small enough to learn.
+/// Samples per step: large enough to amortize the fixed cost of a step, and small enough for many
+/// updates.
 const BATCH_SIZE: u64 = 1024;
-/// No generated column has more different categories; larger tables would only cost memory.
+/// Most rows of a table. No generated column has more distinct categories, so larger tables would
+/// only cost memory.
 const ROWS_CAP: u64 = 50_000;
-/// Passes over the data, however fast the machine: more would learn the rows by heart.
-const EPOCHS_MOST: f64 = 3.0;
-/// Share of the time given that the training itself may take; the rest is for evaluation and
-/// saving.
+/// Most passes over the data, however fast the machine is: more would overfit.
+const EPOCHS_MAX: f64 = 3.0;
+/// Share of the given time that the training steps may take. The rest is for evaluation and saving.
 const TRAINING_SHARE: f64 = 0.85;
-/// A quickstart as a whole may take this many times the seconds given.
+/// The whole quickstart may take this many times the given seconds.
 const TOTAL_SHARE: f64 = 2.0;
-/// Share of the time left that the training may take, should the machine slow down meanwhile.
+/// Share of the remaining time that the training may take, a reserve if the machine slows down.
 const LEFT_SHARE: f64 = 0.7;
 
-/// How large a quickstart is.
+/// The size of a quickstart's model and data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
-    /// A model and rows from which something is learnt.
+    /// Large enough to learn the planted interactions.
     Usual,
-    /// A model and rows for a GPU's kernels on a CPU, some thousand times slower: every part runs,
-    /// little is learnt.
+    /// For emulated GPU kernels, which are about a thousand times slower: every part runs, but
+    /// little is learned.
     Emulated,
 }
 
@@ -48,7 +49,7 @@ impl Scale {
         }
     }
 
-    /// Steps of the trial run, and the fewest of the training.
+    /// Steps of the trial run, and fewest steps of the training.
     fn trial_steps(self) -> u64 {
         match self {
             Self::Usual => 60,
@@ -56,8 +57,8 @@ impl Scale {
         }
     }
 
-    /// What differs from the ready-made configuration: a batch and an optimizer that learn in a
-    /// minute.
+    /// Changes to the ready-made configuration: a batch size and an optimizer that learn within a
+    /// minute, and smaller tables.
     pub fn overrides(self) -> Vec<(String, String)> {
         let set = |key: &str, value: &str| (key.to_owned(), value.to_owned());
         let (rows_cap, batch_size) = match self {
@@ -88,17 +89,18 @@ impl Scale {
     }
 }
 
-/// Seconds the training may take: `seconds`, or less where what came before it took long.
+/// Computes how long the training may take: about `seconds`, but less if generating and converting
+/// the data took long.
 pub fn training_seconds(seconds: u64, elapsed: f64) -> f64 {
     let left = TOTAL_SHARE * seconds as f64 - elapsed;
     (TRAINING_SHARE * seconds as f64).min(LEFT_SHARE * left).max(1.0)
 }
 
-/// Sets the number of steps, and a learning rate that decays to the end, for a machine that trains
-/// on `affordable` samples in its time.
+/// Sets the number of steps so that training processes at most `affordable` samples, and makes the
+/// learning rate decay until the last step.
 pub fn fit_steps(scale: Scale, job: &mut JobConfig, train_rows: u64, affordable: f64) {
     let batch = job.training.batch_size as f64;
-    let samples = affordable.min(train_rows as f64 * EPOCHS_MOST);
+    let samples = affordable.min(train_rows as f64 * EPOCHS_MAX);
     let steps = ((samples / batch) as u64).max(scale.trial_steps());
     let training = &mut job.training;
     training.steps = Some(steps);
@@ -114,7 +116,7 @@ pub fn fit_steps(scale: Scale, job: &mut JobConfig, train_rows: u64, affordable:
     job.schedule.decay_floor = 0.05;
 }
 
-/// The training in one line.
+/// Describes the training in one line.
 pub fn describe(job: &JobConfig, samples_per_second: f64) -> String {
     let steps = job.training.steps.unwrap_or(0);
     let samples = steps * job.training.batch_size as u64;
@@ -134,14 +136,14 @@ mod tests {
     use setup::config;
 
     #[test]
-    fn a_slow_start_shortens_the_training() {
+    fn slow_preparation_shortens_the_training() {
         assert_eq!(training_seconds(60, 30.0), 51.0);
         assert_eq!(training_seconds(60, 80.0), 28.0);
         assert_eq!(training_seconds(60, 500.0), 1.0);
     }
 
     #[test]
-    fn steps_fit_the_time_and_the_data() {
+    fn steps_are_limited_by_time_and_by_epochs() {
         let mut job = config::job("dlrm-criteo-kaggle", &Scale::Usual.overrides()).unwrap().config;
         fit_steps(Scale::Usual, &mut job, 1_000_000, 10_000.0 * 51.0);
         assert_eq!(job.training.steps, Some(10_000 * 51 / 1024));

@@ -1,4 +1,4 @@
-//! What a quickstart came to, against the best that was possible, and what to do next.
+//! The results of a quickstart, compared with the best possible AUC, and commands to try next.
 
 use std::path::PathBuf;
 
@@ -17,10 +17,10 @@ pub struct Summary {
     samples: u64,
     samples_per_second: f64,
     auc: f64,
-    /// AUC of the true probabilities on the same rows.
+    /// AUC of the true probabilities on the held-out rows.
     ceiling_auc: f64,
     linear_auc: f64,
-    /// (AUC − 0.5) / (ceiling − 0.5).
+    /// `(AUC − 0.5) / (ceiling AUC − 0.5)`.
     share_of_ceiling: f64,
     normalized_entropy: f64,
     held_out_rows: u64,
@@ -28,10 +28,10 @@ pub struct Summary {
     checkpoint: Option<PathBuf>,
     #[serde(serialize_with = "render::path_text")]
     trace: PathBuf,
-    /// The page of the recorded steps.
+    /// The HTML report of the recorded steps.
     #[serde(serialize_with = "render::path_text")]
     report: PathBuf,
-    /// The page of the run's curves.
+    /// The HTML page with the curves of the run.
     #[serde(serialize_with = "render::path_text")]
     curves: PathBuf,
     #[serde(serialize_with = "render::path_text")]
@@ -40,15 +40,17 @@ pub struct Summary {
     text: PathBuf,
     #[serde(serialize_with = "render::path_text")]
     run: PathBuf,
-    /// A change that was predicted, then made; none if that was interrupted.
+    /// The change that was predicted and measured; `None` if that was interrupted.
     change: Option<TriedChange>,
     seconds: f64,
 }
 
-/// The summary of a quickstart's run.
-pub fn summarise(
-    (rows, outcome): (&GeneratedRows, &RunOutcome),
-    (change, curves): (Option<TriedChange>, PathBuf),
+/// Collects the results of a quickstart that ran to its end.
+pub fn summarize(
+    rows: &GeneratedRows,
+    outcome: &RunOutcome,
+    change: Option<TriedChange>,
+    curves: PathBuf,
     folder: &QuickstartFolder,
     seconds: f64,
 ) -> Summary {
@@ -76,7 +78,7 @@ pub fn summarise(
     }
 }
 
-/// The summary for people.
+/// Formats the summary for people.
 pub fn table(summary: &Summary) -> String {
     let checkpoint = summary.checkpoint.as_ref().map(|path| path.display().to_string());
     let mut facts = vec![
@@ -89,7 +91,7 @@ pub fn table(summary: &Summary) -> String {
         ("normalized entropy", format!("{:.4}", summary.normalized_entropy)),
         ("checkpoint", checkpoint.unwrap_or_default()),
         ("trace (open it in ui.perfetto.dev)", summary.trace.display().to_string()),
-        ("report of it (open it in a browser)", summary.report.display().to_string()),
+        ("report of the trace (open it in a browser)", summary.report.display().to_string()),
         ("curves of the run (open them in a browser)", summary.curves.display().to_string()),
     ];
     facts.extend(summary.change.iter().flat_map(TriedChange::lines));
@@ -98,7 +100,7 @@ pub fn table(summary: &Summary) -> String {
     format!("\n{facts}\n")
 }
 
-/// What to do next.
+/// Suggests commands to try next.
 pub fn next_steps(summary: &Summary) -> String {
     let word = |path: &PathBuf| quoted(&path.display().to_string());
     let (run, config, text) = (word(&summary.run), word(&summary.config), word(&summary.text));
@@ -109,10 +111,10 @@ pub fn next_steps(summary: &Summary) -> String {
         "Next:\n  \
          open {report} in a browser    where the time of the recorded steps went\n  \
          open {curves} in a browser    loss, AUC and speed over the run\n  \
-         rowmill predict serve {trace}    edit a recorded step in a browser, and see what it would take\n  \
+         rowmill predict serve {trace}    edit a recorded step in a browser and predict its time\n  \
          rowmill score {run} {text} | head    click probabilities, one per row\n  \
-         rowmill eval {run}    the evaluation again\n  \
-         rowmill train {config} --run {run} --resume --set steps={more} --set epochs=100\n\
+         rowmill eval {run}    evaluate once more\n  \
+         rowmill train {config} --run {run} --resume --set steps={more} --set epochs=100    train longer\n\
          Your own data:\n  \
          rowmill init FILE...    writes a configuration for it; then: rowmill train FILE.toml"
     )

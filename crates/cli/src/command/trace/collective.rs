@@ -1,4 +1,4 @@
-//! Tables of several ranks: collectives and stragglers.
+//! The tables that compare ranks with each other: collectives and stragglers.
 
 use analyze::{JobFacts, Scope, collectives};
 
@@ -7,55 +7,61 @@ use crate::args::{CollectivesBy, StragglersBy};
 use setup::error::Error;
 
 /// Prints the rows of `rowmill trace collectives`.
-pub fn collectives(look: &TraceQuery<'_>, by: CollectivesBy, ranks: &[u32]) -> Result<(), Error> {
-    let scopes = look.chosen.scopes();
+pub fn collectives(query: &TraceQuery<'_>, by: CollectivesBy, ranks: &[u32]) -> Result<(), Error> {
+    let scopes = query.chosen.scopes();
     let job = JobFacts::new(&scopes);
-    let found = job.collectives();
-    say_unmatched(look, &scopes, found);
+    let collectives = job.collectives();
+    report_unmatched(query, &scopes, collectives);
     match by {
-        CollectivesBy::Collective => look.put(&found.matched),
-        CollectivesBy::Rank => look.put(&kept(found.rows(), ranks, |row| row.rank)),
+        CollectivesBy::Collective => query.put(&collectives.matched),
+        CollectivesBy::Rank => query.put(&retain_ranks(collectives.rows(), ranks, |row| row.rank)),
     }
 }
 
 /// Prints the rows of `rowmill trace stragglers`.
-pub fn stragglers(look: &TraceQuery<'_>, by: StragglersBy, ranks: &[u32]) -> Result<(), Error> {
-    let scopes = look.chosen.scopes();
+pub fn stragglers(query: &TraceQuery<'_>, by: StragglersBy, ranks: &[u32]) -> Result<(), Error> {
+    let scopes = query.chosen.scopes();
     let job = JobFacts::new(&scopes);
-    say_unmatched(look, &scopes, job.collectives());
-    let mut found = job.stragglers().clone();
-    found.ranks.retain(|row| is_usable(&scopes, row.rank));
+    report_unmatched(query, &scopes, job.collectives());
+    let mut stragglers = job.stragglers().clone();
+    stragglers.ranks.retain(|row| is_usable(&scopes, row.rank));
     match by {
-        StragglersBy::Rank => look.put(&kept(found.ranks, ranks, |row| row.rank)),
+        StragglersBy::Rank => query.put(&retain_ranks(stragglers.ranks, ranks, |row| row.rank)),
         StragglersBy::Collective => {
-            look.put(&kept(found.arrivals, ranks, |arrival| arrival.last_rank))
+            query.put(&retain_ranks(stragglers.arrivals, ranks, |arrival| arrival.last_rank))
         }
     }
 }
 
-/// Whether a rank has figures.
+/// Whether the recording of a rank is complete enough for figures about it.
 pub fn is_usable(scopes: &[Scope<'_>], rank: u32) -> bool {
     scopes.iter().any(|scope| scope.trace.rank == rank && scope.trace.is_usable())
 }
 
-/// The rows of the selected ranks; all if none were.
-fn kept<T>(mut rows: Vec<T>, ranks: &[u32], rank: impl Fn(&T) -> u32) -> Vec<T> {
+/// Keeps the rows of the selected ranks, or all rows if no ranks are selected.
+fn retain_ranks<T>(mut rows: Vec<T>, ranks: &[u32], rank: impl Fn(&T) -> u32) -> Vec<T> {
     rows.retain(|row| ranks.is_empty() || ranks.contains(&rank(row)));
     rows
 }
 
-fn say_unmatched(look: &TraceQuery<'_>, scopes: &[Scope<'_>], found: &collectives::Collectives) {
-    let console = look.session.console;
+/// Prints why collectives could not be matched across ranks: a line for each with `-v`, and
+/// warnings for causes that concern all of them.
+fn report_unmatched(
+    query: &TraceQuery<'_>,
+    scopes: &[Scope<'_>],
+    found: &collectives::Collectives,
+) {
+    let console = query.session.console;
     if scopes.len() == 1 {
-        console.say("one rank: arrival, wait and transfer need the traces of the others beside it");
+        console.say("only one rank: arrival, wait and transfer need the traces of the other ranks");
     }
     let usable = || scopes.iter().filter(|scope| scope.trace.is_usable());
     let starts = usable().map(|scope| scope.window.start).max();
     let ends = usable().map(|scope| scope.window.end).min();
     if starts > ends {
         console.warn(
-            "the ranks' windows do not overlap in time: other jobs or other clocks, and who waited \
-             for whom cannot be told",
+            "the windows of the ranks do not overlap in time: they belong to different jobs or their \
+             clocks differ, so that who waited for whom is unknown",
         );
     }
     for one in &found.unmatched {
@@ -64,7 +70,7 @@ fn say_unmatched(look: &TraceQuery<'_>, scopes: &[Scope<'_>], found: &collective
             collectives::Reason::MissingOnRank => "is missing on another rank of its group",
             collectives::Reason::MoreRanksThanGroup => "is on more ranks than its group has",
             collectives::Reason::RecordedApart => {
-                "cannot be matched: the ranks were recorded apart"
+                "cannot be matched: the ranks were recorded at different times"
             }
             collectives::Reason::EndsApart => "ends before it begins on another rank",
         };

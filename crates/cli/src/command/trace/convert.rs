@@ -1,4 +1,5 @@
-//! `rowmill trace merge` and `convert`: traces to files other tools open.
+//! `rowmill trace merge` and `rowmill trace convert`: write traces in formats that other tools
+//! open.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,9 +12,9 @@ use trace::export::{self, ExportedEvents};
 use trace::merge::{self, Merged, Offsets};
 use trace::store::{Job, Trace};
 
-use crate::trace_files::{clocks, covered, export_options, is_same, refuse_input};
+use crate::trace_files::{estimate_clocks, export_options, is_same, refuse_input, trim_to_covered};
 
-use super::query::{Marked, path_names};
+use super::query::{WithCutNotice, path_names};
 use crate::args::ConvertTo;
 use setup::Session;
 use setup::args::OutputFormat;
@@ -23,7 +24,7 @@ use setup::output;
 use setup::render::{self, Console};
 use setup::table_output::{self, TableTarget};
 
-/// What was written, for people and programs.
+/// The result of a conversion, as it is printed.
 #[derive(Serialize)]
 struct WrittenTrace {
     #[serde(serialize_with = "render::path_text")]
@@ -37,12 +38,12 @@ struct WrittenTrace {
     instants: u64,
     bytes: u64,
     clocks: Vec<clock::RankClock>,
-    /// What is missing of the recordings.
+    /// Describes the missing parts of the recordings.
     #[serde(skip_serializing_if = "Option::is_none")]
     recording_cut: Option<String>,
 }
 
-/// One slice of the events table.
+/// A row of `events.parquet`: one slice of a trace.
 #[derive(Serialize)]
 struct EventRow<'a> {
     rank: u32,
@@ -60,55 +61,56 @@ struct EventRow<'a> {
     bytes: Option<u64>,
 }
 
-/// What is to be written, and where.
-pub struct WrittenTraceFile<'a> {
+/// The traces to convert, and where the result goes.
+pub struct ConversionRequest<'a> {
     pub paths: &'a [PathBuf],
-    /// The file or folder.
+    /// The file to write, or the folder for tables.
     pub out: &'a Path,
-    /// The selected ranks; none: all.
+    /// The ranks to convert; if it is empty, all ranks.
     pub ranks: &'a [u32],
     pub session: &'a Session,
 }
 
 /// Merges the ranks of a job into one file, clocks aligned, for `rowmill trace merge`.
-pub fn merge(file: &WrittenTraceFile<'_>, keep_clocks: bool) -> Result<(), Error> {
-    check_name(file.out, None)?;
-    let job = input(file)?;
-    let clocks = clocks(&job);
+pub fn merge(request: &ConversionRequest<'_>, keep_clocks: bool) -> Result<(), Error> {
+    check_name(request.out, None)?;
+    let job = open_input(request)?;
+    let clocks = estimate_clocks(&job);
     let mut offsets = Offsets::default();
     if !keep_clocks {
         offsets.ahead_ns = clocks.iter().map(|clock| (clock.rank, clock.correction_ns)).collect();
     }
-    let written = write(file.out, &merge::merge(&job, &offsets))?;
-    tell(file.session, file.out, &job, written, clocks)
+    let written = write(request.out, &merge::merge(&job, &offsets))?;
+    report_written(request.session, request.out, &job, written, clocks)
 }
 
 /// Writes one trace in another format, or all tables as Parquet, for `rowmill trace convert`.
-pub fn convert(file: &WrittenTraceFile<'_>, to: Option<ConvertTo>) -> Result<(), Error> {
-    if ConvertTo::is_parquet(to, file.out) {
-        return tables(&input(file)?, file.out, file.session);
+pub fn convert(request: &ConversionRequest<'_>, to: Option<ConvertTo>) -> Result<(), Error> {
+    if ConvertTo::is_parquet(to, request.out) {
+        return write_tables(&open_input(request)?, request.out, request.session);
     }
-    check_name(file.out, to)?;
-    let job = input(file)?;
+    check_name(request.out, to)?;
+    let job = open_input(request)?;
     if job.traces.len() > 1 {
         return Err(UsageError::SeveralRanks {
-            paths: path_names(file.paths),
+            paths: path_names(request.paths),
             ranks: job.traces.len(),
         }
         .into());
     }
-    let out = spelled(file.out, to);
+    let out = name_for_format(request.out, to);
     let written = write(&out, &merge::alone(&job.traces[0]))?;
-    tell(file.session, &out, &job, written, Vec::new())
+    report_written(request.session, &out, &job, written, Vec::new())
 }
 
-/// Writes the file; Ctrl-C leaves nothing of it.
+/// Writes the file. If Ctrl-C interrupts it, no partial file remains.
 fn write(out: &Path, merged: &Merged<'_>) -> Result<ExportedEvents, Error> {
     output::clear_up_beside(vec![out.to_owned()]);
     Ok(export::write(out, merged, &export_options())?)
 }
 
-/// A name that says no format would be written as one the user did not ask for.
+/// Refuses a file name that implies no format, because the writer would fall back to one that the
+/// user did not ask for.
 fn check_name(out: &Path, to: Option<ConvertTo>) -> Result<(), Error> {
     let name = out.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
     let plain = name.trim_end_matches(".gz").trim_end_matches(".zst");
@@ -119,8 +121,8 @@ fn check_name(out: &Path, to: Option<ConvertTo>) -> Result<(), Error> {
     Err(UsageError::UnknownFormat { path: out.to_owned() }.into())
 }
 
-/// The name that makes the writer choose the format asked for.
-fn spelled(out: &Path, to: Option<ConvertTo>) -> PathBuf {
+/// Adjusts a file name so that the writer, which goes by the name, uses the requested format.
+fn name_for_format(out: &Path, to: Option<ConvertTo>) -> PathBuf {
     let name = out.to_string_lossy();
     let is_perfetto = name.contains(".pftrace") || name.contains(".perfetto-trace");
     match to {
@@ -130,24 +132,25 @@ fn spelled(out: &Path, to: Option<ConvertTo>) -> PathBuf {
     }
 }
 
-/// Reads what is to be written elsewhere: never over what was read.
-fn input(file: &WrittenTraceFile<'_>) -> Result<Job, Error> {
-    let out = file.out;
-    if let Some(path) = file.paths.iter().find(|path| path.is_file() && is_same(path, out)) {
+/// Opens the traces to convert, and refuses to overwrite one of them.
+fn open_input(request: &ConversionRequest<'_>) -> Result<Job, Error> {
+    let out = request.out;
+    if let Some(path) = request.paths.iter().find(|path| path.is_file() && is_same(path, out)) {
         return Err(UsageError::OutputIsInput { path: path.clone() }.into());
     }
-    let mut job = open_job(file.paths, Extent::Everything, file.session)?.job;
+    let mut job = open_job(request.paths, Extent::Everything, request.session)?.job;
     refuse_input(&job, out)?;
-    keep_ranks(&mut job, file.ranks)?;
+    keep_ranks(&mut job, request.ranks)?;
     let parent = out.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
     let parent = parent.canonicalize().ok();
+    // A result in the folder of its inputs is read as one more rank by the next command.
     let is_around = |path: &&PathBuf| {
         let folder = path.canonicalize().ok().filter(|path| path.is_dir());
         folder.zip(parent.as_ref()).is_some_and(|(folder, parent)| parent.starts_with(folder))
     };
-    if let Some(path) = file.paths.iter().find(is_around) {
-        file.session.console.warn(format_args!(
-            "{} lies among the traces of {}, and will be taken for one of them",
+    if let Some(path) = request.paths.iter().find(is_around) {
+        request.session.console.warn(format_args!(
+            "{} is inside {}; the next command on that folder will read it as another trace",
             out.display(),
             path.display()
         ));
@@ -155,7 +158,7 @@ fn input(file: &WrittenTraceFile<'_>) -> Result<Job, Error> {
     Ok(job)
 }
 
-fn tell(
+fn report_written(
     session: &Session,
     path: &Path,
     job: &Job,
@@ -164,7 +167,7 @@ fn tell(
 ) -> Result<(), Error> {
     if written.slices_typed_only > 0 {
         session.console.warn(format_args!(
-            "{} slices have their main arguments only: their text could not be read again",
+            "{} slices have only their main arguments, because their text could not be read again",
             render::count(written.slices_typed_only)
         ));
     }
@@ -191,13 +194,13 @@ fn table(report: &WrittenTrace) -> String {
         ("ranks", report.ranks.to_string()),
         ("slices", render::count(report.slices)),
         ("moved to lanes of their own", render::count(report.slices_moved)),
-        ("arrows' ends", render::count(report.flows)),
+        ("ends of flow arrows", render::count(report.flows)),
     ];
     let clock = |clock: &clock::RankClock| {
         let nanos = |ns: i64| render::nanos(ns as f64);
-        let of =
+        let text =
             format!("rank {}: {} ± {}", clock.rank, nanos(clock.ahead_ns), nanos(clock.spread_ns));
-        if clock.correction_ns == 0 { of } else { format!("{of}, corrected") }
+        if clock.correction_ns == 0 { text } else { format!("{text}, corrected") }
     };
     let clocks: Vec<String> = report.clocks.iter().map(clock).collect();
     if !clocks.is_empty() {
@@ -206,12 +209,12 @@ fn table(report: &WrittenTrace) -> String {
     render::facts(&facts)
 }
 
-/// The tables of a job as Parquet files in a folder.
-fn tables(job: &Job, folder: &Path, session: &Session) -> Result<(), Error> {
+/// Writes the tables of a job as Parquet files into a folder.
+fn write_tables(job: &Job, folder: &Path, session: &Session) -> Result<(), Error> {
     let _made = output::folder(folder)?;
     let classifier = Classifier::new(ClassRule::Category);
     let scope = |trace| Scope::new(trace, WindowRule::All, &classifier);
-    let covered = covered(job);
+    let covered = trim_to_covered(job);
     let scopes: Vec<Scope<'_>> = covered.traces.iter().map(scope).collect();
     let events: Vec<EventRow<'_>> = job.traces.iter().flat_map(events).collect();
     let operators: Vec<_> = scopes
@@ -226,30 +229,30 @@ fn tables(job: &Job, folder: &Path, session: &Session) -> Result<(), Error> {
     let collectives = collectives::match_collectives(&scopes).rows();
     let names = ["events", "ops", "kernels", "collectives"];
     let missing = coverage::missing(&job.traces);
-    let put = TableFolder { folder, console: session.console, missing: missing.as_deref() };
-    output::clear_up_beside(names.map(|name| put.path(name)).to_vec());
-    put.table("events", &events)?;
-    put.table("ops", &operators)?;
-    put.table("kernels", &kernels)?;
-    put.table("collectives", &collectives)
+    let writer = TableWriter { folder, console: session.console, missing: missing.as_deref() };
+    output::clear_up_beside(names.map(|name| writer.path(name)).to_vec());
+    writer.write_table("events", &events)?;
+    writer.write_table("ops", &operators)?;
+    writer.write_table("kernels", &kernels)?;
+    writer.write_table("collectives", &collectives)
 }
 
-/// A folder of Parquet tables.
-struct TableFolder<'a> {
+/// Writes Parquet tables into a folder, each marked if parts of the recordings are missing.
+struct TableWriter<'a> {
     folder: &'a Path,
     console: Console,
     missing: Option<&'a str>,
 }
 
-impl TableFolder<'_> {
+impl TableWriter<'_> {
     fn path(&self, name: &str) -> PathBuf {
         self.folder.join(format!("{name}.parquet"))
     }
 
-    fn table<T: Serialize>(&self, name: &str, rows: &[T]) -> Result<(), Error> {
+    fn write_table<T: Serialize>(&self, name: &str, rows: &[T]) -> Result<(), Error> {
         let path = self.path(name);
         if rows.is_empty() {
-            self.console.say(format_args!("{name}: no rows, no file"));
+            self.console.say(format_args!("{name}: not written, because it has no rows"));
             return Ok(());
         }
         let console = Console { format: OutputFormat::Parquet, ..self.console };
@@ -257,7 +260,7 @@ impl TableFolder<'_> {
         match self.missing {
             None => table_output::write_rows(console, rows, target)?,
             missing => {
-                let marked = |row| Marked { of: Some(row), recording_cut: missing };
+                let marked = |row| WithCutNotice { content: Some(row), recording_cut: missing };
                 table_output::write_rows(
                     console,
                     &rows.iter().map(marked).collect::<Vec<_>>(),

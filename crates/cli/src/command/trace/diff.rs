@@ -1,4 +1,4 @@
-//! `rowmill trace diff`: what changed between two recordings of a job.
+//! `rowmill trace diff`: compares two recordings of a job.
 
 use std::io::Write;
 use std::path::Path;
@@ -14,7 +14,7 @@ use trace::store::{self, Trace};
 use super::query::TraceQuery;
 use crate::args::DiffBy;
 use crate::trace_files::refuse_input;
-use crate::trace_summary::shortened;
+use crate::trace_summary::shorten_name;
 use setup::Session;
 use setup::args::Selection;
 use setup::error::{Error, UsageError};
@@ -23,13 +23,14 @@ use setup::open_job::open_selection;
 use setup::output;
 use setup::render;
 
-/// Changes of a subject on the page.
+/// Number of changes per subject on the page, unless `--top` sets another.
 const TOP: usize = 5;
 
 /// Runs `rowmill trace diff` and prints its result.
 pub fn run(
     selection: &Selection,
-    (by, report): (Option<DiffBy>, Option<&Path>),
+    by: Option<DiffBy>,
+    report: Option<&Path>,
     session: &Session,
 ) -> Result<(), Error> {
     let [before, after] = &selection.paths[..] else {
@@ -51,18 +52,19 @@ pub fn run(
     let diff = diff::compare_jobs(&jobs[0], &jobs[1]);
     let is_usable = |job: &store::Job| job.traces.iter().all(Trace::is_usable);
     let is_comparable = is_usable(&before.chosen.job) && is_usable(&after.job);
-    // Steps are compared one by one, windows as a whole: a part of one with all of the other would
-    // tell what is missing as what changed.
+    // Steps are compared by their means, so a few missing ones do no harm. Whole windows are
+    // compared by their sums: if part of one window is missing, its absence would count as a
+    // change.
     if before.chosen.missing.is_some() && (!is_comparable || diff.unit == DiffUnit::Window) {
         session
             .console
-            .say("the recordings cannot be compared: what is missing would count as a change");
+            .say("the recordings cannot be compared: their missing parts would count as changes");
         return before.put::<()>(&[]);
     }
     if let Some(out) = report {
         let names = [0, 1].map(|at| job_title(&selection.paths[at..=at]));
         let side = |at: usize| page::RecordingSide { name: &names[at], job: &jobs[at] };
-        return write([side(0), side(1)], &diff, out, session);
+        return write_report([side(0), side(1)], &diff, out, session);
     }
     let subject = match by {
         None => {
@@ -83,7 +85,7 @@ pub fn run(
     before.put(&rows)
 }
 
-/// What was written, for people and programs.
+/// The result of `rowmill trace diff --report`, as it is printed.
 #[derive(Serialize)]
 struct WrittenDiff<'a> {
     #[serde(serialize_with = "render::path_text")]
@@ -91,13 +93,13 @@ struct WrittenDiff<'a> {
     bytes: u64,
     verdict: &'a DiffVerdict,
     timeline_events: [u64; 2],
-    /// What is missing of the recordings.
+    /// Describes the missing parts of the recordings.
     #[serde(skip_serializing_if = "Option::is_none")]
     recording_cut: Option<&'a str>,
 }
 
-/// Writes the report of a comparison.
-fn write(
+/// Writes the HTML report of a comparison.
+fn write_report(
     sides: [page::RecordingSide<'_>; 2],
     diff: &Diff,
     out: &Path,
@@ -109,15 +111,15 @@ fn write(
         steps: TimelineSteps::Fitting,
         events_max: Options::EVENTS_MAX,
     };
-    let found = page::build_report(sides, diff, &options)?;
-    let page = html::diff_page(&found)?;
+    let report = page::build_report(sides, diff, &options)?;
+    let page = html::diff_page(&report)?;
     output::put(out, |file| file.write_all(page.as_bytes()).map_err(Error::io(out, "write")))?;
     let written = WrittenDiff {
         path: out,
         bytes: page.len() as u64,
         verdict: &diff.verdict,
-        timeline_events: found.sides.each_ref().map(|side| side.timeline.event_count),
-        recording_cut: found.missing.as_deref(),
+        timeline_events: report.sides.each_ref().map(|side| side.timeline.event_count),
+        recording_cut: report.missing.as_deref(),
     };
     session.console.report(&written, |written| {
         let facts = render::facts(&[
@@ -128,9 +130,9 @@ fn write(
     })
 }
 
-/// The page as text.
+/// Formats the page as text: verdict, both recordings, parts of the step, largest changes.
 fn table(diff: &Diff, top: usize) -> String {
-    let mut parts = vec![diff.verdict.text.clone(), sides(diff), times(diff)];
+    let mut parts = vec![diff.verdict.text.clone(), side_table(diff), part_table(diff)];
     for (subject, title) in [
         (DiffSubject::Kernel, "kernels, copies and sets: device time"),
         (DiffSubject::Operator, "operators: device time of their own"),
@@ -138,7 +140,8 @@ fn table(diff: &Diff, top: usize) -> String {
         (DiffSubject::Call, "calls of the runtime: host time"),
     ] {
         let real = diff.filter_subject(subject).filter(|change| !change.is_noise);
-        let rows: Vec<Vec<String>> = real.take(top).map(|change| row(diff, change)).collect();
+        let rows: Vec<Vec<String>> =
+            real.take(top).map(|change| change_row(diff, change)).collect();
         if !rows.is_empty() {
             parts.push(render::grid(
                 &[title, "count", "before", "after", "change", "% of step"],
@@ -148,14 +151,14 @@ fn table(diff: &Diff, top: usize) -> String {
     }
     let noise = diff.changes.iter().filter(|change| change.is_noise).count();
     parts.push(format!(
-        "{} more changes within the noise; all rows with --by part, kernel, operator, path, host, call",
+        "{} more changes are within the noise; --by part, kernel, operator, path, host or call prints all",
         render::count(noise as u64)
     ));
     parts.join("\n\n")
 }
 
-fn sides(diff: &Diff) -> String {
-    let unit = unit(diff);
+fn side_table(diff: &Diff) -> String {
+    let unit = unit_name(diff);
     let row = |name: &str, side: &DiffSide| {
         let time = |ns: i64| render::nanos(ns as f64);
         let durations = &side.durations;
@@ -174,15 +177,15 @@ fn sides(diff: &Diff) -> String {
     render::grid(&header, &[row("before", &diff.before), row("after", &diff.after)])
 }
 
-/// Where the time goes on both sides.
-fn times(diff: &Diff) -> String {
+/// The table of the parts of a step in both recordings.
+fn part_table(diff: &Diff) -> String {
     let percent = |share: Option<f64>| share.map_or("-".to_owned(), |share| format!("{share:.1}"));
     let row = |part: &PartChange| {
         vec![
             part.part.replace('_', " "),
             render::nanos(part.before_ns as f64),
             render::nanos(part.after_ns as f64),
-            change(part.delta_ns, part.noise_ns, part.is_noise),
+            format_change(part.delta_ns, part.noise_ns, part.is_noise),
             percent(part.explained_pct),
             percent(part.before_pct),
             percent(part.after_pct),
@@ -191,41 +194,41 @@ fn times(diff: &Diff) -> String {
     let is_there = |part: &&PartChange| part.before_mean_ns != 0 || part.after_mean_ns != 0;
     let there = diff.parts.iter().filter(is_there);
     let rows: Vec<Vec<String>> = there.map(row).collect();
-    let title = format!("where a {} goes (medians)", unit(diff));
+    let title = format!("where a {} goes (medians)", unit_name(diff));
     let header =
         [title.as_str(), "before", "after", "change", "% of change", "% before", "% after"];
     render::grid(&header, &rows)
 }
 
-fn row(diff: &Diff, of: &SpentChange) -> Vec<String> {
-    let name = match of.shape.as_str() {
-        "" => shortened(&of.name),
-        shape => format!("{}, {shape}", shortened(&of.name)),
+fn change_row(diff: &Diff, spent: &SpentChange) -> Vec<String> {
+    let name = match spent.shape.as_str() {
+        "" => shorten_name(&spent.name),
+        shape => format!("{}, {shape}", shorten_name(&spent.name)),
     };
     let each = |counts: [f64; 2]| match diff.unit {
         DiffUnit::Step => counts.map(|count| format!("{count:.1}")).join(" → "),
         DiffUnit::Window => counts.map(|count| render::count(count as u64)).join(" → "),
     };
     let counts = match diff.unit {
-        DiffUnit::Step => [of.before_per_unit, of.after_per_unit],
-        DiffUnit::Window => [of.before_count as f64, of.after_count as f64],
+        DiffUnit::Step => [spent.before_per_unit, spent.after_per_unit],
+        DiffUnit::Window => [spent.before_count as f64, spent.after_count as f64],
     };
-    let side = |ns: i64, missing: Presence| match of.presence == missing {
+    let side = |ns: i64, missing: Presence| match spent.presence == missing {
         true => "-".to_owned(),
         false => render::nanos(ns as f64),
     };
     vec![
         name,
         each(counts),
-        side(of.before_ns, Presence::Added),
-        side(of.after_ns, Presence::Removed),
-        change(of.delta_ns, of.noise_ns, of.is_noise),
-        of.unit_pct.map_or("-".to_owned(), |share| format!("{share:+.1}")),
+        side(spent.before_ns, Presence::Added),
+        side(spent.after_ns, Presence::Removed),
+        format_change(spent.delta_ns, spent.noise_ns, spent.is_noise),
+        spent.unit_pct.map_or("-".to_owned(), |share| format!("{share:+.1}")),
     ]
 }
 
-/// A difference with its sign, and how far chance reaches.
-fn change(delta_ns: i64, noise_ns: Option<i64>, is_noise: bool) -> String {
+/// Formats a difference with its sign and the range of the noise.
+fn format_change(delta_ns: i64, noise_ns: Option<i64>, is_noise: bool) -> String {
     let sign = if delta_ns > 0 { "+" } else { "" };
     let delta = format!("{sign}{}", render::nanos(delta_ns as f64));
     match noise_ns {
@@ -235,7 +238,7 @@ fn change(delta_ns: i64, noise_ns: Option<i64>, is_noise: bool) -> String {
     }
 }
 
-fn unit(diff: &Diff) -> &'static str {
+fn unit_name(diff: &Diff) -> &'static str {
     match diff.unit {
         DiffUnit::Step => "step",
         DiffUnit::Window => "window",

@@ -1,4 +1,4 @@
-//! `rowmill trace doctor`: whether a trace can be trusted.
+//! `rowmill trace doctor`: checks whether a trace can be trusted.
 
 use std::process::ExitCode;
 
@@ -11,27 +11,28 @@ use super::query::TraceQuery;
 use setup::args::OutputFormat;
 use setup::error::{EXIT_BROKEN, EXIT_FAILED, Error, unless_closed};
 
-/// Runs the command; exit code 1 if something makes the figures wrong, 4 if parts of the recording
-/// are missing.
-pub fn run(look: &TraceQuery<'_>) -> Result<ExitCode, Error> {
-    let scopes = look.chosen.scopes();
+/// Runs `rowmill trace doctor` and prints its result. The exit code is 1 if a defect makes the
+/// figures wrong, and 4 if parts of the recording are missing.
+pub fn run(query: &TraceQuery<'_>) -> Result<ExitCode, Error> {
+    let scopes = query.chosen.scopes();
     let job = JobFacts::new(&scopes);
-    // The verdict is of what every other command looks at; what is wrong at the edges of a
-    // recording is told, too.
+    // The verdict covers the selected window, which is what every other command reads. Issues
+    // outside the window are listed, too, but do not change the verdict.
     let verdict = job.verdict();
-    let whole = look.chosen.whole();
+    let whole = query.chosen.whole();
     let edges = JobFacts::new(&whole);
     let mut issues = job.issues().to_vec();
     issues.extend(quality::outside(&issues, &edges.ranks));
     issues.sort_by_key(|issue| (issue.severity, issue.id, issue.rank));
     let is_for_people =
-        look.session.console.format == OutputFormat::Table && look.target.output.is_none();
+        query.session.console.format == OutputFormat::Table && query.target.output.is_none();
     unless_closed(match is_for_people {
         true => {
             let ranks = scopes.len() as u64;
-            look.session.console.print(&for_people((&issues, ranks), &clocks(&edges), verdict))
+            let clocks = clock_lines(&edges);
+            query.session.console.print(&issue_text(&issues, ranks, &clocks, verdict))
         }
-        false => look.put(&issues),
+        false => query.put(&issues),
     })?;
     Ok(match verdict {
         QualityVerdict::Broken => ExitCode::from(EXIT_BROKEN),
@@ -40,9 +41,9 @@ pub fn run(look: &TraceQuery<'_>) -> Result<ExitCode, Error> {
     })
 }
 
-/// What is known of the clocks of the devices, a line for each.
-fn clocks(job: &JobFacts<'_>) -> Vec<String> {
-    // A pool's clock is its host's.
+/// Describes the clock skew of each device in a line.
+fn clock_lines(job: &JobFacts<'_>) -> Vec<String> {
+    // A CPU thread pool has the clock of its host.
     let devices = job.ranks.iter().filter(|rank| !cpu_run::is_cpu_run(rank.scope.trace));
     let all = devices.flat_map(RankFacts::skews);
     let line = |skew: &Skew| {
@@ -53,15 +54,12 @@ fn clocks(job: &JobFacts<'_>) -> Vec<String> {
     all.map(line).collect()
 }
 
-fn for_people(
-    (issues, ranks): (&[Issue], u64),
-    clocks: &[String],
-    verdict: QualityVerdict,
-) -> String {
+/// Formats issues, clocks and verdict for people.
+fn issue_text(issues: &[Issue], ranks: u64, clocks: &[String], verdict: QualityVerdict) -> String {
     let mut parts: Vec<String> = quality::by_kind(issues)
         .iter()
         .map(|kind| {
-            let severity = severity(kind.severity);
+            let severity = severity_word(kind.severity);
             format!(
                 "{severity} {}: {}\n        matters to: {}\n        hint: {}",
                 kind.id,
@@ -76,7 +74,7 @@ fn for_people(
     parts.join("\n")
 }
 
-fn severity(severity: Severity) -> &'static str {
+fn severity_word(severity: Severity) -> &'static str {
     match severity {
         Severity::Broken => "broken ",
         Severity::Error => "error  ",

@@ -1,4 +1,4 @@
-//! `rowmill trace execution-trace`: what execution traces hold, and how they link to a timeline.
+//! `rowmill trace execution-trace`: describes execution traces and their links to a timeline.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use trace::execution_trace::{self, ExecutionTrace};
 use trace::link::{self, LinkMethod};
 use trace::store::{Loss, Losses, TraceOrigin};
 
-use super::query::Marked;
+use super::query::WithCutNotice;
 use setup::Session;
 use setup::args::OutputFormat;
 use setup::error::Error;
@@ -24,12 +24,12 @@ struct GraphRow {
     nodes: usize,
     /// Operators as facebookresearch/param defines them.
     operators: Option<usize>,
-    /// Operators without an operator around them.
+    /// Operators that no other operator encloses.
     top_operators: Option<usize>,
     threads: Option<usize>,
     process_groups: Option<usize>,
     tensors: Option<usize>,
-    /// `record_function` or `order`; none without a timeline of the rank.
+    /// `record_function` or `order`; `None` if the rank has no timeline.
     linked_by: Option<&'static str>,
     nodes_linked_pct: Option<f64>,
     rows_linked_pct: Option<f64>,
@@ -49,11 +49,12 @@ pub fn run(
     for path in paths {
         match execution_trace::read(path) {
             Ok(found) => graphs.extend(found),
-            // Neither one kind nor the other: the first answer is the better one.
+            // If it is not a Chakra trace either, the first error is the more helpful one.
             Err(error) => match chakra::read(path) {
                 Ok(found) => {
-                    let describe_loss =
-                        |graph: &Graph| missing(&graph.origin, &graph.losses, graph.nodes.len());
+                    let describe_loss = |graph: &Graph| {
+                        describe_missing(&graph.origin, &graph.losses, graph.nodes.len())
+                    };
                     cut.extend(found.iter().filter_map(describe_loss));
                     rows.extend(found.iter().map(chakra_row));
                 }
@@ -63,7 +64,9 @@ pub fn run(
     }
     graphs.sort_by_key(|graph| graph.rank);
     cut.extend(
-        graphs.iter().filter_map(|graph| missing(&graph.origin, &graph.losses, graph.nodes.len())),
+        graphs
+            .iter()
+            .filter_map(|graph| describe_missing(&graph.origin, &graph.losses, graph.nodes.len())),
     );
     let job = if kineto.is_empty() {
         None
@@ -72,7 +75,7 @@ pub fn run(
     };
     rows.extend(graphs.iter().map(|graph| {
         let trace = job.iter().flat_map(|job| &job.traces).find(|t| t.rank == graph.rank);
-        row(graph, trace.map(|trace| link::join(graph, trace)).as_ref())
+        graph_row(graph, trace.map(|trace| link::join(graph, trace)).as_ref())
     }));
     let target = TableTarget { output, top: None };
     if cut.is_empty() {
@@ -81,21 +84,21 @@ pub fn run(
     let missing = cut.join("; ");
     report_missing(session, &missing)?;
     let missing = Some(missing.as_str()).filter(|_| session.console.format != OutputFormat::Table);
-    let marked = |row| Marked { of: Some(row), recording_cut: missing };
+    let marked = |row| WithCutNotice { content: Some(row), recording_cut: missing };
     table_output::write_rows(session.console, &rows.iter().map(marked).collect::<Vec<_>>(), target)
 }
 
-/// What is missing of a file, in a line.
-fn missing(origin: &TraceOrigin, losses: &Losses, nodes: usize) -> Option<String> {
+/// Describes the missing part of a file, or returns `None` if the file is complete.
+fn describe_missing(origin: &TraceOrigin, losses: &Losses, nodes: usize) -> Option<String> {
     let cut = losses.iter().find(|(loss, _)| matches!(loss, Loss::Truncated | Loss::Damaged));
     let (_, count) = cut?;
     let why = count.first.first().map_or("", String::as_str);
     Some(format!(
-        "{origin}: the execution trace was cut ({why}); all figures are of the {nodes} nodes that were read"
+        "{origin}: the execution trace was cut ({why}); all figures cover the {nodes} nodes that were read"
     ))
 }
 
-fn row(graph: &ExecutionTrace, link: Option<&link::TraceLink>) -> GraphRow {
+fn graph_row(graph: &ExecutionTrace, link: Option<&link::TraceLink>) -> GraphRow {
     let tree = execution_trace::NodeForest::build(&graph.nodes);
     let percent = |share: f64| (share * 1e6).round() / 1e4;
     GraphRow {
@@ -118,7 +121,8 @@ fn row(graph: &ExecutionTrace, link: Option<&link::TraceLink>) -> GraphRow {
     }
 }
 
-/// Chakra's graphs have no threads, tensors or operators, only nodes that depend on each other.
+/// The row of a Chakra graph, which has no threads, tensors or operators, only nodes that depend on
+/// each other.
 fn chakra_row(graph: &Graph) -> GraphRow {
     GraphRow {
         rank: graph.rank,

@@ -1,4 +1,4 @@
-//! `rowmill trace findings`: what wastes time, what a step would gain, what to change.
+//! `rowmill trace findings`: lists causes of wasted time, the time a step would gain, and remedies.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::query::TraceQuery;
 use crate::args::FailOn;
-use crate::finding_text::{heading, severity_word, wrapped};
+use crate::finding_text::{heading, severity_word, wrap_indented};
 use setup::args::OutputFormat;
 use setup::error::{EXIT_BROKEN, EXIT_FOUND, Error, UsageError, unless_closed};
 use setup::findings::find_findings;
@@ -23,23 +23,23 @@ use setup::table_output;
 
 mod sarif;
 
-/// Runs the command; with `fail_on`, exit code 3 if something as severe was found, and 4 if parts
-/// of the recording are missing.
+/// Runs `rowmill trace findings` and prints its result. With `fail_on`, the exit code is 4 if parts
+/// of the recording are missing, or else 3 if a finding is at least as severe.
 pub(super) fn run(
-    look: &TraceQuery<'_>,
+    query: &TraceQuery<'_>,
     rules: Option<&Path>,
     fail_on: Option<FailOn>,
 ) -> Result<ExitCode, Error> {
-    let settings = settings(rules)?;
+    let settings = read_settings(rules)?;
     let started = Instant::now();
-    let scopes = look.chosen.scopes();
+    let scopes = query.chosen.scopes();
     let report = find_findings(&mut JobFacts::new(&scopes), &settings)?;
-    look.session.console.detail(format_args!(
-        "{} rules after reading: {}",
+    query.session.console.detail(format_args!(
+        "{} rules took {}, reading not included",
         findings::rules().count() + settings.custom.len(),
         render::nanos(started.elapsed().as_nanos() as f64)
     ));
-    unless_closed(put(look, &report))?;
+    unless_closed(print_report(query, &report))?;
     let worst = report.findings.iter().map(|finding| finding.severity).min();
     let limit = fail_on.map(|limit| match limit {
         FailOn::Critical => Severity::Critical,
@@ -48,8 +48,8 @@ pub(super) fn run(
         FailOn::Info => Severity::Info,
     });
     let is_over = worst.zip(limit).is_some_and(|(worst, limit)| worst <= limit);
-    // What is missing may hold anything: neither "found" nor "nothing found" would be true.
-    let is_broken = limit.is_some() && look.chosen.missing.is_some();
+    // The missing parts may contain a severe finding, so neither 0 nor 3 would be right.
+    let is_broken = limit.is_some() && query.chosen.missing.is_some();
     Ok(match (is_broken, is_over) {
         (true, _) => ExitCode::from(EXIT_BROKEN),
         (false, true) => ExitCode::from(EXIT_FOUND),
@@ -57,7 +57,7 @@ pub(super) fn run(
     })
 }
 
-fn settings(path: Option<&Path>) -> Result<RuleSettings, Error> {
+fn read_settings(path: Option<&Path>) -> Result<RuleSettings, Error> {
     let Some(path) = path else { return Ok(RuleSettings::default()) };
     let text = fs::read_to_string(path).map_err(Error::io(path, "read"))?;
     let settings = toml::from_str(&text);
@@ -67,23 +67,23 @@ fn settings(path: Option<&Path>) -> Result<RuleSettings, Error> {
     })?)
 }
 
-fn put(look: &TraceQuery<'_>, report: &FindingReport) -> Result<(), Error> {
-    let console = look.session.console;
-    let output = look.target.output;
+fn print_report(query: &TraceQuery<'_>, report: &FindingReport) -> Result<(), Error> {
+    let console = query.session.console;
+    let output = query.target.output;
     if let Some(output) = output {
-        crate::trace_files::refuse_input(&look.chosen.job, output)?;
+        crate::trace_files::refuse_input(&query.chosen.job, output)?;
     }
     let text = match console.format {
-        OutputFormat::Csv | OutputFormat::Parquet => return look.put(&rows(report)),
-        OutputFormat::Json => serde_json::to_string(&look.marked(report))?,
-        OutputFormat::Sarif => sarif::text(report, &look.chosen.job)?,
-        OutputFormat::Md => markdown(report),
-        OutputFormat::Table => for_people(report, look.target.top.unwrap_or(usize::MAX)),
+        OutputFormat::Csv | OutputFormat::Parquet => return query.put(&finding_rows(report)),
+        OutputFormat::Json => serde_json::to_string(&query.with_cut_notice(report))?,
+        OutputFormat::Sarif => sarif::sarif_text(report, &query.chosen.job)?,
+        OutputFormat::Md => markdown_table(report),
+        OutputFormat::Table => findings_text(report, query.target.top.unwrap_or(usize::MAX)),
     };
     table_output::deliver(output, |out| writeln!(out, "{text}").map_err(Error::output))
 }
 
-/// A finding as a row.
+/// A finding as a row of CSV or Parquet.
 #[derive(Serialize)]
 struct FindingRow<'a> {
     rule: &'a str,
@@ -101,7 +101,7 @@ struct FindingRow<'a> {
     key: &'a str,
 }
 
-fn rows(report: &FindingReport) -> Vec<FindingRow<'_>> {
+fn finding_rows(report: &FindingReport) -> Vec<FindingRow<'_>> {
     let row = |finding: &'_ Finding| {
         let ranks: Vec<String> = finding.ranks.iter().map(u32::to_string).collect();
         ranks.join(" ")
@@ -127,15 +127,15 @@ fn rows(report: &FindingReport) -> Vec<FindingRow<'_>> {
         .collect()
 }
 
-/// The page for people; the first `top` findings.
-fn for_people(report: &FindingReport, top: usize) -> String {
+/// Formats the first `top` findings for people.
+fn findings_text(report: &FindingReport, top: usize) -> String {
     let mut parts: Vec<String> = report.findings.iter().take(top).map(paragraph).collect();
     if parts.is_empty() {
         parts.push("nothing was found".to_owned());
     }
     let hidden = report.findings.len().saturating_sub(top);
     if hidden > 0 {
-        parts.push(format!("{hidden} more without --top"));
+        parts.push(format!("{hidden} more findings are hidden by --top"));
     }
     parts.push(footer(report));
     parts.join("\n\n")
@@ -143,15 +143,15 @@ fn for_people(report: &FindingReport, top: usize) -> String {
 
 fn paragraph(finding: &Finding) -> String {
     let mut lines = vec![heading(finding)];
-    lines.extend(wrapped(&finding.what));
-    lines.extend(wrapped(&format!("→ {}", finding.advice)));
-    let place = finding.evidence.first().and_then(place);
-    lines.extend(place.iter().flat_map(|place| wrapped(place)));
+    lines.extend(wrap_indented(&finding.what));
+    lines.extend(wrap_indented(&format!("→ {}", finding.advice)));
+    let place = finding.evidence.first().and_then(describe_place);
+    lines.extend(place.iter().flat_map(|place| wrap_indented(place)));
     lines.join("\n")
 }
 
-/// Where the most telling row lies, and the line of Python if it is known.
-fn place(evidence: &Evidence) -> Option<String> {
+/// Describes where the evidence lies on the timeline, with the line of Python if it is known.
+fn describe_place(evidence: &Evidence) -> Option<String> {
     let start = render::nanos(evidence.start_ns? as f64);
     let source = evidence.source.as_ref().map_or_else(String::new, |line| format!(", {line}"));
     let path = evidence.within.iter().map(String::as_str).chain([short_name(&evidence.name)]);
@@ -177,16 +177,16 @@ fn footer(report: &FindingReport) -> String {
     if !report.suppressed.is_empty() {
         lines.push(format!("{} known findings are suppressed", report.suppressed.len()));
     }
-    lines.push("rowmill explain RULE says how a rule works and what to change".to_owned());
+    lines.push("rowmill explain RULE describes how a rule works and what to change".to_owned());
     lines.join("\n")
 }
 
-fn markdown(report: &FindingReport) -> String {
+fn markdown_table(report: &FindingReport) -> String {
     let mut lines = vec![
         "| severity | rule | finding | saves per step | % |".to_owned(),
         "| --- | --- | --- | --: | --: |".to_owned(),
     ];
-    // Names of kernels may be any text.
+    // Names of kernels can contain any characters, such as `<` of C++ templates.
     let plain = |text: &str| text.replace('|', "\\|").replace('<', "&lt;").replace('\n', " ");
     for finding in &report.findings {
         let saving = finding.saving;

@@ -1,4 +1,5 @@
-//! Tables of host work and memory: operators, annotations, sequences, steps, copies, allocations.
+//! The tables about host work and memory: operators, annotations, sequences, steps, copies and
+//! allocations.
 
 use analyze::job::{JobFacts, RankFacts};
 use analyze::{annotations, bandwidth, memory, ops, sequences, steps};
@@ -10,51 +11,51 @@ use setup::open_job::SelectedJob;
 
 /// Prints the rows of `rowmill trace ops`.
 pub fn ops(
-    look: &TraceQuery<'_>,
+    query: &TraceQuery<'_>,
     by: OpsBy,
     pattern: sequences::SequenceRequest<'_>,
 ) -> Result<(), Error> {
-    let scopes = look.chosen.scopes();
+    let scopes = query.chosen.scopes();
     let job = JobFacts::new(&scopes);
     match by {
-        OpsBy::Name => look.put(&rows_of_ranks(&job, |rank| {
+        OpsBy::Name => query.put(&rows_of_ranks(&job, |rank| {
             ops::list_operators(rank.scope, rank.tree(), rank.attribution())
         })),
-        OpsBy::Annotation => look.put(&rows_of_ranks(&job, |rank| {
+        OpsBy::Annotation => query.put(&rows_of_ranks(&job, |rank| {
             annotations::list_annotations(rank.scope, rank.tree(), rank.attribution())
         })),
-        OpsBy::Sequence => look.put(&rows_of_ranks(&job, |rank| {
+        OpsBy::Sequence => query.put(&rows_of_ranks(&job, |rank| {
             sequences::find_sequences(rank.scope, rank.tree(), rank.attribution(), pattern)
         })),
         OpsBy::Attribution => {
-            look.put(&rows_of_ranks(&job, |rank| rank.attribution().coverage(rank.scope)))
+            query.put(&rows_of_ranks(&job, |rank| rank.attribution().coverage(rank.scope)))
         }
     }
 }
 
 /// Prints the rows of `rowmill trace steps`.
-pub fn steps(look: &TraceQuery<'_>, by: StepsBy) -> Result<(), Error> {
-    let scopes = SelectedJob::usable(look.chosen.scopes());
+pub fn steps(query: &TraceQuery<'_>, by: StepsBy) -> Result<(), Error> {
+    let scopes = SelectedJob::usable(query.chosen.scopes());
     let job = JobFacts::new(&scopes);
     let summary = |rank: &RankFacts<'_>| [steps::summary(rank.rank(), rank.steps())];
     match by {
-        StepsBy::Step => look.put(&rows_of_ranks(&job, |rank| rank.steps().to_vec())),
-        StepsBy::Rank => look.put(&rows_of_ranks(&job, summary)),
+        StepsBy::Step => query.put(&rows_of_ranks(&job, |rank| rank.steps().to_vec())),
+        StepsBy::Rank => query.put(&rows_of_ranks(&job, summary)),
     }
 }
 
 /// Prints the rows of `rowmill trace memory`.
-pub fn memory(look: &TraceQuery<'_>, by: MemoryBy) -> Result<(), Error> {
-    let scopes = look.chosen.scopes();
+pub fn memory(query: &TraceQuery<'_>, by: MemoryBy) -> Result<(), Error> {
+    let scopes = query.chosen.scopes();
     let job = JobFacts::new(&scopes);
     let memory_rows = |rank: &RankFacts<'_>| memory::measure_memory(rank.scope.trace, rank.tree());
     match by {
         MemoryBy::Copy => {
-            look.put(&rows_of_ranks(&job, |rank| bandwidth::measure_bandwidth(rank.scope)))
+            query.put(&rows_of_ranks(&job, |rank| bandwidth::measure_bandwidth(rank.scope)))
         }
-        MemoryBy::Size => look.put(&rows_of_ranks(&job, |rank| bandwidth::by_size(rank.scope))),
-        MemoryBy::Peak => look.put(&rows_of_ranks(&job, |rank| memory_rows(rank).peaks)),
-        MemoryBy::Op => look.put(&rows_of_ranks(&job, |rank| memory_rows(rank).operators)),
-        MemoryBy::Point => look.put(&rows_of_ranks(&job, |rank| memory_rows(rank).timeline)),
+        MemoryBy::Size => query.put(&rows_of_ranks(&job, |rank| bandwidth::by_size(rank.scope))),
+        MemoryBy::Peak => query.put(&rows_of_ranks(&job, |rank| memory_rows(rank).peaks)),
+        MemoryBy::Op => query.put(&rows_of_ranks(&job, |rank| memory_rows(rank).operators)),
+        MemoryBy::Point => query.put(&rows_of_ranks(&job, |rank| memory_rows(rank).timeline)),
     }
 }

@@ -1,4 +1,5 @@
-//! `rowmill trace critical-path`: what bounds the window, and what an edit would change.
+//! `rowmill trace critical-path`: prints the chain of work that determines how long the window
+//! takes, or with `--what-if` how an edit would change the window.
 
 use analyze::critical_path::Path;
 use analyze::graph::measured::MeasuredGraph;
@@ -13,43 +14,47 @@ use setup::error::{Error, UsageError};
 use setup::render;
 
 /// Runs `rowmill trace critical-path` and prints its result.
-pub fn run(look: &TraceQuery<'_>, by: Option<PathBy>, edits: &[String]) -> Result<(), Error> {
+pub fn run(query: &TraceQuery<'_>, by: Option<PathBy>, edits: &[String]) -> Result<(), Error> {
     let questions: Vec<Question> =
         edits.iter().map(|edit| what_if::parse(edit)).collect::<Result<_, _>>()?;
-    let scopes = look.chosen.scopes();
+    let scopes = query.chosen.scopes();
     let job = JobFacts::new(&scopes);
-    say_evidence(look, job.measured());
+    report_evidence(query, job.measured());
     if !questions.is_empty() {
-        return changed(look, by, &what_if::answer_questions(&job, &questions));
+        return print_what_if(query, by, &what_if::answer_questions(&job, &questions));
     }
-    let found = job.paths();
+    let all = job.paths();
     let is_usable = |path: &&Path| path.rank.is_some_and(|rank| is_usable(&scopes, rank));
-    let ranks: Vec<&Path> = found.ranks.iter().filter(is_usable).collect();
-    // The path of a job of one rank is that rank's.
-    let hopping = found.job.as_ref().filter(|_| ranks.len() > 1);
-    let paths = || ranks.iter().copied().chain(hopping);
+    let ranks: Vec<&Path> = all.ranks.iter().filter(is_usable).collect();
+    // With a single rank, the path of the job would repeat that of the rank.
+    let job_path = all.job.as_ref().filter(|_| ranks.len() > 1);
+    let paths = || ranks.iter().copied().chain(job_path);
     let parts = |path: &Path| path.parts.clone();
     let named = |path: &Path| {
-        let most = path.contributors.iter().take(look.target.top.unwrap_or(usize::MAX));
+        let most = path.contributors.iter().take(query.target.top.unwrap_or(usize::MAX));
         most.cloned().collect::<Vec<_>>()
     };
     match by.unwrap_or(PathBy::Category) {
-        PathBy::Category => look.put(&paths().flat_map(parts).collect::<Vec<_>>()),
-        PathBy::Name => look.put(&paths().flat_map(named).collect::<Vec<_>>()),
-        PathBy::Segment => segments(look, &scopes, hopping.or(ranks.first().copied())),
+        PathBy::Category => query.put(&paths().flat_map(parts).collect::<Vec<_>>()),
+        PathBy::Name => query.put(&paths().flat_map(named).collect::<Vec<_>>()),
+        PathBy::Segment => print_segments(query, &scopes, job_path.or(ranks.first().copied())),
     }
 }
 
-/// The stretches of one path: the job's, where there are several ranks.
-fn segments(look: &TraceQuery<'_>, scopes: &[Scope<'_>], path: Option<&Path>) -> Result<(), Error> {
-    look.put(&path.map_or_else(Vec::new, |path| path.rows(scopes)))
+/// Prints the segments of one path in order.
+fn print_segments(
+    query: &TraceQuery<'_>,
+    scopes: &[Scope<'_>],
+    path: Option<&Path>,
+) -> Result<(), Error> {
+    query.put(&path.map_or_else(Vec::new, |path| path.rows(scopes)))
 }
 
-fn changed(look: &TraceQuery<'_>, by: Option<PathBy>, found: &WhatIf) -> Result<(), Error> {
+fn print_what_if(query: &TraceQuery<'_>, by: Option<PathBy>, found: &WhatIf) -> Result<(), Error> {
     let nanos = |ns: i64| render::nanos(ns as f64);
     for edit in &found.edits {
-        look.session.console.say(format_args!(
-            "{}: {} pieces of work and {} waits, {} → {}",
+        query.session.console.say(format_args!(
+            "{}: changes {} pieces of work and {} waits, from {} to {}",
             edit.edit,
             render::count(edit.nodes),
             render::count(edit.edges),
@@ -57,28 +62,27 @@ fn changed(look: &TraceQuery<'_>, by: Option<PathBy>, found: &WhatIf) -> Result<
             nanos(edit.new_ns)
         ));
         if edit.nodes + edit.edges == 0 {
-            look.session.console.warn(format_args!("{} matches nothing", edit.edit));
+            query.session.console.warn(format_args!("{} matches nothing", edit.edit));
         } else if edit.changed == 0 {
-            look.session.console.warn(format_args!(
-                "{} changes nothing: what it matches has no such wait, gap or collective of several \
-                 ranks",
+            query.session.console.warn(format_args!(
+                "{} changes nothing: the matching work has no such wait, gap or collective",
                 edit.edit
             ));
         }
     }
     match by {
-        // Nothing can be said of what is not covered.
-        _ if !look.chosen.job.traces.iter().any(Trace::is_usable) => look.put::<()>(&[]),
-        None => look.put(&found.windows),
-        Some(PathBy::Category) => look.put(&found.parts),
+        // No rank has a usable recording, so there are no rows.
+        _ if !query.chosen.job.traces.iter().any(Trace::is_usable) => query.put::<()>(&[]),
+        None => query.put(&found.windows),
+        Some(PathBy::Category) => query.put(&found.parts),
         Some(_) => Err(UsageError::WhatIfTable.into()),
     }
 }
 
-/// What the dependencies rest on, with `-v`.
-fn say_evidence(look: &TraceQuery<'_>, graph: &MeasuredGraph) {
+/// Prints with `-v` how many dependencies of the graph were recorded and how many were inferred.
+fn report_evidence(query: &TraceQuery<'_>, graph: &MeasuredGraph) {
     let found = graph.evidence;
-    look.session.console.detail(format_args!(
+    query.session.console.detail(format_args!(
         "{} launches ({} pieces of work without one, {} that began before it), waits of the host: {} \
          recorded and {} inferred, of streams: {} and {}, {} hand-offs between threads, {} collectives \
          in which all ranks met",

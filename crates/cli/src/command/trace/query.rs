@@ -1,4 +1,4 @@
-//! The selected job of a `rowmill trace` command, and the table or page that it prints.
+//! Opens the selected traces of a `rowmill trace` command, and prints its table or page.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ use setup::table_output::{self, TableTarget};
 
 use crate::trace_files::refuse_input;
 
-/// The selected job of a command, and where its rows go.
+/// The selected job of a command, and the destination of its rows.
 pub struct TraceQuery<'a> {
     pub chosen: SelectedJob,
     pub session: &'a Session,
@@ -40,18 +40,19 @@ impl<'a> TraceQuery<'a> {
         let console = self.session.console;
         let missing = self.chosen.missing.as_deref();
         match (missing, console.format) {
-            // For people it is the first line.
+            // For people, the missing parts are already reported above the table.
             (None, _) | (_, OutputFormat::Table) => {
                 table_output::write_rows(console, rows, self.target)
             }
-            // A table without rows has no columns, and would pass as one of a whole recording.
+            // An empty table has no columns, so it could not show that the recording is incomplete.
+            // Write one row with the notice alone.
             (Some(_), _) if rows.is_empty() => table_output::write_rows(
                 console,
-                &[Marked::<()> { of: None, recording_cut: missing }],
+                &[WithCutNotice::<()> { content: None, recording_cut: missing }],
                 self.target,
             ),
             (Some(_), _) => {
-                let marked = |row| Marked { of: Some(row), recording_cut: missing };
+                let marked = |row| WithCutNotice { content: Some(row), recording_cut: missing };
                 table_output::write_rows(
                     console,
                     &rows.iter().map(marked).collect::<Vec<_>>(),
@@ -61,20 +62,23 @@ impl<'a> TraceQuery<'a> {
         }
     }
 
-    /// A page together with the line about missing parts of its recordings.
-    pub fn marked<'p, T>(&'p self, page: &'p T) -> Marked<'p, T> {
-        Marked { of: Some(page), recording_cut: self.chosen.missing.as_deref() }
+    /// Adds to a page the line about missing parts of its recordings.
+    pub fn with_cut_notice<'p, T>(&'p self, page: &'p T) -> WithCutNotice<'p, T> {
+        WithCutNotice { content: Some(page), recording_cut: self.chosen.missing.as_deref() }
     }
 
-    /// Prints or writes a page: JSON, or what `table` makes of it.
+    /// Prints or writes a page: as JSON, or as the text that `table` makes of it.
+    ///
+    /// # Errors
+    /// The output cannot be written.
     pub fn report<T: Serialize>(
         &self,
         page: &T,
         table: impl FnOnce(&T) -> String,
     ) -> Result<(), Error> {
         let console = self.session.console;
-        let page = &self.marked(page);
-        let table = |page: &Marked<'_, T>| page.of.map(table).unwrap_or_default();
+        let page = &self.with_cut_notice(page);
+        let table = |page: &WithCutNotice<'_, T>| page.content.map(table).unwrap_or_default();
         let Some(output) = self.target.output else { return console.report(page, table) };
         refuse_input(&self.chosen.job, output)?;
         table_output::deliver(Some(output), |out| {
@@ -87,11 +91,12 @@ impl<'a> TraceQuery<'a> {
     }
 }
 
-/// A row or a page, with a column about missing parts of the recordings.
+/// A row or a page, with one more field about missing parts of the recordings. Programs read it,
+/// since they do not see the warning on stderr.
 #[derive(Serialize)]
-pub struct Marked<'a, T> {
+pub struct WithCutNotice<'a, T> {
     #[serde(flatten)]
-    pub of: Option<&'a T>,
+    pub content: Option<&'a T>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recording_cut: Option<&'a str>,
 }
@@ -104,7 +109,7 @@ pub fn rows_of_ranks<'j, 'a, R: IntoIterator>(
     job.ranks.iter().flat_map(rows).collect()
 }
 
-/// The paths, joined for a message.
+/// Joins paths for a message.
 pub fn path_names(paths: &[PathBuf]) -> String {
     let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
     names.join(", ")

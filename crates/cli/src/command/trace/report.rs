@@ -1,4 +1,4 @@
-//! `rowmill trace report`: one HTML file to share. The crate `report` decides its content.
+//! `rowmill trace report`: writes the HTML page of a job. The crate `report` decides its content.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ pub fn run(content: &ReportContent, out: &Path, session: &Session) -> Result<(),
     let chosen = open_content(content, session)?;
     refuse_input(&chosen.job, out)?;
     let report = build_report(&chosen, content, session)?;
-    // The page takes the memory of the traces.
+    // Free the traces first: writing the page needs as much memory again.
     drop(chosen);
     let written = write_page(&report, out)?;
     session.console.report(&written, table)

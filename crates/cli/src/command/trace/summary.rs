@@ -1,4 +1,4 @@
-//! `rowmill trace PATH`: a job in one page.
+//! `rowmill trace PATH`: prints the summary of a job on one page.
 
 use setup::Session;
 use setup::args::Selection;
@@ -9,7 +9,7 @@ use crate::trace_summary::{TOP, summarize, summary_text};
 
 /// Opens the selected traces and prints the summary of the job.
 pub fn run(selection: &Selection, session: &Session) -> Result<(), Error> {
-    let look = TraceQuery::new(selection, session)?;
-    let page = summarize(&look.chosen, selection.top.unwrap_or(TOP))?;
-    look.report(&page, summary_text)
+    let query = TraceQuery::new(selection, session)?;
+    let page = summarize(&query.chosen, selection.top.unwrap_or(TOP))?;
+    query.report(&page, summary_text)
 }

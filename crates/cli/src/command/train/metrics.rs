@@ -1,5 +1,5 @@
-//! `RUN/metrics.jsonl`: the figures of a run, one JSON object per line, for other programs; beside
-//! it the same for TensorBoard.
+//! Writes the metrics of a run to `RUN/metrics.jsonl`, one JSON object per line, and to a file of
+//! events that TensorBoard reads.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write as _};
@@ -11,17 +11,17 @@ use trace::file::create_anew;
 
 use super::tensorboard::TensorBoardWriter;
 
-/// Writes the figures of one run. A file that cannot be written costs the run nothing.
+/// Writes the metrics of one run. If a file cannot be written, the run continues without metrics.
 pub struct Metrics {
     path: PathBuf,
     file: Option<File>,
     events: TensorBoardWriter,
-    /// Why the file cannot be written, until that was said.
+    /// Why the file cannot be written, until [`Metrics::take_failure`] returns it.
     failed: Option<io::Error>,
 }
 
 impl Metrics {
-    /// The file of the run in `folder`; nothing is opened yet.
+    /// Makes the writer for the run in `folder`. No file is opened yet.
     pub fn for_run(folder: &Path) -> Self {
         let (path, events) = (folder.join("metrics.jsonl"), TensorBoardWriter::for_run(folder));
         Self { path, file: None, events, failed: None }
@@ -32,16 +32,17 @@ impl Metrics {
         &self.path
     }
 
-    /// Begins at `step`: what an earlier session wrote of later steps is removed.
+    /// Opens the files at `step`. Lines of later steps, written before the run was resumed from an
+    /// earlier checkpoint, are removed.
     pub fn begin(&mut self, step: u64) {
-        match self.kept(step).and_then(|kept| self.open(&kept)) {
+        match self.read_until(step).and_then(|kept| self.open(&kept)) {
             Ok(file) => self.file = Some(file),
             Err(error) => self.failed = Some(error),
         }
     }
 
-    /// The lines of steps up to `step`.
-    fn kept(&self, step: u64) -> io::Result<String> {
+    /// Reads the existing lines of steps up to `step`.
+    fn read_until(&self, step: u64) -> io::Result<String> {
         let mut kept = String::new();
         if step == 0 || !self.path.exists() {
             return Ok(kept);
@@ -50,8 +51,9 @@ impl Metrics {
             let line = line?;
             // A killed process may leave its last line half written, which does not parse as JSON.
             let value: Option<Value> = serde_json::from_str(&line).ok();
-            let of = value.as_ref().and_then(|value| value.get("step")).and_then(Value::as_u64);
-            if of.is_some_and(|of| of <= step) {
+            let line_step =
+                value.as_ref().and_then(|value| value.get("step")).and_then(Value::as_u64);
+            if line_step.is_some_and(|line_step| line_step <= step) {
                 kept += &line;
                 kept.push('\n');
             }
@@ -61,6 +63,7 @@ impl Metrics {
 
     fn open(&mut self, kept: &str) -> io::Result<File> {
         self.events.begin(kept)?;
+        // Written beside the old file and renamed, so that a crash loses no metrics.
         let mut partial = self.path.clone().into_os_string();
         partial.push(format!(".{}.partial", std::process::id()));
         let mut file = create_anew(Path::new(&partial))?;
@@ -86,8 +89,8 @@ impl Metrics {
         }
     }
 
-    /// Why it was not written, once.
-    pub fn failure(&mut self) -> Option<io::Error> {
+    /// Returns the reason of a failed write, once.
+    pub fn take_failure(&mut self) -> Option<io::Error> {
         self.failed.take()
     }
 }

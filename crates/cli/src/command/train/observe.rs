@@ -1,4 +1,5 @@
-//! Shows the events of a run: JSON lines on stdout, or a progress bar and plain lines on stderr.
+//! Prints the events of a run, as JSON lines on stdout or as a progress bar with lines on stderr,
+//! and passes them on to the metrics files and to the agent of this host.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use train::{Evaluation, TableUse};
 
 use super::metrics::Metrics;
 use super::row_scope;
-use super::steps::ToldSteps;
+use super::steps::StepReporter;
 use schema::Bytes;
 use setup::args::OutputFormat;
 use setup::error::Error;
@@ -21,19 +22,20 @@ use setup::render::{self, Console};
 pub struct Observer {
     console: Console,
     meter: Option<Meter>,
-    /// Set while stdout takes no more, so that the run is not lost for it; reported at the end.
+    /// The error of writing to stdout. The run continues without output, and the error is reported
+    /// at the end.
     failed: Option<Error>,
-    /// Loss and rate of the latest interval.
+    /// Loss and rate of the latest interval, shown beside the progress bar.
     latest: String,
     intervals_seen: bool,
-    /// Steps in the trace files that were written.
+    /// Number of steps in the trace files.
     recorded: u64,
     metrics: Option<Metrics>,
-    steps: ToldSteps,
+    steps: StepReporter,
 }
 
 impl Observer {
-    /// An observer that has seen nothing.
+    /// An observer without metrics files, for short runs of which only the outcome counts.
     pub fn new(console: Console) -> Self {
         Self {
             console,
@@ -43,30 +45,30 @@ impl Observer {
             intervals_seen: false,
             recorded: 0,
             metrics: None,
-            steps: ToldSteps::for_this_process(),
+            steps: StepReporter::for_this_process(),
         }
     }
 
-    /// Also writes the figures into the run's folder.
+    /// Also writes metrics into the folder of the run.
     #[must_use]
     pub fn with_metrics_of(self, run: &Path) -> Self {
         Self { metrics: Some(Metrics::for_run(run)), ..self }
     }
 
     /// Prints one event of the run and writes its metrics.
-    pub fn see(&mut self, event: RunEvent<'_>) {
-        self.steps.see(&event);
+    pub fn handle(&mut self, event: RunEvent<'_>) {
+        self.steps.report_event(&event);
         match event {
             RunEvent::RowScope { optimizer, scope, before } => {
                 let event = json!({ "optimizer": optimizer, "scope": scope, "before": before });
-                self.line("row_scope", &event);
-                for warning in row_scope::warnings(optimizer, scope, before) {
+                self.write_line("row_scope", &event);
+                for warning in row_scope::list_warnings(optimizer, scope, before) {
                     self.console.warn(warning);
                 }
             }
             RunEvent::SetAside { from, to } => {
                 let (from, to) = (from.display().to_string(), to.display().to_string());
-                self.line("set_aside", &json!({ "checkpoint": from, "aside": to }));
+                self.write_line("set_aside", &json!({ "checkpoint": from, "aside": to }));
                 self.console.say(format_args!("set aside {from} as {to}"));
             }
             RunEvent::Started { step, total_steps, samples_per_epoch } => {
@@ -84,7 +86,7 @@ impl Observer {
             RunEvent::Traced { paths, steps } => {
                 self.recorded = steps;
                 let names: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
-                self.line("traced", &json!({ "paths": names, "steps": steps }));
+                self.write_line("traced", &json!({ "paths": names, "steps": steps }));
                 let steps = render::counted(steps, "step");
                 for path in paths {
                     self.say(format_args!("trace written ({steps}): {}", path.display()));
@@ -93,7 +95,10 @@ impl Observer {
         }
     }
 
-    /// Ends the bar; the number of recorded steps. Fails if stdout did.
+    /// Ends the progress bar and returns the number of recorded steps.
+    ///
+    /// # Errors
+    /// An earlier write to stdout failed.
     pub fn finish(mut self) -> Result<u64, Error> {
         if let Some(meter) = self.meter.take() {
             meter.finish();
@@ -108,9 +113,9 @@ impl Observer {
         let event = json!({
             "step": step, "total_steps": total, "samples_per_epoch": samples_per_epoch
         });
-        self.line("started", &event);
+        self.write_line("started", &event);
         if step > 0 {
-            self.say(format_args!("going on from step {}", render::count(step)));
+            self.say(format_args!("resuming from step {}", render::count(step)));
         }
         if step >= total {
             self.console.warn(format_args!(
@@ -139,14 +144,14 @@ impl Observer {
     }
 
     fn interval(&mut self, interval: &LoggedInterval) {
-        self.line("interval", interval);
+        self.write_line("interval", interval);
         self.latest = format!(
             "loss {:.5}, {} samples/s, {:.1} % input wait",
             interval.loss,
             render::count(interval.samples_per_second.round() as u64),
             100.0 * interval.input_wait_share
         );
-        // The first loss is shown at once: it tells that training works.
+        // The first loss is shown at once, because it shows the user that training works.
         if let Some(meter) = self.meter.as_mut().filter(|_| !self.intervals_seen) {
             meter.show_within(Duration::ZERO);
         }
@@ -155,7 +160,7 @@ impl Observer {
     }
 
     fn evaluated(&mut self, step: u64, evaluation: &Evaluation) {
-        self.line("evaluation", &json!({ "step": step, "evaluation": evaluation }));
+        self.write_line("evaluation", &json!({ "step": step, "evaluation": evaluation }));
         let by_group = evaluation.by_group.map(|by| format!(" ({:.5} by group)", by.auc));
         let by_group = by_group.unwrap_or_default();
         self.say(format_args!(
@@ -173,7 +178,7 @@ impl Observer {
             (table.table.clone(), figures)
         };
         let tables: serde_json::Map<_, _> = tables.iter().map(figures).collect();
-        self.line("tables", &json!({ "step": step, "tables": tables }));
+        self.write_line("tables", &json!({ "step": step, "tables": tables }));
     }
 
     fn saved(&mut self, step: u64, path: &Path, bytes: u64, seconds: f64) {
@@ -181,13 +186,13 @@ impl Observer {
         let event = json!({
             "step": step, "checkpoint": checkpoint, "bytes": bytes, "seconds": seconds
         });
-        self.line("checkpoint", &event);
+        self.write_line("checkpoint", &event);
         let rate = Bytes((bytes as f64 / seconds.max(1e-9)) as u64);
         self.say(format_args!("saved {} ({}, {rate}/s)", path.display(), Bytes(bytes)));
     }
 
-    /// One JSON line, its `event` first.
-    fn line(&mut self, event: &'static str, content: &impl Serialize) {
+    /// Prints an event as a JSON line if the format is JSON, and writes it to the metrics files.
+    fn write_line(&mut self, event: &'static str, content: &impl Serialize) {
         /// Puts the field `event` before the fields of the content, in the same JSON object.
         #[derive(Serialize)]
         struct Line<'a, T> {
@@ -199,12 +204,13 @@ impl Observer {
             self.failed = self.console.json(&Line { event, content }).err();
         }
         let Some(metrics) = &mut self.metrics else { return };
+        // The metrics files hold figures only. Other events would be noise for plots.
         if ["interval", "evaluation", "tables", "checkpoint"].contains(&event) {
             metrics.write(&Line { event, content });
         }
-        if let Some(error) = metrics.failure() {
+        if let Some(error) = metrics.take_failure() {
             let path = metrics.path().display();
-            self.console.warn(format_args!("{path}: cannot write figures there: {error}"));
+            self.console.warn(format_args!("{path}: metrics cannot be written: {error}"));
         }
     }
 

@@ -1,4 +1,5 @@
-//! A run whose ranks are processes: what rank 0 says of it, and how the others take part.
+//! Trains with ranks that are processes: rank 0 broadcasts the resolved run, and the others take
+//! part.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -21,7 +22,8 @@ use setup::on_device;
 use setup::process_group::World;
 use setup::{Session, plan};
 
-/// What a rank trains, whatever its own command line says.
+/// The resolved run that rank 0 broadcasts. The other ranks ignore their own configuration, so that
+/// all train the same.
 #[derive(Serialize, Deserialize)]
 pub struct ProcessRun {
     config: String,
@@ -33,32 +35,34 @@ pub struct ProcessRun {
     run_folder: PathBuf,
     checkpoint: Option<PathBuf>,
     bucket_bytes: usize,
-    /// Whether the library sums gradients.
+    /// Whether the MPI library sums gradients, instead of rowmill's own algorithms.
     native: bool,
-    /// How rank 0 multiplies bf16, if it does on a CPU.
+    /// How rank 0 multiplies bf16; `None` if it does not multiply bf16 on a CPU.
     bf16_products: Option<String>,
     trace: Option<(PathBuf, Range<u64>)>,
 }
 
-/// Trains on all ranks of `world`, as rank 0.
+/// Trains on all ranks of `world` as rank 0.
 pub fn lead(
     world: &mut World,
-    (reading, session): (PreparedRun, &Session),
+    prepared: PreparedRun,
+    session: &Session,
     device: &ComputeDevice,
     observe: &mut dyn FnMut(RunEvent<'_>),
 ) -> Result<RunOutcome, Error> {
-    let (native, said) = world.sums();
-    session.console.say(said);
-    let is_bf16 = reading.request().config.training.precision == Precision::Bf16;
+    let (native, notice) = world.sums();
+    session.console.say(notice);
+    let is_bf16 = prepared.request().config.training.precision == Precision::Bf16;
     let products = device.bf16_products().filter(|_| is_bf16);
     let bf16_products = products.map(|products| products.name().to_owned());
-    let run = ProcessRun { native, bf16_products, ..ProcessRun::new(reading.request())? };
+    let run = ProcessRun { native, bf16_products, ..ProcessRun::new(prepared.request())? };
     world.fail_into(&run.run_folder);
     world.broadcast_order(run)?;
     let mut comm = world.take_comm()?;
-    check_shared(&mut comm, &reading.request().run_folder)?;
+    // Every rank writes its part of a checkpoint, so all must see the same run folder.
+    check_shared(&mut comm, &prepared.request().run_folder)?;
     let processes = Processes { comm, timeout: world.timeout(), native };
-    Ok(on_device!(device, open => reading.lead(open, processes, observe))?)
+    Ok(on_device!(device, open => prepared.lead(open, processes, observe))?)
 }
 
 impl ProcessRun {
@@ -90,7 +94,7 @@ impl ProcessRun {
         })
     }
 
-    /// Takes part as another rank than 0; whether the run was interrupted.
+    /// Takes part as a rank other than 0. Returns whether the run was interrupted.
     pub fn follow(self, world: &mut World, args: &Train, session: &Session) -> Result<bool, Error> {
         world.fail_into(&self.run_folder);
         let native = self.native;
@@ -99,15 +103,15 @@ impl ProcessRun {
             device = device.multiplying_as(products, &self.run_folder)?;
         }
         let mut comm = world.take_comm()?;
-        // Before the data is opened, which lies in the run folder if it was prepared from text.
+        // Checked before the data is opened, since prepared data lies in the run folder.
         check_shared(&mut comm, &self.run_folder)?;
-        let request = self.complete(args, world.threads(session))?;
+        let request = self.into_request(args, world.threads(session))?;
         let processes = Processes { comm, timeout: world.timeout(), native };
         Ok(on_device!(&device, open => follow(&request, open, processes))?)
     }
 
-    /// The run on this rank.
-    fn complete(self, args: &Train, threads: usize) -> Result<RunRequest, Error> {
+    /// Opens the data and builds the run of this rank.
+    fn into_request(self, args: &Train, threads: usize) -> Result<RunRequest, Error> {
         let origin = "the run of rank 0";
         let config = JobConfig::parse(&self.config, &[]).map_err(|source| UsageError::Config {
             origin: origin.to_owned(),

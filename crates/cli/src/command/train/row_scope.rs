@@ -1,10 +1,15 @@
-//! What a run says of a rule that looks at rows where a plan splits their columns. Knows no
-//! terminal.
+//! Texts of warnings about optimizers that compute a value per row, such as row-wise Adagrad, when
+//! a sharding plan splits the columns of rows. The caller prints them.
 
 use schema::{Optimizer, RowScope};
 
-/// What to warn of: a rule that is another than on whole rows, and one that changed.
-pub fn warnings(optimizer: Optimizer, scope: &RowScope, before: Option<&RowScope>) -> Vec<String> {
+/// Lists the warnings: that the rule differs from the one on whole rows, and that it has changed
+/// since the checkpoint.
+pub fn list_warnings(
+    optimizer: Optimizer,
+    scope: &RowScope,
+    before: Option<&RowScope>,
+) -> Vec<String> {
     let mut warnings = Vec::new();
     let tables = scope.split_tables().len();
     if tables > 0 {
@@ -17,7 +22,7 @@ pub fn warnings(optimizer: Optimizer, scope: &RowScope, before: Option<&RowScope
     }
     if let Some(difference) = before.and_then(|before| before.first_difference(scope)) {
         warnings.push(format!(
-            "{optimizer} goes on as another rule, as --accept-rule-change allows: table {:?} had {}, \
+            "{optimizer} continues as another rule, as --accept-rule-change allows: table {:?} had {}, \
              now {}; {}",
             difference.table,
             difference.before,
@@ -28,7 +33,7 @@ pub fn warnings(optimizer: Optimizer, scope: &RowScope, before: Option<&RowScope
     warnings
 }
 
-/// What a rule does with the column tiles of a row.
+/// Describes what a rule does with the column tiles of a row.
 fn tile_rule(optimizer: Optimizer) -> &'static str {
     match optimizer {
         Optimizer::Lamb => "each column tile is scaled to the norm of its own columns",
@@ -39,7 +44,7 @@ fn tile_rule(optimizer: Optimizer) -> &'static str {
     }
 }
 
-/// What becomes of the states when columns are merged or split.
+/// Describes how states are converted when columns are merged or split.
 fn state_rule(optimizer: Optimizer) -> &'static str {
     match optimizer {
         Optimizer::Lamb => "its states stay as they are",
@@ -55,13 +60,13 @@ mod tests {
     use schema::row_scope::ColumnSplit;
     use schema::{Optimizer, RowScope};
 
-    use super::warnings;
+    use super::list_warnings;
 
     #[test]
-    fn both_rules_and_what_became_of_the_state_are_said() {
+    fn warnings_name_both_rules_and_the_conversion_of_states() {
         let split = ColumnSplit { table: "a".into(), rows: 0..9, columns: vec![0..2, 2..4] };
         let split = RowScope::ColumnTiles(vec![split]);
-        let said = |kind, scope, before| warnings(kind, scope, before).join("\n");
+        let said = |kind, scope, before| list_warnings(kind, scope, before).join("\n");
         let text = said(Optimizer::RowwiseAdagrad, &split, None);
         let expected = "rowwise_adagrad on 1 table with split columns is another rule";
         assert!(text.starts_with(expected), "{text}");

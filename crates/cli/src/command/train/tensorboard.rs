@@ -1,8 +1,8 @@
-//! `RUN/events.out.tfevents.rowmill`: the figures of a run as TensorBoard reads them.
+//! Writes the metrics of a run to `RUN/events.out.tfevents.rowmill`, which TensorBoard reads.
 //!
-//! A file of TensorBoard is a series of records: a length, its checksum, a Protobuf message and its
-//! checksum. We write it ourselves: a number with a name and a step needs four fields, and the
-//! crates that write such files bring a second Protobuf library.
+//! The file is a series of records: a length, its checksum, a Protobuf message and its checksum. It
+//! is encoded here because a number with a name and a step needs only four fields, and the crates
+//! that write such files would bring a second Protobuf library.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -12,7 +12,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::Value;
 use trace::file::create_anew;
 
-/// The form of the messages; TensorBoard asks for it first.
+/// The version of the messages, which the first record must hold.
 const VERSION: &str = "brain.Event:2";
 
 /// Writes the events of one run.
@@ -22,18 +22,19 @@ pub struct TensorBoardWriter {
 }
 
 impl TensorBoardWriter {
-    /// The file of the run in `folder`; nothing is opened yet.
+    /// Makes the writer for the run in `folder`. No file is opened yet.
     pub fn for_run(folder: &Path) -> Self {
         Self { path: folder.join("events.out.tfevents.rowmill"), file: None }
     }
 
-    /// Rewrites the file with the figures of `lines`, which an earlier session wrote.
+    /// Rewrites the file with the metrics in `lines`, which were written before the run was
+    /// resumed.
     pub fn begin(&mut self, lines: &str) -> io::Result<()> {
-        let mut bytes = record(&message(seconds(), 0, &field_text(3, VERSION)));
+        let mut bytes = record(&encode_message(unix_seconds(), 0, &field_text(3, VERSION)));
         for line in lines.lines() {
-            // The caller has kept only lines that are JSON.
+            // Never fails, because the caller has kept only lines that are JSON.
             let value = serde_json::from_str(line).unwrap_or_default();
-            bytes.extend(events_of(&value));
+            bytes.extend(encode_event(&value));
         }
         let mut file = create_anew(&self.path)?;
         file.write_all(&bytes)?;
@@ -41,20 +42,21 @@ impl TensorBoardWriter {
         Ok(())
     }
 
-    /// Adds the numbers of a line of `metrics.jsonl`.
+    /// Appends the numbers in a line of `metrics.jsonl`.
     pub fn write(&mut self, line: &Value) -> io::Result<()> {
-        self.file.as_mut().map_or(Ok(()), |file| file.write_all(&events_of(line)))
+        self.file.as_mut().map_or(Ok(()), |file| file.write_all(&encode_event(line)))
     }
 }
 
-/// One event with every number of a line, objects within it as `outer/inner`.
-fn events_of(line: &Value) -> Vec<u8> {
+/// Encodes every number of a line in one event. Numbers in nested objects are named `outer/inner`.
+fn encode_event(line: &Value) -> Vec<u8> {
     let Some(step) = line.get("step").and_then(Value::as_u64) else { return Vec::new() };
     let mut values = Vec::new();
-    collect("", line, &mut values);
+    collect_numbers("", line, &mut values);
     let mut summary = Vec::new();
     for (name, number) in values {
         let mut value = field_text(1, &name);
+        // Field 2 with wire type 5, a 32-bit float.
         value.push(2 << 3 | 5);
         value.extend((number as f32).to_le_bytes());
         summary.extend(field_bytes(1, &value));
@@ -62,26 +64,27 @@ fn events_of(line: &Value) -> Vec<u8> {
     if summary.is_empty() {
         return Vec::new();
     }
-    record(&message(seconds(), step, &field_bytes(5, &summary)))
+    record(&encode_message(unix_seconds(), step, &field_bytes(5, &summary)))
 }
 
-fn collect(outer: &str, value: &Value, values: &mut Vec<(String, f64)>) {
+fn collect_numbers(outer: &str, value: &Value, values: &mut Vec<(String, f64)>) {
     let Some(object) = value.as_object() else { return };
     for (name, value) in object {
         let name = if outer.is_empty() { name.clone() } else { format!("{outer}/{name}") };
         match value.as_f64() {
             Some(number) if name != "step" => values.push((name, number)),
-            _ => collect(&name, value, values),
+            _ => collect_numbers(&name, value, values),
         }
     }
 }
 
-fn seconds() -> f64 {
+fn unix_seconds() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64())
 }
 
-/// `Event { wall_time = 1, step = 2, … }`.
-fn message(seconds: f64, step: u64, rest: &[u8]) -> Vec<u8> {
+/// Encodes the Protobuf message `Event`: `wall_time` is its field 1 and `step` its field 2. `rest`
+/// holds the other fields.
+fn encode_message(seconds: f64, step: u64, rest: &[u8]) -> Vec<u8> {
     let mut bytes = vec![1 << 3 | 1];
     bytes.extend(seconds.to_le_bytes());
     bytes.push(2 << 3);
@@ -120,12 +123,13 @@ fn record(message: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Masks a checksum as the format requires: data that holds checksums gets one that differs.
+/// Masks a checksum as the format requires, so that the checksum of data that contains its own
+/// checksum is not a constant.
 fn masked(sum: u32) -> u32 {
     sum.rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
-/// CRC-32C (Castagnoli), bit by bit: a line has some hundred bytes.
+/// Computes CRC-32C (Castagnoli) bit by bit, which is fast enough for lines of a few hundred bytes.
 fn crc32c(bytes: &[u8]) -> u32 {
     let mut sum = u32::MAX;
     for &byte in bytes {
@@ -141,11 +145,11 @@ fn crc32c(bytes: &[u8]) -> u32 {
 mod tests {
     use serde_json::json;
 
-    use super::{crc32c, events_of, masked, varint};
+    use super::{crc32c, encode_event, masked, varint};
 
     #[test]
-    fn checksums_are_those_of_the_format() {
-        // The check value of CRC-32C, and RFC 3720's of 32 zeros.
+    fn checksums_equal_published_values() {
+        // The published check value of CRC-32C, and the one of 32 zeros from RFC 3720.
         assert_eq!(crc32c(b"123456789"), 0xe306_9283);
         assert_eq!(crc32c(&[0; 32]), 0x8a91_36aa);
         assert_eq!(masked(0), 0xa282_ead8);
@@ -153,9 +157,9 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_one_record_with_all_its_numbers() {
+    fn a_line_becomes_one_record_with_all_its_numbers() {
         let line = json!({"step": 7, "loss": 0.5, "evaluation": {"auc": 0.75}, "name": "x"});
-        let bytes = events_of(&line);
+        let bytes = encode_event(&line);
         let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
         assert_eq!(bytes.len(), length + 16);
         let message = &bytes[12..12 + length];
@@ -164,6 +168,6 @@ mod tests {
         assert!(text.contains("loss") && text.contains("evaluation/auc"), "{text}");
         assert!(!text.contains("name") && !text.contains("step"), "{text}");
         assert!(message.windows(4).any(|window| window == 0.75f32.to_le_bytes()));
-        assert!(events_of(&json!({"loss": 1.0})).is_empty());
+        assert!(encode_event(&json!({"loss": 1.0})).is_empty());
     }
 }

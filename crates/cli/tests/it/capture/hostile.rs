@@ -15,15 +15,15 @@ use rustix::fs::{CWD, FileType, Mode, RenameFlags, makedev, mknodat, renameat_wi
 use super::{Begun, EVENTS, ask, begin, row, value};
 use crate::fixture::Ran;
 
-/// Never part of an honest trace here.
+/// A word that no genuine trace contains.
 const SECRET: &str = "secret-of-another-user";
-/// How long the capture waits; what a loaded machine may add.
+/// How long the capture waits, and how much a loaded machine may add.
 const WAIT: &str = "--timeout 15s";
 const ROOM: Duration = Duration::from_secs(60);
-/// Anyone who is neither root nor who runs the tests.
+/// A user who is neither root nor the one who runs the tests.
 const SOMEBODY: u32 = 54_321;
 
-/// Where the process has to write, and what.
+/// The path at which the process must write its trace, and the requested details.
 struct Wanted {
     folder: PathBuf,
     file: PathBuf,
@@ -62,7 +62,7 @@ impl Wanted {
     }
 }
 
-/// Sets a trap in answer to a capture; how that ended, and whether the staging folder went.
+/// Answers a capture with a trap. Returns the outcome, and whether the staging folder was removed.
 fn capture(options: &str, trap: impl FnOnce(&Wanted, &Path)) -> (Ran, Wanted) {
     let mut begun = begin(&format!("{WAIT} {options}"));
     let wanted = Wanted::of(&ask(&mut begun));
@@ -93,7 +93,7 @@ fn end_in_time(mut begun: Begun, look: impl FnOnce(&Ran, &Path)) -> Ran {
     ran
 }
 
-/// The trap is named, and nothing is written.
+/// Checks that the error names the trap and that no trace was copied.
 fn check(reason: &str, trap: impl FnOnce(&Wanted, &Path)) {
     check_with("", reason, trap);
 }
@@ -189,7 +189,7 @@ fn folders_sockets_and_devices_are_refused() {
 }
 
 #[test]
-fn what_is_no_trace_is_refused_by_its_first_byte() {
+fn files_that_are_not_traces_are_refused_by_their_first_byte() {
     // A compressed file could unpack to any size, whatever the limit.
     check("expected JSON", |wanted, _| {
         wanted.put_text([b"\x1f\x8b\x08", wanted.trace(SECRET).as_bytes()].concat());
@@ -246,7 +246,7 @@ fn growing(options: &str, is_tmp: bool, block: usize, pause: Duration) -> Ran {
     let mut begun = begin(&format!("{WAIT} {options}"));
     let wanted = Wanted::of(&ask(&mut begun));
     let path = if is_tmp { wanted.tmp() } else { wanted.file.clone() };
-    // Large enough that the copy takes several looks.
+    // Large enough that the copy takes several rounds.
     let head = if is_tmp { String::new() } else { wanted.trace(&"x".repeat(20 << 20)) };
     let mut ran = None;
     grow(&path, &head, block, pause, || ran = Some(end_in_time(begun, |_, _| ())));
@@ -258,7 +258,8 @@ fn a_file_that_grows_for_ever_ends_in_time() {
     let ran = growing("", false, 4096, Duration::from_millis(1));
     let reason = row(&ran)["reason"].clone();
     assert!(reason.as_str().unwrap().contains("changed while"), "{reason}");
-    // As fast as it can, up to the limit; then so slowly that it would take weeks.
+    // First the file grows as fast as possible, up to the limit; then so slowly that it would take
+    // weeks.
     let ran = growing("--size-max 64MiB", true, 1 << 20, Duration::from_millis(1));
     assert!(row(&ran)["reason"].as_str().unwrap().contains("at most 64.0 MiB"), "{ran:?}");
     let ran = growing("", true, 1, Duration::from_millis(50));
@@ -267,7 +268,7 @@ fn a_file_that_grows_for_ever_ends_in_time() {
 
 #[test]
 fn a_process_that_swaps_files_all_the_time_wins_nothing() {
-    // The full check sets 30; the everyday one has no time for it.
+    // The full check sets 30 s, for which the everyday check has no time.
     let seconds = std::env::var("ROWMILL_CAPTURE_RACE_S").ok();
     let seconds = seconds.map_or(3, |text| text.parse().unwrap());
     let until = Instant::now() + Duration::from_secs(seconds);
@@ -304,7 +305,7 @@ fn race(begun: Begun, wanted: &Wanted) -> Ran {
         scope.spawn(|| {
             while !stop.load(Ordering::SeqCst) {
                 for trap in &traps {
-                    // Fails where the capture has just cleared its folder.
+                    // Fails if the capture has just removed the folder.
                     let _ = renameat_with(CWD, trap, CWD, &wanted.file, RenameFlags::EXCHANGE);
                 }
             }

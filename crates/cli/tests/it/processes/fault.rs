@@ -17,7 +17,7 @@ const JOB: &str = "ROWMILL_TEST_JOB";
 /// How long the whole job may take to end beyond its time-out.
 const ENDING: Duration = Duration::from_secs(4);
 
-/// How often and how long: ten moments of each kind in the full stage, one every day.
+/// Number of random moments of each kind: ten in the full stage, or else one.
 struct Extent {
     moments: u32,
     timeout: u64,
@@ -50,7 +50,7 @@ impl Job {
         Self { launcher, mark, began: Instant::now() }
     }
 
-    /// Its ranks, as (rank, process).
+    /// The ranks of the job with their pids.
     fn ranks(&self) -> Vec<(u32, u32)> {
         let mut ranks = Vec::new();
         for entry in fs::read_dir("/proc").unwrap().flatten() {
@@ -94,7 +94,7 @@ impl Job {
         Ran::of(&std::process::Output { status, stdout, stderr })
     }
 
-    /// What it said once all of it has ended, and when that was after `from`.
+    /// Waits for all processes to end. Returns their output and the time since `from`.
     fn ended(&mut self, from: Instant, within: Duration) -> (Ran, Duration) {
         loop {
             let is_over = self.launcher.try_wait().unwrap().is_some() && self.ranks().is_empty();
@@ -118,7 +118,7 @@ impl Job {
 }
 
 impl Drop for Job {
-    /// Leaves nothing running where a test fails.
+    /// Ends the processes if a test fails.
     fn drop(&mut self) {
         for (_, process) in self.ranks() {
             let _ = Command::new("kill").args(["-KILL", &process.to_string()]).status();
@@ -132,7 +132,7 @@ fn signal(which: &str, process: u32) {
     assert!(status.success(), "kill {which} {process}");
 }
 
-/// More than a test waits for.
+/// A time-out longer than any test takes.
 const STEPS: u64 = 1_000_000;
 
 fn train(run: &str, steps: u64, every: u64) -> String {
@@ -156,7 +156,7 @@ fn has_checkpoint(place: &Place, run: &str) -> bool {
     (0..10).any(|digit| begun(place, run, &digit.to_string()))
 }
 
-/// Loses a rank with `kill` and resumes.
+/// Kills a rank, then resumes the run.
 fn loses_ranks(launcher: Launcher, options: &[&str], kill: &str) {
     if !launcher.is_there() {
         return;
@@ -195,7 +195,7 @@ fn loses_ranks(launcher: Launcher, options: &[&str], kill: &str) {
             let is_launcher_broken = said.contains("process manager error");
             let is_named = said.contains(&format!("rank {rank}"));
             assert!(is_named || is_launcher_broken, "{what}\n{said}");
-            // Whoever of us says it says it once.
+            // Only one rank prints the error, and only once.
             assert!(ran.stderr.matches("error: ").count() <= 1, "{what}\n{said}");
             println!("{what}: gone after {took:?}");
             resumes(&place, ranks);
@@ -274,7 +274,7 @@ fn saves_at(place: &Place, launcher: Command, name: &str, to_rank: Option<usize>
     let process = to_rank.map_or(job.launcher.id(), |rank| job.ranks()[rank].1);
     signal(name, process);
     let (ran, _) = job.ended(Instant::now(), Duration::from_secs(20));
-    // The launcher may add lines of its own.
+    // The launcher may print further lines.
     let line = ran.stdout.lines().rev().find(|line| line.starts_with('{')).unwrap();
     let last: Value = serde_json::from_str(line).unwrap();
     assert_eq!(last["interrupted"], true, "{last}");

@@ -1,19 +1,20 @@
-//! One rank's part of a collective of one size: the send buffer is written, and every byte that
-//! came is read.
+//! One rank's part of a measured collective: writes the send buffer, runs the collective, and reads
+//! every byte that arrived. A trainer does the same, so the time covers the cache misses too.
 
 use std::hint::black_box;
 
 use comm::{Communicator, Error, VectorParts, Verb};
 use schema::Rank;
 
-/// The buffers of a rank.
+/// The buffers of a rank for one collective of one size, reused by all exchanges.
 pub struct BenchExchange {
     verb: Verb,
-    /// Elements of this rank's part, and of each peer's.
+    /// Elements of each rank's part of the buffer.
     parts: Vec<usize>,
     own: Vec<f32>,
     split: Vec<Vec<f32>>,
     summed: VectorParts<f32>,
+    /// Counts the exchanges, so that each sends other values.
     turn: u16,
 }
 
@@ -32,8 +33,8 @@ impl BenchExchange {
         Self { verb, split, summed, parts, own: vec![0.0; own], turn: 0 }
     }
 
-    /// Writes, takes part, reads.
-    pub fn run(&mut self, comm: &mut Communicator) -> Result<(), Error> {
+    /// Runs one exchange: writes the send buffer, takes part in the collective, reads the result.
+    pub fn exchange(&mut self, comm: &mut Communicator) -> Result<(), Error> {
         self.turn = self.turn.wrapping_add(1);
         let value = f32::from(self.turn);
         match self.verb {
@@ -79,7 +80,7 @@ impl BenchExchange {
     }
 }
 
-/// Share of a rank's buffer that it must send.
+/// The share of its buffer that a rank must send, as nccl-tests computes the bus bandwidth.
 pub fn sent_share(verb: Verb, ranks: u32) -> f64 {
     let others = f64::from(ranks.saturating_sub(1)) / f64::from(ranks.max(1));
     match verb {

@@ -1,21 +1,22 @@
-//! The two constants of a collective: what it takes of any size, and per byte sent.
+//! Fits the two constants of a collective: its time without data, and the time per byte sent.
 
 use serde::Serialize;
 
-/// `time = alpha + beta × bytes`.
+/// The constants of `time = alpha + beta × bytes`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Fit {
     pub alpha_us: f64,
-    /// Cost per kilobyte, or `None` if all sizes are equal.
+    /// Time per kilobyte, or `None` if all sizes are equal.
     pub beta_ns_per_kb: Option<f64>,
     pub beta_gb_per_s: Option<f64>,
 }
 
 impl Fit {
-    /// To (bytes, seconds), so that the squares of relative errors are least; neither constant is
-    /// negative. None without points.
+    /// Fits a line through points (bytes, seconds) by least squares of the relative errors. Neither
+    /// constant is negative. Returns `None` if there are no points.
     pub fn through(points: &[(f64, f64)]) -> Option<Self> {
-        // Each point's equation is divided by its time: 1 = alpha·(1/t) + beta·(x/t).
+        // Relative errors: each point's equation is divided by its time, 1 = alpha·(1/t) +
+        // beta·(x/t).
         let sum = |term: &dyn Fn(f64, f64) -> f64| -> f64 {
             points.iter().map(|&(bytes, seconds)| term(1.0 / seconds, bytes / seconds)).sum()
         };
@@ -25,12 +26,14 @@ impl Fit {
         let (a, b) = (sum(&|u, _| u), sum(&|_, v| v));
         let (aa, ab, bb) = (sum(&|u, _| u * u), sum(&|u, v| u * v), sum(&|_, v| v * v));
         let determinant = aa * bb - ab * ab;
+        // If all sizes are equal, no slope can be told from the points.
         let is_line = determinant > 1e-9 * aa * bb;
         let (alpha, beta) = if is_line {
             ((a * bb - b * ab) / determinant, (b * aa - a * ab) / determinant)
         } else {
             (a / aa, 0.0)
         };
+        // A negative constant is set to zero and the other one fitted again without it.
         let (alpha, beta) = match (alpha < 0.0, beta < 0.0) {
             (true, _) => (0.0, b / bb),
             (false, true) => (a / aa, 0.0),
@@ -50,7 +53,7 @@ mod tests {
     use super::Fit;
 
     #[test]
-    fn a_line_is_found_again() {
+    fn points_on_a_line_give_its_constants() {
         let points = [8.0, 1e3, 1e6, 16e6].map(|bytes| (bytes, 5e-6 + bytes / 2e9));
         let fit = Fit::through(&points).unwrap();
         assert!((fit.alpha_us - 5.0).abs() < 1e-6, "{fit:?}");
@@ -59,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_bytes_has_no_bandwidth() {
+    fn points_without_bytes_have_no_bandwidth() {
         let fit = Fit::through(&[(0.0, 2e-6), (0.0, 2e-6)]).unwrap();
         assert!((fit.alpha_us - 2.0).abs() < 1e-9);
         assert_eq!(fit.beta_gb_per_s, None);

@@ -1,4 +1,5 @@
-//! The ranks of a measurement: rank 0 says what all do next, and takes the times.
+//! Runs a measurement on all ranks: rank 0 broadcasts what to do next and collects the times, and
+//! the other ranks follow.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,32 +15,34 @@ use setup::Session;
 use setup::error::Error;
 use setup::progress::{Meter, ProgressUnit};
 
-/// Elements that are copied for the limit: beyond every cache.
+/// Elements of the memory copy that collectives are compared with; larger than every cache.
 const COPIED: usize = (64 << 20) / size_of::<f32>();
-/// Exchanges before those that are timed.
+/// Untimed exchanges before the timed ones.
 const WARM_UP: u64 = 2;
-/// How long the timed exchanges of a sample take together, about, and how many they are at most.
+/// Approximate time of all exchanges of one sample.
 const SAMPLE_SECONDS: f64 = 3e-3;
+/// Most exchanges of one sample.
 const EXCHANGES_MAX: f64 = 3000.0;
 
-/// One collective of one size.
+/// A collective and a buffer size to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommPoint {
     pub verb: Verb,
     pub bytes: usize,
 }
 
-/// What all ranks do next.
+/// The next action of all ranks, which rank 0 broadcasts.
 #[derive(Clone, Copy)]
 enum BenchOrder {
     End,
     Copy,
-    /// So many exchanges of the point of this number.
+    /// Index of the point, and number of exchanges.
     Exchange(usize, u64),
 }
 
 impl BenchOrder {
-    fn words(self) -> Vec<i64> {
+    /// Encodes the order as two integers.
+    fn to_words(self) -> Vec<i64> {
         match self {
             Self::End => vec![0, 0],
             Self::Copy => vec![1, 0],
@@ -60,6 +63,7 @@ impl BenchOrder {
 struct Member<'a> {
     comm: Communicator,
     points: &'a [CommPoint],
+    /// Source and destination of the memory copy.
     copy: (Vec<f32>, Vec<f32>),
 }
 
@@ -68,7 +72,8 @@ impl<'a> Member<'a> {
         Self { comm, points, copy: (vec![1.0; COPIED], vec![0.0; COPIED]) }
     }
 
-    /// Seconds of the slowest rank, of one copy or exchange.
+    /// Carries out an order, and returns the seconds that one copy or exchange took on the slowest
+    /// rank.
     fn carry_out(&mut self, order: BenchOrder) -> Result<f64, comm::Error> {
         let (times, took) = match order {
             BenchOrder::Exchange(point, times) => {
@@ -83,6 +88,7 @@ impl<'a> Member<'a> {
                 (1, began.elapsed())
             }
         };
+        // A training step waits for the slowest rank, so its time counts.
         let all = self.comm.all_gather(&[took.as_nanos() as i64])?;
         let slowest = all.iter().flatten().max().copied().unwrap_or_default();
         Ok(slowest as f64 / 1e9 / times.max(1) as f64)
@@ -95,18 +101,18 @@ impl<'a> Member<'a> {
     ) -> Result<std::time::Duration, comm::Error> {
         let mut exchange = BenchExchange::new(verb, bytes, &self.comm);
         for _ in 0..WARM_UP {
-            exchange.run(&mut self.comm)?;
+            exchange.exchange(&mut self.comm)?;
         }
         self.comm.barrier()?;
         let began = Instant::now();
         for _ in 0..times {
-            exchange.run(&mut self.comm)?;
+            exchange.exchange(&mut self.comm)?;
         }
         Ok(began.elapsed())
     }
 }
 
-/// Does what rank 0 says until it has enough.
+/// Follows the orders of rank 0 until it ends the measurement.
 pub fn follow(comm: Communicator, points: &[CommPoint]) -> Result<(), comm::Error> {
     let (mut member, mut words) = (Member::new(comm, points), Vec::new());
     loop {
@@ -118,17 +124,17 @@ pub fn follow(comm: Communicator, points: &[CommPoint]) -> Result<(), comm::Erro
     }
 }
 
-/// Everything that was taken.
+/// All samples of one number of ranks, with the conditions under which they were samples.
 pub struct CommSamples {
-    /// GB/s of a rank's copy.
+    /// Bandwidth of a memory copy in GB/s.
     copies: Vec<BenchSample<f64>>,
-    /// Seconds of each point.
+    /// Seconds per exchange, by point.
     points: Vec<Vec<BenchSample<f64>>>,
     judge: Judge,
     pub interrupted: bool,
 }
 
-/// Seconds of a point.
+/// Seconds per exchange of one point, over the kept samples.
 #[derive(Clone, Copy)]
 pub struct Seconds {
     pub median: f64,
@@ -136,7 +142,7 @@ pub struct Seconds {
     pub max: f64,
 }
 
-/// Rank 0: it orders what all ranks do next, and takes the times.
+/// Rank 0 of a measurement, which tells the other ranks what to do.
 pub struct Lead<'a> {
     pub session: &'a Session,
     pub sampling: Sampling,
@@ -144,62 +150,68 @@ pub struct Lead<'a> {
 }
 
 impl Lead<'_> {
-    /// Takes all samples, in turns.
-    pub fn take(&self, comm: Communicator, points: &[CommPoint]) -> Result<CommSamples, Error> {
+    /// Measures all points in turns, so that a slow phase of the machine affects all of them alike.
+    pub fn measure(&self, comm: Communicator, points: &[CommPoint]) -> Result<CommSamples, Error> {
         let mut member = Member::new(comm, points);
-        let taken = self.turns(&mut member).map_err(train::Error::from)?;
-        member.comm.broadcast(Rank(0), &mut BenchOrder::End.words()).map_err(train::Error::from)?;
-        Ok(taken)
+        let samples = self.measure_turns(&mut member).map_err(train::Error::from)?;
+        member
+            .comm
+            .broadcast(Rank(0), &mut BenchOrder::End.to_words())
+            .map_err(train::Error::from)?;
+        Ok(samples)
     }
 
-    fn turns(&self, member: &mut Member<'_>) -> Result<CommSamples, comm::Error> {
+    fn measure_turns(&self, member: &mut Member<'_>) -> Result<CommSamples, comm::Error> {
         let (pool, repeats) = (Pool::new(1), self.sampling.repeats);
-        let mut taken = CommSamples {
+        let mut samples = CommSamples {
             copies: Vec::new(),
             points: vec![Vec::new(); member.points.len()],
             judge: Judge::new(&self.sampling, std::iter::empty()),
             interrupted: false,
         };
+        // Three exchanges of each point estimate how many fill a sample.
         let mut times = Vec::new();
         for point in 0..member.points.len() {
-            let seconds = self.ordered(member, BenchOrder::Exchange(point, 3))?;
+            let seconds = self.order(member, BenchOrder::Exchange(point, 3))?;
             times.push((SAMPLE_SECONDS / seconds.max(1e-9)).clamp(1.0, EXCHANGES_MAX) as u64);
         }
         let (mut meter, mut done) =
             (Meter::start(self.session.console, "measuring", ProgressUnit::Steps, None), 0);
         for turn in 0..PATIENCE * repeats {
-            if turn >= repeats && taken.is_trusted() {
+            if turn >= repeats && samples.is_trusted() {
                 break;
             }
             meter.set_total(Some(times.len() as u64 * (turn + 1).max(repeats)));
             let watch = Watch::start_crowded(&pool);
-            let seconds = self.ordered(member, BenchOrder::Copy)?;
+            let seconds = self.order(member, BenchOrder::Copy)?;
             let copied = (COPIED * size_of::<f32>()) as f64;
-            taken.copies.push(watch.sample(&pool, |_| copied / 1e9 / seconds));
+            samples.copies.push(watch.sample(&pool, |_| copied / 1e9 / seconds));
             for (point, &times) in times.iter().enumerate() {
+                // The first turn always ends, so that every point has at least one sample.
                 if self.stop.load(Ordering::SeqCst) && turn > 0 {
-                    taken.interrupted = true;
-                    return Ok(taken.judged(&self.sampling));
+                    samples.interrupted = true;
+                    return Ok(samples.judged(&self.sampling));
                 }
                 let watch = Watch::start_crowded(&pool);
-                let seconds = self.ordered(member, BenchOrder::Exchange(point, times))?;
-                taken.points[point].push(watch.sample(&pool, |_| seconds));
+                let seconds = self.order(member, BenchOrder::Exchange(point, times))?;
+                samples.points[point].push(watch.sample(&pool, |_| seconds));
                 done += 1;
                 meter.advance(done, "");
             }
-            taken = taken.judged(&self.sampling);
+            samples = samples.judged(&self.sampling);
         }
         meter.finish();
-        Ok(taken)
+        Ok(samples)
     }
 
-    fn ordered(&self, member: &mut Member<'_>, order: BenchOrder) -> Result<f64, comm::Error> {
-        member.comm.broadcast(Rank(0), &mut order.words())?;
+    fn order(&self, member: &mut Member<'_>, order: BenchOrder) -> Result<f64, comm::Error> {
+        member.comm.broadcast(Rank(0), &mut order.to_words())?;
         member.carry_out(order)
     }
 }
 
 impl CommSamples {
+    /// Decides again which samples count, now that there are more.
     fn judged(mut self, sampling: &Sampling) -> Self {
         let all = self.points.iter().flatten().chain(&self.copies);
         self.judge = Judge::new(sampling, all.map(|sample| &sample.conditions));
@@ -211,18 +223,18 @@ impl CommSamples {
         kinds.into_iter().all(|samples| self.judge.kept(samples).is_trusted)
     }
 
-    /// Seconds per exchange of point `point`, over the samples that count.
+    /// Computes the seconds per exchange of a point over the kept samples.
     pub fn seconds(&self, point: usize) -> Seconds {
         let spread = self.judge.kept(&self.points[point]).spread(|seconds| *seconds);
         Seconds { median: spread.median, min: spread.min, max: spread.max }
     }
 
-    /// What a rank copies while all do.
+    /// The bandwidth at which a rank copies memory while all ranks copy.
     pub fn copy_gb_per_s(&self) -> f64 {
         self.judge.kept(&self.copies).median(|rate| *rate)
     }
 
-    /// How well all of it could be taken.
+    /// Summarizes the conditions of the measurement: clock, foreign load, rejected samples.
     pub fn quality(&self) -> Quality {
         let kept: Vec<_> = self.points.iter().map(|samples| self.judge.kept(samples)).collect();
         self.judge.quality(

@@ -1,4 +1,4 @@
-//! Findings as SARIF 2.1.0, which code hosts show beside changes. Knows no rule.
+//! Formats findings as SARIF 2.1.0, which code hosts show beside changes. Independent of the rules.
 
 use analyze::findings::{self, Finding, FindingReport, Severity};
 use serde_json::{Value, json};
@@ -6,8 +6,8 @@ use trace::store::Job;
 
 use setup::error::Error;
 
-/// The document as text.
-pub fn text(report: &FindingReport, job: &Job) -> Result<String, Error> {
+/// Formats the findings of a job as a SARIF document.
+pub fn sarif_text(report: &FindingReport, job: &Job) -> Result<String, Error> {
     let own =
         report.findings.iter().filter(|one| !is_built_in(&one.rule)).map(
             |finding| json!({"id": finding.rule, "shortDescription": {"text": finding.title}}),
