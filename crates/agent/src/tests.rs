@@ -1,11 +1,10 @@
 //! Fuzz tests: malformed configurations, pages and requests are refused or parsed, and never panic.
 
+use testkit::mutate::fuzz_parser;
+
 use crate::config;
 use crate::control::dynolog;
 use crate::counters::dcgm;
-
-#[path = "../../fleet/tests/it/mutate.rs"]
-mod mutate;
 
 const CONFIGURATION: &[u8] = b"socket_dir = '/run/kineto'\nmetrics = '127.0.0.1:9465'\ninterval_s = 10\n\
 [listen]\naddress = '[::]:1'\ncertificate = 'c'\nkey = 'k'\n[[token]]\nname = 'a'\nfile = 'f'\n\
@@ -21,7 +20,7 @@ DCGM_FI_DEV_GPU_UTIL{gpu=\"1\",UUID=\"G\"} 80\n";
 
 #[test]
 fn configurations() {
-    mutate::run("configuration", &[CONFIGURATION], |bytes| {
+    fuzz_parser("configuration", &[CONFIGURATION], |bytes| {
         let Ok(text) = std::str::from_utf8(bytes) else { return false };
         let Ok(config) = config::parse(text) else { return false };
         let is_right = config.problems().is_empty();
@@ -35,7 +34,7 @@ fn configurations() {
 
 #[test]
 fn pages() {
-    mutate::run("dcgm page", &[PAGE], |bytes| {
+    fuzz_parser("dcgm page", &[PAGE], |bytes| {
         let text = String::from_utf8_lossy(bytes);
         let readings = dcgm::readings(&dcgm::samples(&text));
         for (_, reading) in readings.values() {
@@ -52,7 +51,7 @@ fn pages() {
 
 #[test]
 fn malformed_dynolog_requests() {
-    mutate::run("dynolog", &[DYNOLOG], |bytes| {
+    fuzz_parser("dynolog", &[DYNOLOG], |bytes| {
         let Some(wanted) = dynolog::parse(bytes) else { return false };
         wanted.check().is_ok()
     });

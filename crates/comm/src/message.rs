@@ -147,29 +147,3 @@ pub struct RankMessage {
     pub header: MessageHeader,
     pub payload: Load,
 }
-
-#[cfg(test)]
-mod tests {
-    use super::{MessageHeader, MessageOperation, Phase, Verb};
-    use crate::element::ElementType;
-
-    #[test]
-    fn headers_round_trip_and_damage_is_detected() {
-        for count in [None, Some(0), Some(u64::MAX)] {
-            let operation = MessageOperation {
-                verb: Verb::Barrier,
-                sequence: 3,
-                step: u64::MAX - 1,
-                plan: 0x0123_4567_89ab_cdef,
-                element: ElementType::U8,
-                count,
-            };
-            let header =
-                MessageHeader { channel: 7, operation, phase: Phase::Second, len: 1 << 40 };
-            let mut bytes = header.to_bytes();
-            assert_eq!(MessageHeader::from_bytes(&bytes), Some(header));
-            bytes[0] = 6;
-            assert_eq!(MessageHeader::from_bytes(&bytes), None);
-        }
-    }
-}

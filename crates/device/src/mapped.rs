@@ -90,8 +90,6 @@ extern "C" fn on_lost_page(_signal: libc::c_int) {
 #[cfg(test)]
 mod tests {
     use std::fs::File;
-    use std::io::Write;
-    use std::process::Command;
 
     use super::{EXIT_FAILED, LOST, Mapping};
 
@@ -108,13 +106,10 @@ mod tests {
             assert_eq!(mapping.check_length().unwrap(), Err(10));
             std::process::exit(i32::from(mapping[100_000] == 7) + 40);
         }
-        let path = std::env::temp_dir().join(format!("rowmill-lost-{}", std::process::id()));
-        File::create(&path).unwrap().write_all(&[7; 200_000]).unwrap();
-        let program = std::env::current_exe().unwrap();
-        let name = "a_truncated_file_is_detected_and_access_ends_with_a_message";
-        let child = Command::new(program).args([name, "--nocapture"]).env(CHILD, &path).output();
-        std::fs::remove_file(&path).unwrap();
-        let child = child.unwrap();
+        let folder = testkit::Folder::new();
+        let path = folder.write("lost", [7; 200_000]);
+        let name = "mapped::tests::a_truncated_file_is_detected_and_access_ends_with_a_message";
+        let child = testkit::rerun_test(name).env(CHILD, &path).output().unwrap();
         assert_eq!(child.status.code(), Some(EXIT_FAILED), "{child:?}");
         assert!(child.stderr.ends_with(LOST), "{child:?}");
     }

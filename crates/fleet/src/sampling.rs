@@ -264,7 +264,7 @@ mod tests {
         assert_eq!((row.thread.as_str(), row.state.as_str(), row.looks), ("sleep", "S", 21));
         match &row.at {
             Some(at) => assert!(at.contains("sleep"), "{at}"),
-            None => println!("SKIPPED where it waits: the kernel does not tell"),
+            None => testkit::skip("where it waits", "a kernel with /proc/PID/wchan"),
         }
         assert!(seen.used.cpu_ns.is_none_or(|ns| ns < 10_000_000) && !seen.is_ended, "{seen:?}");
         assert_eq!((seen.used.threads, seen.used.read_bytes.unwrap_or(0)), (Some(1), 0));

@@ -9,7 +9,7 @@ mod config_error;
 pub mod distribution;
 pub mod facts;
 pub mod feature_stats;
-pub mod file_form;
+pub mod file_format;
 pub mod median;
 pub mod model;
 pub mod op;

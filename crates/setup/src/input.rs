@@ -191,7 +191,7 @@ fn say_what_is_kept(folder: &Path, goes_on: bool) {
             kept.folder.display()
         ),
         Some(kept) => eprintln!(
-            "interrupted; what was learnt from the files is kept in {}, and the same command goes on \
+            "interrupted; what was learned from the files is kept in {}, and the same command goes on \
              from there",
             kept.folder.display()
         ),

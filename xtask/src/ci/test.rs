@@ -1,9 +1,10 @@
 //! Runs the tests, shows their output and counts which passed and which were skipped.
 //!
-//! A test without its data prints a line that begins with `SKIPPED` and returns. The test runner
-//! hides the output of passing tests by default, so `--show-output` is set and the lines are
-//! counted here.
+//! A test that lacks something calls `testkit::skip`, which prints a line that begins with
+//! `SKIPPED`, and returns. The test runner hides the output of passing tests by default, so
+//! `--show-output` is set and the lines are counted here.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
@@ -25,7 +26,8 @@ struct TestCount {
 pub fn run() -> Result<String, Error> {
     let missing = [tool::OPEN_MPI, tool::CHROMIUM].into_iter().filter_map(tool::install_program);
     let missing: Vec<String> = missing.collect();
-    let kinds = ["--lib", "--bins", "--tests"];
+    // All of the library, the programs and the integration tests, where `test = false` is not set.
+    let kinds = ["--tests"];
     let mut cargo = cargo(&["test", "--release", "--workspace", "--no-fail-fast"]);
     let command = cargo.args(kinds).args(["--", "--show-output"]);
     let TestCount { passed, failed, skipped } = count(command, &mut std::io::stdout())?;
@@ -74,39 +76,13 @@ fn count(command: &mut Command, shown: &mut impl Write) -> Result<TestCount, Err
     Ok(count)
 }
 
-/// What a skipped test needs, by a word of the line that it prints.
-const NEEDS: [(&str, &str); 16] = [
-    ("Chromium", "Chromium in PATH, or its place in ROWMILL_CHROMIUM"),
-    ("python3", "python3 in PATH"),
-    ("ROWMILL_CUDA_LIBRARIES", "NVRTC, which `cargo xtask kernels` installs"),
-    ("C++ compiler", "a C++ compiler: g++ in PATH, or its place in CXX"),
-    ("ROWMILL_GPU", "a GPU: bench/gpu/run.sh on a machine that has one"),
-    ("ROWMILL_BANDWIDTH", "a GPU: bench/gpu/run.sh on a machine that has one"),
-    ("libasan.so", "AddressSanitizer's library, which comes with g++"),
-    ("two processors", "two processors"),
-    ("needs root", "root"),
-    ("root may write", "a user other than root"),
-    ("control groups", "permission to make control groups"),
-    ("has not enough", "more memory"),
-    ("ROWMILL_MEMORY", "ROWMILL_MEMORY=full, as `cargo xtask ci --full` sets it"),
-    ("ROWMILL_WRITTEN", "ROWMILL_WRITTEN=full, as `cargo xtask ci --full` sets it"),
-    ("ROWMILL_CHECKPOINT", "ROWMILL_CHECKPOINT_GIB and ROWMILL_CHECKPOINT_FOLDER"),
-    ("no ", "the fixtures: real traces and data, in ROWMILL_FIXTURES or ../shared/data"),
-];
-
-/// Groups the lines of skipped tests by what they need, and counts them. A line without a known
-/// word stays as it is.
+/// Groups the lines of skipped tests, `SKIPPED what: needs need`, by what they need, and counts
+/// them.
 fn sum_needs(skipped: &[String]) -> Vec<String> {
-    let mut counts: Vec<(&str, usize)> = Vec::new();
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for line in skipped {
-        let is_file = line.contains("not there") && !line.contains("python3");
-        let known = NEEDS.iter().find(|(word, _)| line.contains(word));
-        let fixtures = is_file.then(|| NEEDS.last()).flatten();
-        let need = fixtures.or(known).map_or(line.as_str(), |(_, need)| *need);
-        match counts.iter_mut().find(|(known, _)| *known == need) {
-            Some((_, count)) => *count += 1,
-            None => counts.push((need, 1)),
-        }
+        let need = line.split_once(": needs ").map_or(line.as_str(), |(_, need)| need);
+        *counts.entry(need).or_default() += 1;
     }
     counts.iter().map(|(need, count)| format!("SKIPPED {count}: needs {need}")).collect()
 }
@@ -136,20 +112,12 @@ mod tests {
     #[test]
     fn skipped_tests_are_counted_by_need() {
         let lines = [
-            "SKIPPED: no fixture traces/a.json",
-            "SKIPPED: ../shared/data/b is not there",
-            "SKIPPED: no Chromium in PATH or ROWMILL_CHROMIUM",
-            "SKIPPED: python3 is not there",
+            "SKIPPED a.json: needs the fixtures",
+            "SKIPPED an attack: needs root",
+            "SKIPPED b.json: needs the fixtures",
         ];
-        let fixtures = "the fixtures: real traces and data, in ROWMILL_FIXTURES or ../shared/data";
-        assert_eq!(
-            sum_needs(&lines.map(str::to_owned)),
-            [
-                format!("SKIPPED 2: needs {fixtures}"),
-                "SKIPPED 1: needs Chromium in PATH, or its place in ROWMILL_CHROMIUM".to_owned(),
-                "SKIPPED 1: needs python3 in PATH".to_owned(),
-            ]
-        );
+        let expected = ["SKIPPED 1: needs root", "SKIPPED 2: needs the fixtures"];
+        assert_eq!(sum_needs(&lines.map(str::to_owned)), expected);
     }
 
     #[test]

@@ -19,6 +19,7 @@ use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use prost::Message;
+use testkit::certificate::{CertificateFiles, create_certificate};
 use tokio_rustls::TlsAcceptor;
 
 use super::{Delivery, Hub};
@@ -98,26 +99,14 @@ async fn batches(
     Ok(Ack { through }.encode_to_vec())
 }
 
-/// `None`, said loudly, where no certificate can be made.
+/// Starts a hub. Skips the test if no certificate can be created.
 fn reach(folder: &Path) -> Option<Reached> {
-    let at = |name: &str| folder.join(name);
-    let words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 \
-                 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1 \
-                 -addext basicConstraints=critical,CA:FALSE";
-    let made = Command::new("openssl")
-        .args(words.split_whitespace())
-        .arg("-keyout")
-        .arg(at("key.pem"))
-        .arg("-out")
-        .arg(at("certificate.pem"))
-        .output();
-    if !made.is_ok_and(|made| made.status.success()) {
-        println!("SKIPPED a real hub: openssl is not there");
-        return None;
-    }
-    fs::write(at("token"), TOKEN).unwrap();
-    Command::new("chmod").arg("600").arg(at("token")).status().unwrap();
-    let (certificate, key) = (at("certificate.pem"), at("key.pem"));
+    let files = create_certificate(folder, "a real hub")?;
+    let token = folder.join("token");
+    fs::write(&token, TOKEN).unwrap();
+    Command::new("chmod").arg("600").arg(&token).status().unwrap();
+    let CertificateFiles { certificate, key } = files;
+    let ca = certificate.clone();
     let listen = Listen { address: SocketAddr::from(([127, 0, 0, 1], 0)), certificate, key };
     let acceptor = TlsAcceptor::from(control::tls(&listen).unwrap());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -141,8 +130,8 @@ fn reach(folder: &Path) -> Option<Reached> {
     std::thread::spawn(move || runtime.block_on(serve));
     let config = HubConfig {
         url: format!("https://{address}"),
-        ca: Some(at("certificate.pem")),
-        token_file: at("token"),
+        ca: Some(ca),
+        token_file: token,
         queue_mib: 1,
         verbs: Vec::new(),
         users: Vec::new(),

@@ -17,14 +17,7 @@ use crate::fixture::{Agent, value};
 /// A user without rights, as whom the attacks run.
 const SOMEBODY: u32 = 54_321;
 
-/// Whether attacks of another user can be made; said loudly where not.
-fn can_attack() -> bool {
-    let is_root = fleet::process::own_uid() == 0;
-    if !is_root {
-        println!("SKIPPED an attack of another user: needs root");
-    }
-    is_root
-}
+const ATTACK: &str = "an attack of another user";
 
 /// Runs an agent that should refuse to start.
 fn refused(folder: &Path, words: &[&str]) -> Output {
@@ -37,7 +30,7 @@ fn refused(folder: &Path, words: &[&str]) -> Output {
 
 #[test]
 fn a_planted_link_in_the_state_folder_deletes_nothing() {
-    if !can_attack() {
+    if !testkit::has_root(ATTACK) {
         return;
     }
     let folder = tempfile::tempdir_in("/tmp").unwrap();
@@ -70,12 +63,12 @@ fn somebody(script: &str, agent: &Agent) -> Option<Child> {
     let script = format!(
         "import encodings.idna, os, socket, struct, sys, time\nos.setuid({SOMEBODY})\nos.chdir(sys.argv[1])\n{script}\nprint('ready', flush=True)\ntime.sleep(600)"
     );
+    if !testkit::has_program("python3", ATTACK) {
+        return None;
+    }
     let mut python = Command::new("python3");
     let python = python.args(["-c", &script]).arg(agent.folder.path()).stdout(Stdio::piped());
-    let Ok(mut child) = python.spawn() else {
-        println!("SKIPPED an attack of another user: python3 is not there");
-        return None;
-    };
+    let mut child = python.spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     assert_eq!(line, "ready\n");
@@ -96,7 +89,7 @@ fn open_up(agent: &Agent) {
 
 #[test]
 fn incomplete_requests_do_not_block_complete_ones() {
-    if !can_attack() {
+    if !testkit::has_root(ATTACK) {
         return;
     }
     let agent = Agent::start("", None);
@@ -131,7 +124,7 @@ for number in range(200):
 
 #[test]
 fn a_flood_of_datagrams_does_not_silence_other_processes() {
-    if !can_attack() {
+    if !testkit::has_root(ATTACK) {
         return;
     }
     let agent = Agent::start("", None);
@@ -210,7 +203,7 @@ fn a_check_finds_every_error_of_the_start() {
 
 #[test]
 fn a_second_agent_is_told_that_root_owns_the_folder() {
-    if !can_attack() {
+    if !testkit::has_root(ATTACK) {
         return;
     }
     let agent = Agent::start("", None);

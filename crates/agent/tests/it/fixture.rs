@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use fleet::steps;
 use tempfile::TempDir;
+use testkit::compiler::compile_library;
 
 /// Nothing here takes longer, however loaded the machine is.
 pub const WAIT: Duration = Duration::from_secs(60);
@@ -149,21 +150,6 @@ fn run(path: &Path, is_stubbed: bool) -> (Child, [String; 3]) {
     (child, doors)
 }
 
-/// A certificate of this machine and its key; `None`, said loudly, where none can be made.
-pub fn certificate(folder: &Path) -> Option<(PathBuf, PathBuf)> {
-    let (certificate, key) = (folder.join("certificate.pem"), folder.join("key.pem"));
-    let words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 \
-                 -subj /CN=localhost -addext subjectAltName=DNS:localhost,IP:127.0.0.1 \
-                 -addext basicConstraints=critical,CA:FALSE";
-    let mut openssl = Command::new("openssl");
-    openssl.args(words.split_whitespace()).arg("-keyout").arg(&key).arg("-out").arg(&certificate);
-    if !openssl.output().is_ok_and(|made| made.status.success()) {
-        println!("SKIPPED a TLS port: openssl is not there");
-        return None;
-    }
-    Some((certificate, key))
-}
-
 impl Drop for Agent {
     fn drop(&mut self) {
         let _ = self.child.kill();
@@ -208,13 +194,7 @@ fn stub() -> PathBuf {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/stub_nvml.c");
         let target =
             Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("stub-{}.so", std::process::id()));
-        let done = Command::new("cc")
-            .args(["-shared", "-fPIC", "-O1", "-o"])
-            .arg(&target)
-            .arg(source)
-            .status()
-            .unwrap();
-        assert!(done.success());
+        assert!(compile_library(&target, &source, &["-O1"], "a stub of NVML"));
         target
     })
     .clone()

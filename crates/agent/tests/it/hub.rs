@@ -15,7 +15,9 @@ use fleet::proto::{
 };
 use prost::Message;
 
-use crate::fixture::{Agent, WAIT, certificate, value};
+use testkit::certificate::{CertificateFiles, create_certificate};
+
+use crate::fixture::{Agent, WAIT, value};
 use crate::server;
 use crate::traces::{Job, honest};
 
@@ -97,9 +99,9 @@ impl Hub {
     }
 }
 
-/// `None`, said loudly, where no certificate can be made.
+/// Starts a hub. Skips the test if no certificate can be created.
 fn start(folder: &Path) -> Option<(Arc<Hub>, String)> {
-    let (certificate, key) = certificate(folder)?;
+    let CertificateFiles { certificate, key } = create_certificate(folder, "a hub")?;
     let hub = Arc::new(Hub::default());
     let own = Arc::clone(&hub);
     let address =

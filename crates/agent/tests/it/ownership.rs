@@ -55,8 +55,8 @@ fn page(agent: &Agent) -> String {
 
 #[test]
 fn an_unprivileged_user_cannot_claim_gpus_and_jobs_of_others() {
-    if fleet::process::own_uid() != 0 || Command::new("python3").arg("-V").output().is_err() {
-        println!("SKIPPED processes of another user: not root, or python3 is not there");
+    let attack = "processes of another user";
+    if !testkit::has_root(attack) || !testkit::has_program("python3", attack) {
         return;
     }
     let mapping = tempfile::tempdir().unwrap();

@@ -11,7 +11,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use fleet::steps;
 
-use crate::fixture::{Agent, certificate, trained, value};
+use testkit::certificate::create_certificate;
+use testkit::has_program;
+
+use crate::fixture::{Agent, trained, value};
 use crate::ownership::Poller;
 
 const GPU: &str = "gpu=0 util=50 gpm=1 smactive=0.25 power=200000 energy=1000\n";
@@ -30,9 +33,11 @@ fn both_formats_are_served_by_accept_header() {
     assert!(open.head.contains("application/openmetrics-text"), "{}", open.head);
     assert!(open.body.ends_with("# EOF\n"));
     assert_eq!(agent.page("/none", "*/*").status, 404);
-    let Some(promtool) = promtool() else { return };
+    if !has_program("promtool", "a check of the pages by promtool") {
+        return;
+    }
     for page in [&text.body, &agent.page("/metrics/dcgm", "*/*").body] {
-        let mut child = Command::new(promtool)
+        let mut child = Command::new("promtool")
             .args(["check", "metrics"])
             .stdin(Stdio::piped())
             .stderr(Stdio::piped())
@@ -101,14 +106,6 @@ fn an_ending_agent_removes_its_sockets() {
     assert_eq!(agent.child.wait().unwrap().code(), Some(0));
     let left: Vec<_> = fs::read_dir(agent.sockets()).unwrap().collect();
     assert!(left.is_empty(), "{left:?}");
-}
-
-fn promtool() -> Option<&'static str> {
-    let found = Command::new("promtool").arg("--version").output().is_ok();
-    if !found {
-        println!("SKIPPED promtool: Prometheus is not installed");
-    }
-    found.then_some("promtool")
 }
 
 #[test]
@@ -218,9 +215,9 @@ fn a_key_that_is_not_the_certificates_is_named() {
     let folder = tempfile::tempdir_in("/tmp").unwrap();
     let [one, two] = ["one", "two"].map(|name| folder.path().join(name));
     [&one, &two].into_iter().for_each(|path| fs::create_dir(path).unwrap());
-    let Some(((certificate, _), (_, key))) = certificate(&one).zip(certificate(&two)) else {
-        return;
-    };
+    let create = |folder: &Path| create_certificate(folder, "a key of another certificate");
+    let (Some(first), Some(second)) = (create(&one), create(&two)) else { return };
+    let (certificate, key) = (first.certificate, second.key);
     let (token, file) = (folder.path().join("token"), folder.path().join("agent.toml"));
     fs::write(&token, "0123456789abcdef").unwrap();
     fs::set_permissions(&token, fs::Permissions::from_mode(0o600)).unwrap();
@@ -269,8 +266,8 @@ struct Prometheus {
 impl Prometheus {
     /// `None`, said loudly, where it is not installed.
     fn start(agent: &Agent) -> Option<Self> {
-        if promtool().is_none() || Command::new("prometheus").arg("--version").output().is_err() {
-            println!("SKIPPED a real scrape: Prometheus is not installed");
+        let scrape = "a scrape by Prometheus";
+        if !has_program("promtool", scrape) || !has_program("prometheus", scrape) {
             return None;
         }
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();

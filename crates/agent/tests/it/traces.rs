@@ -12,7 +12,9 @@ use std::time::Duration;
 use fleet::ipc::message::{HEADER, ProcessMessage};
 use fleet::steps;
 
-use crate::fixture::{Agent, certificate, trained, value};
+use testkit::certificate::create_certificate;
+
+use crate::fixture::{Agent, trained, value};
 use crate::periodic::{Training, steps_of};
 
 const ORDER: &str = r#"{"token": "TOKEN", "pids": [], "job": null,
@@ -296,14 +298,13 @@ fn run(command: &mut Command) -> String {
 
 #[test]
 fn the_port_requires_a_token_over_tls() {
-    if Command::new("curl").arg("--version").output().is_err() {
-        println!("SKIPPED the TLS port: curl is not there");
+    if !testkit::has_program("curl", "the TLS port") {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    let Some((certificate, key)) = certificate(folder.path()) else { return };
+    let Some(files) = create_certificate(folder.path(), "the TLS port") else { return };
     let words = |path: &Path| path.display().to_string();
-    let (certificate, key) = (words(&certificate), words(&key));
+    let (certificate, key) = (words(&files.certificate), words(&files.key));
     let token = words(&folder.path().join("token"));
     fs::write(&token, "0123456789abcdef\n").unwrap();
     run(Command::new("chmod").args(["600", &token]));

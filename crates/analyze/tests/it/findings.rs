@@ -98,15 +98,13 @@ fn every_rule_fires_on_its_trace_and_is_silent_on_the_near_miss() {
     }
 }
 
-/// The findings of a made-up trace after a change of its text.
+/// Returns the findings of a made-up trace after a change of its text.
 fn changed(rule: &str, change: impl Fn(&str) -> String) -> FindingReport {
     let text = std::fs::read_to_string(folder().join(format!("{rule}.fires.json"))).unwrap();
-    let path = std::env::temp_dir().join(format!("rowmill-{rule}-{}.json", std::process::id()));
-    std::fs::write(&path, change(&text)).unwrap();
-    let job = open::read(&ReadRequest { paths: vec![path.clone()], threads: 1 }).unwrap();
-    let report = find(&job, WindowRule::Steps, &RuleSettings::default());
-    std::fs::remove_file(path).unwrap();
-    report
+    let folder = testkit::Folder::new();
+    let paths = vec![folder.write("changed.json", change(&text))];
+    let job = open::read(&ReadRequest { paths, threads: 1 }).unwrap();
+    find(&job, WindowRule::Steps, &RuleSettings::default())
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use analyze::classify::{ClassRule, WorkClass};
 use analyze::{Classifier, Scope, WindowRule, breakdown, idle, overlap, queue, tree};
+use testkit::Random;
 use trace::store::{NewSlice, Trace};
 
 /// A name for each class, by the rules of Holistic Trace Analysis.
@@ -11,17 +12,6 @@ const NAMES: [&str; 4] = ["gemm", "nccl", "Memcpy", "job_exe"];
 const CLASSES: [WorkClass; 4] =
     [WorkClass::Compute, WorkClass::Communication, WorkClass::Memory, WorkClass::Other];
 const LENGTH: i64 = 200;
-
-/// Multiplicative congruential numbers; good enough to vary small cases.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: i64) -> i64 {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        ((self.0 >> 33) % bound as u64) as i64
-    }
-}
 
 /// Device work on two devices with two streams each, most of it launched, and some host rows that
 /// nest badly.

@@ -1,11 +1,10 @@
 //! `rowmill-bench` as its users type it, on tiny sizes: the fields are there and are numbers.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "test code fails by panicking")]
 
 use std::path::PathBuf;
 use std::process::Command;
 
 use serde_json::{Value, json};
-use tempfile::TempDir;
+use testkit::{Folder, ProgramOutput};
 
 /// Locality statistics as `dlrm_datasets` publishes them.
 const STATS: &str = include_str!("../../../schema/src/distribution/reuse/example.txt");
@@ -39,56 +38,30 @@ dense = [{ column = "u" }, { column = "v", transform = "standardise" }]
 categorical = [{ column = "a", kind = "integer" }, { column = "b", separator = "|" }]
 "#;
 
-/// A folder with `job.toml`, in which commands run. Removed when dropped.
-struct Place {
-    folder: TempDir,
-}
+/// A temporary folder with `job.toml`, in which commands run.
+struct Place(Folder);
 
 impl Place {
     fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("job.toml"), JOB).unwrap();
-        Self { folder }
+        let folder = Folder::new();
+        folder.write("job.toml", JOB);
+        Self(folder)
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+        self.0.path(name)
     }
 
     /// Runs `rowmill-bench` with `words` as arguments.
-    fn run(&self, words: &str) -> Ran {
+    fn run(&self, words: &str) -> ProgramOutput {
         let mut command = Command::new(env!("CARGO_BIN_EXE_rowmill-bench"));
-        command.args(words.split_whitespace()).current_dir(self.folder.path());
-        let output = command.output().unwrap();
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        Ran {
-            code: output.status.code(),
-            stdout: text(&output.stdout),
-            stderr: text(&output.stderr),
-        }
+        command.args(words.split_whitespace()).current_dir(self.0.root());
+        ProgramOutput::collect(&mut command)
     }
 
     /// Runs it and checks that it exits with code 0.
-    fn done(&self, words: &str) -> Ran {
-        let ran = self.run(words);
-        assert_eq!(ran.code, Some(0), "rowmill-bench {words}\n{}\n{}", ran.stdout, ran.stderr);
-        ran
-    }
-}
-
-/// The exit code and the output of a finished process.
-#[derive(Debug)]
-struct Ran {
-    code: Option<i32>,
-    stdout: String,
-    stderr: String,
-}
-
-impl Ran {
-    /// The last JSON line of stdout.
-    fn last(&self) -> Value {
-        let line = self.stdout.lines().last().unwrap_or_else(|| panic!("{}", self.stderr));
-        serde_json::from_str(line).unwrap()
+    fn done(&self, words: &str) -> ProgramOutput {
+        self.run(words).expect_code(0, words)
     }
 }
 

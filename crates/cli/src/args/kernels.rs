@@ -48,7 +48,7 @@ Examples:
   all_to_all|all_reduce bytes    of every rank; the hardware must have several, as in h100x8
 
 All in f32. A price is the kernel's own time, without the host's launch time. The first three lines
-are learnt from measurements, the others are formulas. The last column says if a price is not backed
+are learned from measurements, the others are formulas. The last column says if a price is not backed
 by similar measurements.")]
 pub struct PredictKernels {
     /// Operations with their sizes, each in quotes

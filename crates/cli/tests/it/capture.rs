@@ -12,8 +12,9 @@ use std::time::Duration;
 use fleet::ipc::message::{HEADER, ProcessMessage};
 use serde_json::Value;
 use tempfile::TempDir;
+use testkit::ProgramOutput;
 
-use crate::fixture::{Place, Ran};
+use crate::fixture::Place;
 
 mod hostile;
 
@@ -84,13 +85,13 @@ fn write(config: &str, trace_id: &str) {
     fs::rename(format!("{path}.tmp"), path).unwrap();
 }
 
-fn end(begun: Begun) -> (Ran, Place) {
+fn end(begun: Begun) -> (ProgramOutput, Place) {
     let output = begun.child.wait_with_output().unwrap();
     drop(begun.sockets);
-    (Ran::of(&output), begun.place)
+    (ProgramOutput::from(output), begun.place)
 }
 
-fn row(ran: &Ran) -> Value {
+fn row(ran: &ProgramOutput) -> Value {
     ran.last()["processes"][0].clone()
 }
 

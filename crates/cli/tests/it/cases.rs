@@ -2,30 +2,18 @@
 //! `rowmill init` and `rowmill train`. Most hold the same 6,000 rows in disguise.
 
 use std::fs;
-use std::path::{Path, PathBuf};
 
-use crate::fixture::{Place, Ran};
+use testkit::{ProgramOutput, fixture};
+
+use crate::fixture::Place;
 
 /// The AUC that the rows reach as a plain CSV file.
 const PLAIN: f64 = 0.8247;
 
-/// The path of a case, or of something else among the shared data.
-pub fn shared(path: &str) -> Option<PathBuf> {
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let root = std::env::var_os("ROWMILL_FIXTURES")
-        .map_or_else(|| workspace.join("../shared/data"), |root| workspace.join(root));
-    let found = root.join(path);
-    if !found.exists() {
-        eprintln!("SKIPPED: {} is not there", found.display());
-        return None;
-    }
-    Some(found.canonicalize().unwrap())
-}
-
 /// A case at work.
 struct Case {
     place: Place,
-    init: Ran,
+    init: ProgramOutput,
     /// The configuration, if init wrote one.
     text: String,
 }
@@ -35,17 +23,17 @@ fn init(files: &[&str], words: &str) -> Option<Case> {
     let place = Place::new();
     let mut command = place.command("init --output case.toml");
     for file in files {
-        command.arg(shared(&format!("cases/{file}"))?);
+        command.arg(fixture::path(&format!("cases/{file}"))?);
     }
     command.args(words.split_whitespace());
-    let init = Ran::of(&command.output().unwrap());
+    let init = ProgramOutput::collect(&mut command);
     let text = fs::read_to_string(place.path("case.toml")).unwrap_or_default();
     Some(Case { place, init, text })
 }
 
 impl Case {
     /// Checks that init wrote a configuration, trains on it, and compares the AUC.
-    fn trains_to(&self, auc: f64) -> Ran {
+    fn trains_to(&self, auc: f64) -> ProgramOutput {
         assert_eq!(self.init.code, Some(0), "{}", self.init.stderr);
         let ran = self.place.run("train case.toml --run run --format json");
         assert_eq!(ran.code, Some(0), "{}\n{}", ran.stderr, self.text);
@@ -139,7 +127,7 @@ fn case_20_compressed_text_is_read_and_other_formats_are_named() {
             return;
         };
         case.is_refused(&[form, reader]);
-        let path = shared(&format!("cases/20-binary-files-called-parquet/{file}")).unwrap();
+        let path = fixture::path(&format!("cases/20-binary-files-called-parquet/{file}")).unwrap();
         let ran = case.place.run(&format!("train job.toml --train {} --run run", path.display()));
         assert!(ran.stderr.contains(form), "{}", ran.stderr);
     }
@@ -195,7 +183,7 @@ fn case_25_dates_with_slashes_hold_out_the_newest() {
         let Some(case) = init(&[&file], "") else { return };
         let expected = case.text.contains(&format!("date_format = \"{format}\""));
         assert!(expected && case.text.contains("in the order of time"), "{file}\n{}", case.text);
-        let path = shared(&format!("cases/{file}")).unwrap();
+        let path = fixture::path(&format!("cases/{file}")).unwrap();
         let stats = case.place.done(&format!("data stats {} --format json", path.display())).last();
         let times = &stats["columns"][5]["times"];
         let day = |key: &str| (times[key].as_f64().unwrap() / 86_400.0).floor();
@@ -214,7 +202,7 @@ fn case_27_whole_numbers_beyond_64_bits_are_ids() {
 #[test]
 fn case_33_the_entry_model_is_the_state_dict() {
     let (Some(folder), Some(rows)) =
-        (shared("cases/33-checkpoint-with-rng"), shared("criteo/train.tiny.txt.gz"))
+        (fixture::path("cases/33-checkpoint-with-rng"), fixture::path("criteo/train.tiny.txt.gz"))
     else {
         return;
     };
@@ -239,7 +227,7 @@ fn case_34_a_count_of_clicks_is_a_click_from_one_on() {
     for words in ["", "--label clicks"] {
         let Some(case) = init(&["34-click-counts/t23-click-counts/x.csv"], words) else { return };
         assert!(case.text.contains("positive_from = 1"), "{}\n{}", case.init.stderr, case.text);
-        let file = shared("cases/34-click-counts/t23-click-counts/x.csv").unwrap();
+        let file = fixture::path("cases/34-click-counts/t23-click-counts/x.csv").unwrap();
         let words = "data stats --config case.toml --format json";
         let stats = format!("{words} {}", file.display());
         let rate = case.place.done(&stats).last()["click_rate"].as_f64().unwrap();
@@ -256,14 +244,16 @@ fn case_35_folders_are_read_with_the_columns_of_their_names() {
         case.shows(&["device category 3 values"]);
         case.trains_to(PLAIN);
     }
-    let Some(folder) = shared(&format!("cases/{hive}")) else { return };
+    let Some(folder) = fixture::path(&format!("cases/{hive}")) else { return };
     let place = Place::new();
     let words =
         format!("init {0}/device=desk {0}/device=phone {0}/device=tablet", folder.display());
     place.done(&format!("{words} --output case.toml"));
     let text = fs::read_to_string(place.path("case.toml")).unwrap();
     assert!(text.contains("name = \"device\""), "{text}");
-    let Some(spark) = shared("cases/35-hive-and-spark-folders/p20-spark-folder") else { return };
+    let Some(spark) = fixture::path("cases/35-hive-and-spark-folders/p20-spark-folder") else {
+        return;
+    };
     let entries = fs::read_dir(spark).unwrap().map(|entry| entry.unwrap().path());
     let files: Vec<String> = entries
         .filter(|path| !path.file_name().unwrap().to_string_lossy().starts_with('.'))

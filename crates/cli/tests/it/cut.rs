@@ -8,8 +8,9 @@ use std::path::PathBuf;
 use std::process::Stdio;
 
 use serde_json::Value;
+use testkit::{ProgramOutput, fixture};
 
-use crate::fixture::{Place, Ran};
+use crate::fixture::Place;
 
 /// Commands that read a recording and print a table.
 const TABLES: [&str; 15] = [
@@ -79,7 +80,7 @@ fn place() -> Place {
     place
 }
 
-fn says_first(ran: &Ran, words: &str) {
+fn says_first(ran: &ProgramOutput, words: &str) {
     let first = ran.stderr.lines().next().unwrap_or_default();
     assert!(first.contains("was cut at byte"), "{words}: {first}");
 }
@@ -285,7 +286,7 @@ fn lost_events_in_the_middle_make_a_recording_broken() {
 
 #[test]
 fn a_cut_execution_trace_is_reported_before_its_figures() {
-    let Some(path) = fixture("odd/benchmark_simple_add_et.json.gz") else { return };
+    let Some(path) = fixture::path("traces/odd/benchmark_simple_add_et.json.gz") else { return };
     let text = unpacked(&path);
     let place = place();
     fs::write(place.path("et.json"), &text[..text.len() * 3 / 4]).unwrap();
@@ -315,7 +316,7 @@ fn real_recordings_cut_at_any_place_are_reported_as_cut() {
     }
     let place = place();
     for name in names {
-        let Some(path) = fixture(name) else { return };
+        let Some(path) = fixture::path(&format!("traces/{name}")) else { return };
         let text = unpacked(&path);
         for percent in [25, 50, 75, 95] {
             fs::write(place.path("cut.json"), &text[..text.len() * percent / 100]).unwrap();
@@ -326,17 +327,6 @@ fn real_recordings_cut_at_any_place_are_reported_as_cut() {
             place.done("trace report cut.json -o cut.html");
         }
     }
-}
-
-fn fixture(name: &str) -> Option<PathBuf> {
-    let beside = || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
-    let root = std::env::var_os("ROWMILL_FIXTURES").map_or_else(beside, PathBuf::from);
-    let path = root.join("traces").join(name);
-    if path.exists() {
-        return Some(path);
-    }
-    println!("SKIPPED {}: not there", path.display());
-    None
 }
 
 fn unpacked(path: &PathBuf) -> Vec<u8> {

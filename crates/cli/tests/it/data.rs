@@ -4,7 +4,9 @@ use std::fs;
 use std::io::Write;
 use std::process::Stdio;
 
-use crate::fixture::{Place, ROWS, Ran, STATS};
+use testkit::ProgramOutput;
+
+use crate::fixture::{Place, ROWS, STATS};
 
 #[test]
 fn synth_reports_the_ceiling_auc_and_that_of_a_linear_model() {
@@ -178,7 +180,7 @@ fn score_keeps_its_input_and_on_failure_its_output() {
     place.done("score run train.csv --output /dev/null");
 }
 
-fn pipe(place: &Place, words: &str, input: &[u8]) -> Ran {
+fn pipe(place: &Place, words: &str, input: &[u8]) -> ProgramOutput {
     let mut command = place.command(words);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
@@ -186,7 +188,7 @@ fn pipe(place: &Place, words: &str, input: &[u8]) -> Ran {
     std::thread::scope(|scope| {
         // A command that refuses its input closes the pipe before all of it is written.
         scope.spawn(move || drop(stdin.write_all(input)));
-        Ran::of(&child.wait_with_output().unwrap())
+        ProgramOutput::from(child.wait_with_output().unwrap())
     })
 }
 

@@ -9,8 +9,9 @@ use std::process::Command;
 use device::backend::SOURCES;
 use device::cuda::{LibraryVersion, nvrtc};
 use serde_json::Value;
+use testkit::ProgramOutput;
 
-use crate::fixture::{Place, Ran};
+use crate::fixture::Place;
 
 /// `doctor device` with `folder` where the linker looks first, as the folder of Python's packages
 /// and as the home of the user.
@@ -34,16 +35,7 @@ fn diagnosis(folder: &Path) -> (Option<i32>, Value) {
 /// Compiles a stub library of the tests of `device`; false without a C compiler.
 fn library(path: &Path, source: &str, flags: &[&str]) -> bool {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../device/tests/it/cuda");
-    let compiler = std::env::var_os("CC").unwrap_or_else(|| "gcc".into());
-    fs::create_dir_all(path.parent().unwrap()).unwrap();
-    let mut command = Command::new(&compiler);
-    command.args(["-shared", "-fPIC", "-w", "-o"]).arg(path).args(flags).arg(sources.join(source));
-    let Ok(status) = command.status() else {
-        println!("SKIPPED a driver that only answers: no C compiler (CC) here");
-        return false;
-    };
-    assert!(status.success());
-    true
+    testkit::compiler::compile_library(path, &sources.join(source), flags, "a stub of CUDA")
 }
 
 /// Puts a driver that only answers into `folder`; false without a C compiler.
@@ -225,7 +217,7 @@ fn each_process_of_a_host_uses_its_own_gpu() {
             command.env(name, value);
         }
         command.env("LD_LIBRARY_PATH", place.path("")).env("ROWMILL_KERNELS", place.path(""));
-        let ran = Ran::of(&command.env("ROWMILL_STUB", place.path("calls")).output().unwrap());
+        let ran = ProgramOutput::collect(command.env("ROWMILL_STUB", place.path("calls")));
         let device = format!("device: {expected}\n");
         assert!(ran.stderr.contains(&device), "{local_rank}: {expected}\n{}", ran.stderr);
         let note = "more processes on this host than its 2 GPUs: local rank 2 shares cuda:0";
@@ -247,7 +239,7 @@ fn kernels_without_a_folder_or_in_a_shared_one_are_refused() {
             command.env_remove(unset);
         }
         command.envs(variables.iter().copied());
-        Ran::of(&command.output().unwrap())
+        ProgramOutput::collect(&mut command)
     };
     let ran = run(&[]);
     let expected = "ROWMILL_KERNELS: expected a folder for compiled kernels, or HOME";
@@ -272,7 +264,7 @@ fn tables_that_do_not_fit_the_gpu_are_refused_with_both_numbers_and_what_would_f
     let words = "train job.toml --train train.csv --run run --device cuda";
     let mut command = place.command(words);
     command.env("LD_LIBRARY_PATH", place.path("")).env("ROWMILL_KERNELS", place.path(""));
-    let ran = Ran::of(&command.env("ROWMILL_STUB", place.path("calls")).output().unwrap());
+    let ran = ProgramOutput::collect(command.env("ROWMILL_STUB", place.path("calls")));
     assert_eq!(ran.code, Some(2), "{}", ran.stderr);
     for part in ["at most 1000 B free of 2.0 KiB on cuda", "activations", "hint: "] {
         assert!(ran.stderr.contains(part), "{part}\n{}", ran.stderr);
@@ -281,7 +273,7 @@ fn tables_that_do_not_fit_the_gpu_are_refused_with_both_numbers_and_what_would_f
 }
 
 /// Losses of the intervals that a run logs.
-fn losses(ran: &Ran) -> Vec<f64> {
+fn losses(ran: &ProgramOutput) -> Vec<f64> {
     ran.lines().iter().filter(|line| line["event"] == "interval").map(loss_of).collect()
 }
 
@@ -296,21 +288,16 @@ fn close(got: &[f64], expected: &[f64], bound: f64) {
     }
 }
 
-/// Whether kernels can be emulated here; says so where they cannot.
+/// Returns whether kernels can be emulated.
 fn can_emulate() -> bool {
-    let compiler = std::env::var_os("CXX").unwrap_or_else(|| "g++".into());
-    let found = Command::new(&compiler).arg("--version").output().is_ok();
-    if !found {
-        println!("SKIPPED a GPU's kernels, emulated: no C++ compiler (CXX) here");
-    }
-    found
+    testkit::compiler::has_cxx("GPU kernels, emulated")
 }
 
 /// The binary, with the kernels that other tests have compiled.
-fn emulating(place: &Place, words: &str) -> Ran {
+fn emulating(place: &Place, words: &str) -> ProgramOutput {
     let kernels = Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels");
     let output = place.command(words).env("ROWMILL_KERNELS", kernels).output().unwrap();
-    let ran = Ran::of(&output);
+    let ran = ProgramOutput::from(output);
     assert_eq!(ran.code, Some(0), "rowmill {words}\n{}\n{}", ran.stdout, ran.stderr);
     ran
 }
@@ -319,7 +306,7 @@ fn emulating(place: &Place, words: &str) -> Ran {
 /// another order of sums shows after some steps (three ranks of the CPU are up to 0.2 % from one
 /// then). Its first steps are compared.
 #[test]
-fn sixty_steps_on_the_emulated_gpu_are_those_of_the_cpu() {
+fn steps_on_the_emulated_gpu_are_those_of_the_cpu() {
     if !can_emulate() {
         return;
     }
@@ -336,7 +323,9 @@ fn sixty_steps_on_the_emulated_gpu_are_those_of_the_cpu() {
     };
     let sgd = "--set optimizer.dense.kind=sgd --set optimizer.sparse.kind=sgd \
                --set optimizer.dense.learning_rate=0.1 --set optimizer.sparse.learning_rate=0.1";
-    let apart = check("sgd", &format!("{sgd} --set steps=60 --set log_every=10"), 6);
+    let intervals = if testkit::has_time("forty of sixty steps") { 6 } else { 2 };
+    let steps = format!("--set steps={} --set log_every=10", 10 * intervals);
+    let apart = check("sgd", &format!("{sgd} {steps}"), intervals);
     assert!(apart.abs() < 1e-5, "{apart}");
     check("adagrad", "--set steps=5 --set log_every=1", 5);
 }
@@ -359,7 +348,7 @@ fn quickstart_runs_on_the_emulated_gpu() {
     assert!((auc_of_cpu - last["auc"].as_f64().unwrap()).abs() < 1e-4, "{last}");
 }
 
-fn auc(ran: &Ran) -> f64 {
+fn auc(ran: &ProgramOutput) -> f64 {
     ran.last()["evaluation"]["auc"].as_f64().unwrap()
 }
 

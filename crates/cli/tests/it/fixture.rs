@@ -2,11 +2,10 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output};
+use std::path::Path;
+use std::process::{Child, Command};
 
-use serde_json::Value;
-use tempfile::TempDir;
+use testkit::{Folder, ProgramOutput};
 
 /// Rows of the training file.
 pub const ROWS: u64 = 4000;
@@ -43,80 +42,50 @@ dense = [{ column = "u" }, { column = "v", transform = "standardise" }]
 categorical = [{ column = "a", kind = "integer" }, { column = "b", separator = "|" }]
 "#;
 
-/// A folder with `job.toml` and `train.csv`; commands run in it. Removed when dropped.
-pub struct Place {
-    folder: TempDir,
+/// A temporary folder with `job.toml` and `train.csv`, in which commands run.
+pub struct Place(Folder);
+
+impl std::ops::Deref for Place {
+    type Target = Folder;
+
+    fn deref(&self) -> &Folder {
+        &self.0
+    }
 }
 
 impl Place {
-    /// A fresh folder with the small job and its data.
+    /// Creates a folder with the small job and its data.
     pub fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        fs::write(folder.path().join("job.toml"), JOB).unwrap();
-        fs::write(folder.path().join("train.csv"), rows(ROWS)).unwrap();
-        Self { folder }
-    }
-
-    /// A path inside.
-    pub fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    /// The names inside that begin with `start`.
-    pub fn names(&self, start: &str) -> Vec<String> {
-        let entries = fs::read_dir(self.folder.path()).unwrap();
-        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        names.filter(|name| name.starts_with(start)).collect()
+        let folder = Folder::new();
+        folder.write("job.toml", JOB);
+        folder.write("train.csv", rows(ROWS));
+        Self(folder)
     }
 
     /// The binary with `words` as arguments, to be run in the folder.
     pub fn command(&self, words: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_rowmill"));
-        command.args(words.split_whitespace()).current_dir(self.folder.path());
+        command.args(words.split_whitespace()).current_dir(self.root());
         command
     }
 
     /// Runs it.
-    pub fn run(&self, words: &str) -> Ran {
-        Ran::of(&self.command(words).output().unwrap())
+    pub fn run(&self, words: &str) -> ProgramOutput {
+        ProgramOutput::collect(&mut self.command(words))
     }
 
     /// Runs it with exit code 0.
-    pub fn done(&self, words: &str) -> Ran {
-        let ran = self.run(words);
-        assert_eq!(ran.code, Some(0), "rowmill {words}\n{}\n{}", ran.stdout, ran.stderr);
-        ran
+    pub fn done(&self, words: &str) -> ProgramOutput {
+        self.run(words).expect_code(0, words)
     }
-}
 
-/// What the binary said.
-#[derive(Debug)]
-pub struct Ran {
-    /// Its exit code, if it was not killed.
-    pub code: Option<i32>,
-    pub stdout: String,
-    pub stderr: String,
-}
-
-impl Ran {
-    /// The output of a finished process.
-    pub fn of(output: &Output) -> Self {
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        Self {
-            code: output.status.code(),
-            stdout: text(&output.stdout),
-            stderr: text(&output.stderr),
+    /// Runs it with exit code 2. It prints all of `expected` to stderr, and nothing to stdout.
+    pub fn refused(&self, words: &str, expected: &[&str]) {
+        let output = self.run(words).expect_code(2, words);
+        for text in expected {
+            assert!(output.stderr.contains(text), "{words}: no {text:?} in\n{}", output.stderr);
         }
-    }
-
-    /// The JSON lines of stdout.
-    pub fn lines(&self) -> Vec<Value> {
-        self.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-    }
-
-    /// The last JSON line of stdout.
-    pub fn last(&self) -> Value {
-        self.lines().pop().unwrap_or_else(|| panic!("no output\n{}", self.stderr))
+        assert_eq!(output.stdout, "", "{words}");
     }
 }
 
@@ -150,17 +119,6 @@ fn rows(count: u64) -> String {
         writeln!(text, "{label},{u},{v},{a},k{b}|k{}", (b + 1) % 20).unwrap();
     }
     text
-}
-
-/// Random moments that are the same in every run of the test.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % bound
-    }
 }
 
 /// Ctrl-C. Not by the command `kill`: until that has started on a busy machine, a short command

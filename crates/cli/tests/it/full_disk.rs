@@ -25,12 +25,12 @@ fn a_disk_that_fills_up_is_named_and_holds_no_half_written_checkpoint_or_trace()
         let namespace = ["--user", "--map-root-user", "--mount", "sh", "-c", &script];
         let ran = Command::new("unshare").args(namespace).current_dir(place.path("")).output();
         let Some(ran) = ran.ok().filter(|ran| ran.status.code() != Some(77)) else {
-            println!("SKIPPED: no mount namespace for a file system of the test's own");
+            testkit::skip("a full disk", "permission to mount in a namespace");
             return;
         };
         let stderr = String::from_utf8(ran.stderr).unwrap();
         if stderr.contains("unshare failed") {
-            println!("SKIPPED: {stderr}");
+            testkit::skip("a full disk", "permission to mount in a namespace");
             return;
         }
         assert_eq!(ran.status.code(), Some(1), "{words}: {stderr}");

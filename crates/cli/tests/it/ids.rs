@@ -2,7 +2,9 @@
 
 use std::fs;
 
-use crate::fixture::{Place, Ran};
+use testkit::ProgramOutput;
+
+use crate::fixture::Place;
 
 /// A place whose ids of column `a` are 100 in each tenth row, and −1 in the row behind it.
 fn place() -> Place {
@@ -30,7 +32,7 @@ fn with(place: &Place, keys: &str) {
     fs::write(place.path("other.toml"), job.replace(column, &format!("{column}, {keys}"))).unwrap();
 }
 
-fn contains(ran: &Ran, expected: &[&str]) {
+fn contains(ran: &ProgramOutput, expected: &[&str]) {
     for part in expected {
         assert!(ran.stderr.contains(part), "no {part:?} in\n{}", ran.stderr);
     }

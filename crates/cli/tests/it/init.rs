@@ -5,8 +5,9 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use crate::cases::shared;
-use crate::fixture::{Place, Ran};
+use testkit::{ProgramOutput, fixture};
+
+use crate::fixture::Place;
 
 /// Rows of the made-up files.
 const ROWS: u64 = 600;
@@ -23,7 +24,7 @@ fn label(row: u64, cause: u64) -> u64 {
 
 /// Proposes a configuration for `file` and trains on it as it is; what init and train said, and the
 /// configuration.
-fn trained(place: &Place, file: &str, more: &str) -> (Ran, Ran, String) {
+fn trained(place: &Place, file: &str, more: &str) -> (ProgramOutput, ProgramOutput, String) {
     let said = place.done(&format!("init {file} --output job.toml --force {more}"));
     let text = fs::read_to_string(place.path("job.toml")).unwrap();
     let run = file.replace(['/', '.'], "_");
@@ -34,7 +35,7 @@ fn trained(place: &Place, file: &str, more: &str) -> (Ran, Ran, String) {
 }
 
 /// Writes a file, proposes a configuration, checks that it contains all of `expected`, and trains.
-fn check(file: &str, content: impl AsRef<[u8]>, expected: &[&str]) -> Ran {
+fn check(file: &str, content: impl AsRef<[u8]>, expected: &[&str]) -> ProgramOutput {
     let place = Place::new();
     fs::write(place.path(file), content).unwrap();
     let (_, train, text) = trained(&place, file, "");
@@ -46,7 +47,7 @@ fn check(file: &str, content: impl AsRef<[u8]>, expected: &[&str]) -> Ran {
 
 #[test]
 fn criteo_is_recognised_by_its_shape() {
-    let Some(file) = shared("criteo/train.tiny.txt.gz") else { return };
+    let Some(file) = fixture::path("criteo/train.tiny.txt.gz") else { return };
     let (_, _, text) = trained(&Place::new(), file.to_str().unwrap(), "");
     assert!(text.contains("format = \"criteo\"") && text.contains("\"C26\""), "{text}");
 }
@@ -54,7 +55,7 @@ fn criteo_is_recognised_by_its_shape() {
 #[test]
 fn the_census_without_a_header_reaches_its_accuracy() {
     let (Some(train), Some(test)) =
-        (shared("adult/adult-train.csv.gz"), shared("adult/adult-test.csv.gz"))
+        (fixture::path("adult/adult-train.csv.gz"), fixture::path("adult/adult-test.csv.gz"))
     else {
         return;
     };

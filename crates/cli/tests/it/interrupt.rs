@@ -6,7 +6,9 @@ use std::fs;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::fixture::{Place, Ran, interrupt};
+use testkit::ProgramOutput;
+
+use crate::fixture::{Place, interrupt};
 
 /// Long enough that the signal arrives in the middle.
 const TRAIN: &str = "train job.toml --train train.csv --format json --set epochs=400 \
@@ -21,7 +23,7 @@ fn ctrl_c_saves_and_resuming_ends_like_the_uninterrupted_run() {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     await_steps(&place, &mut child);
     interrupt(&child);
-    let ran = Ran::of(&child.wait_with_output().unwrap());
+    let ran = ProgramOutput::from(child.wait_with_output().unwrap());
     assert_eq!(ran.code, Some(130), "{}\n{}", ran.stdout, ran.stderr);
     let last = ran.last();
     assert_eq!(last["interrupted"], true, "{last}");
@@ -78,7 +80,7 @@ fn ctrl_c_during_init_leaves_no_configuration_and_the_old_one_as_it_was() {
     let fifo = place.path("rows.csv");
     let made = std::process::Command::new("mkfifo").arg(&fifo).status();
     if !made.is_ok_and(|status| status.success()) {
-        println!("SKIPPED: no mkfifo");
+        testkit::skip("an interrupted init", "mkfifo in PATH");
         return;
     }
     for output in ["new.toml", "job.toml --force"] {

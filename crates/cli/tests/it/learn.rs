@@ -21,21 +21,13 @@ fn number(row: &Value, key: &str) -> f64 {
     row[key].as_f64().unwrap_or_else(|| panic!("{key} of {row}"))
 }
 
-fn refused(place: &Place, words: &str, expected: &[&str]) {
-    let ran = place.run(words);
-    assert_eq!(ran.code, Some(2), "{words}: {}", ran.stderr);
-    for text in expected {
-        assert!(ran.stderr.contains(text), "{words}: {text:?} in {}", ran.stderr);
-    }
-}
-
 #[test]
 fn measured_steps_become_hardware_that_prices_any_step_without_a_trace() {
     let record = Path::new(env!("CARGO_MANIFEST_DIR")).join(RECORD);
     let place = Place::new();
     fs::copy(record, place.path("steps.jsonl")).unwrap();
-    let learnt = row(&place, "predict learn steps.jsonl --output cpu");
-    let kinds = learnt["kinds"].as_array().unwrap();
+    let learned = row(&place, "predict learn steps.jsonl --output cpu");
+    let kinds = learned["kinds"].as_array().unwrap();
     let of = |name: &str| kinds.iter().find(|kind| kind["kind"] == name).unwrap();
     for name in ["embedding_forward", "embedding_backward", "gemm_forward", "loss"] {
         let kind = of(name);
@@ -69,7 +61,7 @@ fn measured_steps_become_hardware_that_prices_any_step_without_a_trace() {
 }
 
 #[test]
-fn several_runs_on_one_machine_are_learnt_from_together() {
+fn several_runs_on_one_machine_are_learned_from_together() {
     let record = Path::new(env!("CARGO_MANIFEST_DIR")).join(RECORD);
     let text = fs::read_to_string(record).unwrap();
     let (head, lines) = text.split_once('\n').unwrap();
@@ -84,31 +76,34 @@ fn several_runs_on_one_machine_are_learnt_from_together() {
     fs::write(place.path("whole.jsonl"), &text).unwrap();
     place.done("predict learn whole.jsonl --output whole");
     place.done("predict learn run1 run2.jsonl --output joined");
-    let learnt = |at: &str| fs::read(place.path(at)).unwrap();
-    assert_eq!(learnt("joined/hardware.json"), learnt("whole/hardware.json"));
+    let learned = |at: &str| fs::read(place.path(at)).unwrap();
+    assert_eq!(learned("joined/hardware.json"), learned("whole/hardware.json"));
     let joined = fs::read_to_string(place.path("joined/steps.jsonl")).unwrap();
     assert_eq!(joined.lines().count(), 1 + lines.len(), "the measurements are kept");
     place.done("predict learn joined --output again");
-    assert_eq!(learnt("again/hardware.json"), learnt("whole/hardware.json"));
+    assert_eq!(learned("again/hardware.json"), learned("whole/hardware.json"));
 
     let other = head.replacen("\"threads\":2", "\"threads\":3", 1);
     assert_ne!(other, head);
     fs::write(place.path("three.jsonl"), format!("{other}\n{}\n", rest.join("\n"))).unwrap();
     let words = "predict learn run1 three.jsonl --output no";
     let expected = ["three.jsonl", "one machine", "with 2 threads", "with 3 threads", "hint: "];
-    refused(&place, words, &expected);
+    place.refused(words, &expected);
     fs::create_dir(place.path("suite")).unwrap();
     fs::write(place.path("suite/suite.json"), "{}").unwrap();
     let words = "predict learn run1 suite --output no";
-    refused(&place, words, &["suite: ", "expected a recorded suite alone, got run1 too"]);
+    place.refused(words, &["suite: ", "expected a recorded suite alone, got run1 too"]);
     assert!(!place.path("no").exists(), "nothing is written");
 }
 
 #[test]
 fn measurements_are_kept_if_they_are_too_few_to_train_on() {
+    if !testkit::has_time("measuring two configurations and three tables") {
+        return;
+    }
     let place = Place::new();
     let words = "predict learn --configurations 2 --tables 3 --output few";
-    refused(&place, words, &["expected at least 20", "got "]);
+    place.refused(words, &["expected at least 20", "got "]);
     let text = fs::read_to_string(place.path("few/steps.jsonl")).unwrap();
     assert_eq!(text.lines().count(), 6, "{text}");
     assert!(text.lines().nth(1).unwrap().contains("embedding_forward"), "{text}");
@@ -124,14 +119,13 @@ fn unknown_hardware_is_refused_with_a_list_of_the_known() {
     fs::write(place.path("old.json"), r#"{"rowmill_cpu": 0}"#).unwrap();
     fs::write(place.path("text.jsonl"), "no steps\n").unwrap();
     let step = "predict step --model dlrm-ddp --hardware";
-    refused(&place, &format!("{step} nowhere"), &["like it: "]);
-    refused(&place, &format!("{step} empty"), &["\"empty\"", "like it: "]);
-    refused(
-        &place,
+    place.refused(&format!("{step} nowhere"), &["like it: "]);
+    place.refused(&format!("{step} empty"), &["\"empty\"", "like it: "]);
+    place.refused(
         &format!("{step} old.json"),
         &["old.json", "version 3, got version 0", "predict learn FOLDER --output NEW"],
     );
-    refused(&place, "predict learn text.jsonl --output out", &["text.jsonl", "line 1"]);
+    place.refused("predict learn text.jsonl --output out", &["text.jsonl", "line 1"]);
     let missing = place.run("predict learn missing.jsonl --output out");
     assert_eq!(missing.code, Some(1), "{}", missing.stderr);
     assert!(missing.stderr.contains("missing.jsonl: cannot read"), "{}", missing.stderr);
@@ -172,9 +166,9 @@ fn suite(place: &Place, gpu: &str) {
 fn a_recorded_suite_becomes_kernel_models_rates_and_overheads_of_its_gpu() {
     let place = Place::new();
     suite(&place, "Tesla V100-SXM2-32GB");
-    let learnt = row(&place, "predict learn suite --output gpu");
-    assert_eq!(learnt["device"], "Tesla V100-SXM2-32GB", "{learnt}");
-    assert!(number(&learnt, "overheads") > 0.0 && number(&learnt, "recordings") == 1.0);
+    let learned = row(&place, "predict learn suite --output gpu");
+    assert_eq!(learned["device"], "Tesla V100-SXM2-32GB", "{learned}");
+    assert!(number(&learned, "overheads") > 0.0 && number(&learned, "recordings") == 1.0);
     let text = fs::read_to_string(place.path("gpu/hardware.json")).unwrap();
     let spec: Value = serde_json::from_str::<Value>(&text).unwrap()["spec"].clone();
     assert!((9e12..=10e12).contains(&number(&spec, "sustained_f32")), "{spec}");
@@ -287,21 +281,21 @@ fn a_recorded_suite_gives_the_published_table_of_its_gpu() {
     let text = place.done("predict evaluate --kernels suite").stdout;
     assert!(text.contains("EL-BHL") && text.contains("20 rows %"), "{text}");
     let words = "predict evaluate --kernels suite --leave-out";
-    refused(&place, words, &["a recorded suite alone"]);
+    place.refused(words, &["a recorded suite alone"]);
     let list = fs::read_to_string(place.path("suite/suite.json")).unwrap();
     let cpu = list.replace("\"gpu\"", "\"cpu\"");
     fs::write(place.path("suite/suite.json"), cpu).unwrap();
-    refused(&place, "predict evaluate --kernels suite", &["suite.json", "recorded on a GPU"]);
+    place.refused("predict evaluate --kernels suite", &["suite.json", "recorded on a GPU"]);
 }
 
 #[test]
 fn a_suite_of_an_unknown_gpu_or_of_another_version_is_refused() {
     let place = Place::new();
     suite(&place, "Tesla V1000");
-    refused(&place, "predict learn suite --output gpu", &["Tesla V1000", "like it: "]);
+    place.refused("predict learn suite --output gpu", &["Tesla V1000", "like it: "]);
     let list = fs::read_to_string(place.path("suite/suite.json")).unwrap();
     let newer = list.replace("\"version\":1", "\"version\":7");
     fs::write(place.path("suite/suite.json"), newer).unwrap();
-    refused(&place, "predict learn suite --output gpu", &["suite.json", "version 7"]);
+    place.refused("predict learn suite --output gpu", &["suite.json", "version 7"]);
     assert!(!place.path("gpu/hardware.json").exists());
 }

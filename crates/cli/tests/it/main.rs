@@ -32,9 +32,6 @@ mod remote;
 mod report;
 mod resume;
 mod score;
-#[path = "../../../data/tests/it/server.rs"]
-#[expect(dead_code, reason = "the library's tests use more of it")]
-mod server;
 mod trace;
 mod train;
 mod transforms;

@@ -1,10 +1,12 @@
-//! Issue 23, item 2: rows that cannot be read, or that nothing can be learnt from, end a command
+//! Issue 23, item 2: rows that cannot be read, or that nothing can be learned from, end a command
 //! where they are more than a few.
 
 use std::fmt::Write as _;
 use std::fs;
 
-use crate::fixture::{Place, ROWS, Ran};
+use testkit::ProgramOutput;
+
+use crate::fixture::{Place, ROWS};
 
 /// Rows of `train.csv` with every row but each `keep`th made malformed.
 fn damaged(place: &Place, keep: usize) {
@@ -21,7 +23,7 @@ fn damaged(place: &Place, keep: usize) {
 }
 
 /// Runs `words`, which must fail for too many malformed rows and leave nothing but what was there.
-fn refused(place: &Place, words: &str) -> Ran {
+fn refused(place: &Place, words: &str) -> ProgramOutput {
     let before = place.names("");
     let ran = place.run(words);
     assert_eq!(ran.code, Some(1), "rowmill {words}\n{}\n{}", ran.stdout, ran.stderr);

@@ -7,7 +7,9 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::fixture::{Place, Ran, interrupt};
+use testkit::ProgramOutput;
+
+use crate::fixture::{Place, interrupt};
 
 /// Commands that write a file, `OUT` in its place. Their inputs do not exist: to read them is work.
 const FILES: [&str; 14] = [
@@ -92,10 +94,10 @@ fn an_unwritable_output_is_refused_before_the_work() {
 #[cfg(unix)]
 #[test]
 fn an_unwritable_folder_is_refused_before_the_work() {
-    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    use std::os::unix::fs::PermissionsExt;
 
-    if fs::metadata("/proc/self").unwrap().uid() == 0 {
-        println!("SKIPPED a folder without permission: root may write everywhere");
+    if testkit::is_root() {
+        testkit::skip("a folder without permission", "a user other than root");
         return;
     }
     let place = Place::new();
@@ -175,7 +177,7 @@ fn failed_commands_leave_no_empty_folders() {
 }
 
 /// Starts a command, and interrupts it once `is_time`; ten attempts, as it may be done before.
-fn interrupted(place: &Place, words: &str, is_time: impl Fn() -> bool) -> Ran {
+fn interrupted(place: &Place, words: &str, is_time: impl Fn() -> bool) -> ProgramOutput {
     for _ in 0..10 {
         let mut command = place.command(words);
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -186,7 +188,7 @@ fn interrupted(place: &Place, words: &str, is_time: impl Fn() -> bool) -> Ran {
         if child.try_wait().unwrap().is_none() {
             interrupt(&child);
         }
-        let ran = Ran::of(&child.wait_with_output().unwrap());
+        let ran = ProgramOutput::from(child.wait_with_output().unwrap());
         if ran.code == Some(130) {
             return ran;
         }
@@ -223,7 +225,7 @@ fn ctrl_c_in_preparation_says_what_is_kept_and_how_to_resume() {
     interrupt(&child);
     let mut child = child;
     let stdin = child.stdin.take();
-    let ran = Ran::of(&child.wait_with_output().unwrap());
+    let ran = ProgramOutput::from(child.wait_with_output().unwrap());
     drop(stdin);
     assert_eq!(ran.code, Some(130), "{}", ran.stderr);
     assert!(ran.stderr.contains("nothing was prepared that could be kept"), "{}", ran.stderr);

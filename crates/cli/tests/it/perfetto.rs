@@ -2,7 +2,6 @@
 //! were made from.
 
 use std::fs;
-use std::path::PathBuf;
 
 use serde_json::Value;
 
@@ -18,6 +17,9 @@ const TRACES: [&str; 6] = [
     "odd/event_sync_multi_stream.json.gz",
     "trace_diff/test.json.gz",
 ];
+
+/// Traces, first in the list, that are converted in the long run only.
+const LARGER: usize = 4;
 
 /// Commands that print rows or a page and depend on different columns.
 const VERBS: [&str; 14] = [
@@ -36,17 +38,6 @@ const VERBS: [&str; 14] = [
     "steps",
     "findings",
 ];
-
-fn traces() -> Option<PathBuf> {
-    let beside = || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
-    let folder = std::env::var_os("ROWMILL_FIXTURES").map_or_else(beside, PathBuf::from);
-    let folder = folder.join("traces");
-    if !folder.is_dir() {
-        println!("SKIPPED: no {}", folder.display());
-        return None;
-    }
-    Some(folder)
-}
 
 /// Fields that depend on the file and not on the trace in it.
 fn without_file(value: &mut Value) {
@@ -80,9 +71,10 @@ fn figures(place: &Place, verb: &str, path: &str) -> Vec<Value> {
 
 #[test]
 fn a_converted_trace_has_the_figures_of_its_source() {
-    let Some(folder) = traces() else { return };
+    let Some(folder) = testkit::fixture::path("traces") else { return };
     let place = Place::new();
-    for name in TRACES {
+    let first = if testkit::has_time("the larger traces, converted") { 0 } else { LARGER };
+    for name in &TRACES[first..] {
         let source = folder.join(name).display().to_string();
         place.done(&format!("trace convert {source} --out a.pftrace"));
         for verb in VERBS {
@@ -99,7 +91,7 @@ fn a_converted_trace_has_the_figures_of_its_source() {
 
 #[test]
 fn ranks_of_a_merged_file_are_ranks_again() {
-    let Some(folder) = traces() else { return };
+    let Some(folder) = testkit::fixture::path("traces") else { return };
     let place = Place::new();
     let source = folder.join("dlrm8/dlrm_kineto.tar.gz").display().to_string();
     place.done(&format!("trace merge {source} --out a.pftrace"));
@@ -110,7 +102,7 @@ fn ranks_of_a_merged_file_are_ranks_again() {
 
 #[test]
 fn a_conversion_that_loses_arguments_reports_it() {
-    let Some(folder) = traces() else { return };
+    let Some(folder) = testkit::fixture::path("traces") else { return };
     let place = Place::new();
     let source = folder.join("trace_diff/test.json.gz").display().to_string();
     place.done(&format!("trace convert {source} --out a.pftrace"));
@@ -140,7 +132,7 @@ fn foreign_and_damaged_pftraces_are_refused_with_a_remedy() {
 
 #[test]
 fn a_cut_recording_stays_cut_through_perfetto_files() {
-    let Some(folder) = traces() else { return };
+    let Some(folder) = testkit::fixture::path("traces") else { return };
     let place = Place::new();
     let whole = folder.join("odd/event_sync_multi_stream.json.gz");
     let packed = fs::read(whole).unwrap();

@@ -20,14 +20,6 @@ fn number(row: &Value, key: &str) -> f64 {
     row[key].as_f64().unwrap_or_else(|| panic!("{key} of {row}"))
 }
 
-fn refused(place: &Place, words: &str, expected: &[&str]) {
-    let ran = place.run(words);
-    assert_eq!(ran.code, Some(2), "{words}: {}", ran.stderr);
-    for text in expected {
-        assert!(ran.stderr.contains(text), "{words}: {text:?} in {}", ran.stderr);
-    }
-}
-
 #[test]
 fn a_step_is_priced_from_its_configuration_alone() {
     let place = Place::new();
@@ -129,7 +121,7 @@ fn a_sweep_takes_lists_and_ranges_and_draws_its_front() {
         ("0", "expected numbers from 1"),
         ("1..90000:1", "at most 1000 values"),
     ] {
-        refused(&place, &format!("predict sweep --batch-size {sizes}"), &[expected]);
+        place.refused(&format!("predict sweep --batch-size {sizes}"), &[expected]);
     }
     let ran = place.run("predict sweep --svg no/where.svg");
     assert_eq!(ran.code, Some(1), "{}", ran.stderr);
@@ -164,7 +156,7 @@ fn calibrated_host_time_is_a_lower_bound_of_a_step() {
     assert!((number(typed, "step_ns") / number(bound, "step_ns") - 1.0).abs() < 1e-9, "{typed}");
     assert!(number(bound, "step_ns") > number(&rows(&place, step)[0], "step_ns"));
     let both = format!("{step} --calibration host.json --launch-us 5");
-    refused(&place, &both, &["--launch-us", "does not apply with --calibration"]);
+    place.refused(&both, &["--launch-us", "does not apply with --calibration"]);
     let ran = place.run(&format!("{step} --calibration none.json"));
     assert_eq!(ran.code, Some(1), "{}", ran.stderr);
     assert!(ran.stderr.contains("none.json: cannot read"), "{}", ran.stderr);
@@ -174,26 +166,22 @@ fn calibrated_host_time_is_a_lower_bound_of_a_step() {
 fn steps_that_cannot_be_priced_are_refused() {
     let place = Place::new();
     let step = "predict step --model dlrm-ddp";
-    refused(&place, &format!("{step} --hardware h1000"), &["h1000", "h100"]);
-    refused(&place, &format!("{step} --hardware a100x2 --ranks 3"), &["2 ranks", "a plan of 3"]);
-    refused(&place, &format!("{step} --hardware 400xa100x8"), &["at most 1024 ranks", "3200"]);
-    refused(&place, &format!("{step} --hardware a100 --batch-size 0"), &["batch_size"]);
+    place.refused(&format!("{step} --hardware h1000"), &["h1000", "h100"]);
+    place.refused(&format!("{step} --hardware a100x2 --ranks 3"), &["2 ranks", "a plan of 3"]);
+    place.refused(&format!("{step} --hardware 400xa100x8"), &["at most 1024 ranks", "3200"]);
+    place.refused(&format!("{step} --hardware a100 --batch-size 0"), &["batch_size"]);
     let most = u64::MAX;
-    refused(&place, &format!("{step} --hardware a100 --batch-size {most}"), &["batch_size"]);
+    place.refused(&format!("{step} --hardware a100 --batch-size {most}"), &["batch_size"]);
     let table = format!("model.tables=[{{name=\"a\",rows={most},dim=128}}]");
-    refused(&place, &format!("{step} --hardware a100 --set {table}"), &["rows"]);
-    refused(&place, step, &["--hardware"]);
-    refused(&place, "predict step --hardware a100", &["--model"]);
-    refused(&place, &format!("{step} --hardware a100 --launch-us=-1"), &["microseconds"]);
-    refused(&place, "predict step --model none --hardware a100", &["none"]);
-    refused(&place, "predict step", &["PATH"]);
+    place.refused(&format!("{step} --hardware a100 --set {table}"), &["rows"]);
+    place.refused(step, &["--hardware"]);
+    place.refused("predict step --hardware a100", &["--model"]);
+    place.refused(&format!("{step} --hardware a100 --launch-us=-1"), &["microseconds"]);
+    place.refused("predict step --model none --hardware a100", &["none"]);
+    place.refused("predict step", &["PATH"]);
     let recorded = "predict step t.json --calibration c.json";
-    refused(
-        &place,
-        &format!("{recorded} --pooling 3"),
-        &["--pooling", "applies only with --model"],
-    );
-    refused(&place, &format!("{recorded} --by rank"), &["--model"]);
+    place.refused(&format!("{recorded} --pooling 3"), &["--pooling", "applies only with --model"]);
+    place.refused(&format!("{recorded} --by rank"), &["--model"]);
     fs::write(place.path("p.json"), r#"{"world_size": 1, "tiles": []}"#).unwrap();
-    refused(&place, &format!("{step} --hardware a100 --plan p.json"), &["p.json", "tiles over"]);
+    place.refused(&format!("{step} --hardware a100 --plan p.json"), &["p.json", "tiles over"]);
 }

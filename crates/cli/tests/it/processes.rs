@@ -5,7 +5,9 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::fixture::{Place, Ran};
+use testkit::ProgramOutput;
+
+use crate::fixture::Place;
 
 mod fault;
 
@@ -28,11 +30,7 @@ pub const MPICH: Launcher = Launcher { program: "mpirun.mpich", options: &[] };
 impl Launcher {
     /// Whether the launcher is installed. Prints a skip if it is not.
     pub fn is_there(self) -> bool {
-        let there = Command::new(self.program).arg("--version").output().is_ok();
-        if !there {
-            println!("SKIPPED: no {}", self.program);
-        }
-        there
+        testkit::has_program(self.program, "ranks as processes")
     }
 
     /// `ranks` processes of the binary in the folder of `place`.
@@ -59,12 +57,12 @@ impl Launcher {
     }
 
     /// Runs them.
-    pub fn run(self, place: &Place, ranks: u32, words: &str) -> Ran {
-        Ran::of(&self.command(place, ranks, words).output().unwrap())
+    pub fn run(self, place: &Place, ranks: u32, words: &str) -> ProgramOutput {
+        ProgramOutput::collect(&mut self.command(place, ranks, words))
     }
 
     /// Runs them with exit code 0.
-    pub fn done(self, place: &Place, ranks: u32, words: &str) -> Ran {
+    pub fn done(self, place: &Place, ranks: u32, words: &str) -> ProgramOutput {
         let ran = self.run(place, ranks, words);
         assert_eq!(ran.code, Some(0), "{} {words}\n{}\n{}", self.program, ran.stdout, ran.stderr);
         ran
@@ -309,7 +307,7 @@ fn issue_28_a_launcher_of_the_other_library_is_refused() {
 fn issue_28_torchrun_is_told_of_mpirun() {
     let place = Place::new();
     let mut command = place.command(&format!("{TRAIN} --run run"));
-    let ran = Ran::of(&command.env("RANK", "0").env("WORLD_SIZE", "4").output().unwrap());
+    let ran = ProgramOutput::collect(command.env("RANK", "0").env("WORLD_SIZE", "4"));
     assert_eq!(ran.code, Some(2), "{}", ran.stderr);
     assert!(ran.stderr.contains("mpirun -n 4 rowmill train"), "{}", ran.stderr);
     assert!(!place.path("run").exists(), "nothing is touched");
@@ -323,8 +321,10 @@ fn issue_28_without_a_library_only_mpi_is_missing() {
     assert_eq!(ran.code, Some(2), "{}", ran.stderr);
     assert!(ran.stderr.contains("install Open MPI"), "{}", ran.stderr);
     place.done(&words);
-    let linked = Command::new("ldd").arg(env!("CARGO_BIN_EXE_rowmill")).output();
-    let Ok(linked) = linked else { return println!("SKIPPED: no ldd") };
+    if !testkit::has_program("ldd", "linked libraries") {
+        return;
+    }
+    let linked = Command::new("ldd").arg(env!("CARGO_BIN_EXE_rowmill")).output().unwrap();
     let linked = String::from_utf8_lossy(&linked.stdout).to_lowercase();
     assert!(linked.contains("libc.so"), "{linked}");
     assert!(!linked.contains("mpi"), "{linked}");
@@ -332,10 +332,10 @@ fn issue_28_without_a_library_only_mpi_is_missing() {
 
 /// Two ranks under Open MPI of which rank 1 sees what `mount` makes of its folders, as another host
 /// would; none where this process may not mount.
-fn apart(place: &Place, words: &str, mount: &str) -> Option<Ran> {
+fn apart(place: &Place, words: &str, mount: &str) -> Option<ProgramOutput> {
     let may = Command::new("unshare").args(["-m", "mount", "-t", "tmpfs", "none", "/mnt"]).output();
     if !may.is_ok_and(|output| output.status.success()) || !OPEN_MPI.is_there() {
-        println!("SKIPPED: no mount of its own for a rank");
+        testkit::skip("ranks with other folders", "permission to mount in a namespace");
         return None;
     }
     let rowmill = env!("CARGO_BIN_EXE_rowmill");
@@ -343,7 +343,7 @@ fn apart(place: &Place, words: &str, mount: &str) -> Option<Ran> {
     command.args([":", "-n", "1", "unshare", "-m", "sh", "-c"]);
     command.arg(format!("{mount} && exec \"$0\" \"$@\"")).arg(rowmill);
     command.args(words.split_whitespace());
-    Some(Ran::of(&command.output().unwrap()))
+    Some(ProgramOutput::collect(&mut command))
 }
 
 /// Prepares a file into a folder.
@@ -375,9 +375,7 @@ fn issue_28_a_run_folder_that_is_not_shared_is_refused() {
 
 #[test]
 fn issue_29_ranks_on_different_kinds_of_device_are_refused() {
-    let has_compiler = Command::new("g++").arg("--version").output().is_ok();
-    if !OPEN_MPI.is_there() || !has_compiler {
-        println!("SKIPPED: no mpirun.openmpi, or no C++ compiler");
+    if !OPEN_MPI.is_there() || !testkit::compiler::has_cxx("ranks on different devices") {
         return;
     }
     let place = Place::new();
@@ -386,7 +384,7 @@ fn issue_29_ranks_on_different_kinds_of_device_are_refused() {
     let mut command = OPEN_MPI.command(&place, 1, words);
     command.args([":", "-n", "1", env!("CARGO_BIN_EXE_rowmill")]);
     command.args(words.split_whitespace()).args(["--device", "emulated"]);
-    let ran = Ran::of(&command.output().unwrap());
+    let ran = ProgramOutput::collect(&mut command);
     assert_eq!(ran.code, Some(2), "{}", ran.stderr);
     assert!(ran.stderr.contains("rank 1") && ran.stderr.contains("device"), "{}", ran.stderr);
 }

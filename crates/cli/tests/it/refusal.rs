@@ -1,6 +1,8 @@
 //! Commands that are refused before any work, and the text of the refusal.
 
-use crate::fixture::{Place, Ran};
+use testkit::ProgramOutput;
+
+use crate::fixture::Place;
 
 /// Runs `words`, which must end with `code` and say all of `expected` on stderr.
 fn check(words: &str, code: i32, expected: &[&str]) {
@@ -118,12 +120,12 @@ fn paths_that_are_not_utf8_are_accepted() {
     let place = Place::new();
     let run = std::ffi::OsStr::from_bytes(b"run-\xff");
     let mut train = place.command("train job.toml --train train.csv --format json --run");
-    let ran = Ran::of(&train.arg(run).output().unwrap());
+    let ran = ProgramOutput::collect(train.arg(run));
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
     assert!(place.path("").join(run).join("checkpoints").exists(), "{}", ran.stdout);
     assert!(ran.last()["checkpoint"].as_str().unwrap().starts_with("run-\u{fffd}/"), "{ran:?}");
     let mut info = place.command("checkpoint info --format json");
-    let ran = Ran::of(&info.arg(run).output().unwrap());
+    let ran = ProgramOutput::collect(info.arg(run));
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
 }
 

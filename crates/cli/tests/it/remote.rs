@@ -3,12 +3,14 @@
 use std::fs;
 use std::process::Command;
 
-use crate::fixture::{Place, Ran};
+use testkit::ProgramOutput;
+use testkit::object_server::{ObjectServer, ServerBehavior};
+
+use crate::fixture::Place;
 use crate::processes::files;
-use crate::server::{Manners, Server};
 
 /// A command that finds no credentials but those it is given, and no store but `server`.
-fn alone(place: &Place, words: &[&str], server: &Server, keys: bool) -> Command {
+fn alone(place: &Place, words: &[&str], server: &ObjectServer, keys: bool) -> Command {
     let mut command = place.command("");
     command.args(words).env("AWS_ENDPOINT_URL", format!("http://{}", server.host));
     command.env("AWS_EC2_METADATA_DISABLED", "true").env("HOME", place.path("."));
@@ -21,12 +23,13 @@ fn alone(place: &Place, words: &[&str], server: &Server, keys: bool) -> Command 
 #[test]
 fn issue_28_training_data_may_lie_in_a_store() {
     let place = Place::new();
-    let server = Server::start(Manners { busy_every: Some(7), ..Manners::default() });
+    let server =
+        ObjectServer::start(ServerBehavior { busy_every: Some(7), ..ServerBehavior::default() });
     let rows = fs::read(place.path("train.csv")).unwrap();
     server.put("/bucket/day%201/train.csv", &rows);
     let of = |input: &str, run: &str| {
         let words = ["train", "job.toml", "--train", input, "--run", run, "--format", "json"];
-        let ran = Ran::of(&alone(&place, &words, &server, true).output().unwrap());
+        let ran = ProgramOutput::collect(&mut alone(&place, &words, &server, true));
         assert_eq!(ran.code, Some(0), "{}", ran.stderr);
         let last = ran.last();
         let checkpoint = files(&place.path(last["checkpoint"].as_str().unwrap()));
@@ -39,7 +42,7 @@ fn issue_28_training_data_may_lie_in_a_store() {
     assert!(of(url, "there") == of("train.csv", "here"));
     // Scoring, init and stats read from the store, too.
     let words = ["score", "there", url, "--output", "there.txt"];
-    let ran = Ran::of(&alone(&place, &words, &server, true).output().unwrap());
+    let ran = ProgramOutput::collect(&mut alone(&place, &words, &server, true));
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
     place.done("score here train.csv --output here.txt");
     assert_eq!(
@@ -47,7 +50,7 @@ fn issue_28_training_data_may_lie_in_a_store() {
         fs::read(place.path("here.txt")).unwrap()
     );
     for words in [&["init", url][..], &["data", "stats", url]] {
-        let ran = Ran::of(&alone(&place, words, &server, true).output().unwrap());
+        let ran = ProgramOutput::collect(&mut alone(&place, words, &server, true));
         assert_eq!(ran.code, Some(0), "{words:?} {}", ran.stderr);
     }
     assert!(fs::read_to_string(place.path("train.toml")).unwrap().contains(url));
@@ -56,7 +59,7 @@ fn issue_28_training_data_may_lie_in_a_store() {
         let steps = format!("training.epochs={steps}");
         let words = ["train", "job.toml", "--train", url, "--run", "there", "--resume"];
         let words = [&words[..], &["--set", &steps]].concat();
-        Ran::of(&alone(&place, &words, &server, true).output().unwrap()).stderr
+        ProgramOutput::collect(&mut alone(&place, &words, &server, true)).stderr
     };
     assert!(resumed("3").contains("using the data prepared earlier"));
 }
@@ -77,9 +80,9 @@ fn issue_28_a_store_that_refuses_is_reported_with_a_way_out() {
         (Some((503, "")), true, 1, "after 4 tries: HTTP status 503", "AWS_ENDPOINT_URL"),
     ];
     for (refuse, keys, code, said, hint) in cases {
-        let server = Server::start(Manners { refuse, ..Manners::default() });
+        let server = ObjectServer::start(ServerBehavior { refuse, ..ServerBehavior::default() });
         let words = ["train", "job.toml", "--train", "s3://bucket/none.csv", "--run", "run"];
-        let ran = Ran::of(&alone(&place, &words, &server, keys).output().unwrap());
+        let ran = ProgramOutput::collect(&mut alone(&place, &words, &server, keys));
         assert_eq!(ran.code, Some(code), "{}", ran.stderr);
         assert!(
             ran.stderr.contains(said) && ran.stderr.contains("s3://bucket/none.csv"),

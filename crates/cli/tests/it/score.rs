@@ -7,7 +7,9 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::fixture::{Place, Ran};
+use testkit::ProgramOutput;
+
+use crate::fixture::Place;
 
 /// A `score --follow -` that waits for rows.
 struct Following {
@@ -38,10 +40,10 @@ impl Following {
         line
     }
 
-    fn end(self) -> Ran {
+    fn end(self) -> ProgramOutput {
         let Self { child, input, output } = self;
         drop((input, output));
-        Ran::of(&child.wait_with_output().unwrap())
+        ProgramOutput::from(child.wait_with_output().unwrap())
     }
 }
 

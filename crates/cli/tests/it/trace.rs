@@ -2,12 +2,12 @@
 
 use std::fs;
 use std::io::Write;
-use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
+use testkit::{ProgramOutput, fixture};
 
-use crate::fixture::{Place, Ran};
+use crate::fixture::Place;
 
 /// Two steps of one operator each, one launch and one kernel.
 const TRACE: &str = r#"{"schemaVersion": 1, "distributedInfo": {"rank": 0}, "traceEvents": [
@@ -25,18 +25,6 @@ fn place() -> Place {
     let place = Place::new();
     fs::write(place.path("t.json"), TRACE).unwrap();
     place
-}
-
-fn fixtures() -> Option<PathBuf> {
-    let folder = std::env::var_os("ROWMILL_FIXTURES").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"),
-        PathBuf::from,
-    );
-    if folder.join("traces").is_dir() {
-        return Some(folder);
-    }
-    println!("SKIPPED: no traces under {}", folder.display());
-    None
 }
 
 #[test]
@@ -106,7 +94,7 @@ fn findings_come_in_every_format_and_can_fail_a_build() {
 
 #[test]
 fn a_saving_within_the_noise_of_the_steps_is_not_offered() {
-    let Some(file) = crate::cases::shared("traces/linear/linear_kineto.json.gz") else { return };
+    let Some(file) = fixture::path("traces/linear/linear_kineto.json.gz") else { return };
     let said = Place::new().done(&format!("trace findings {}", file.display())).stdout;
     assert!(said.contains("no certain gain: steps differ by more than the"), "{said}");
     for promise in [" · saves 7.73 ms", "(30.7 %; 0 ns to"] {
@@ -184,7 +172,7 @@ fn a_trace_comes_through_standard_input() {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     child.stdin.take().unwrap().write_all(TRACE.as_bytes()).unwrap();
-    let ran = Ran::of(&child.wait_with_output().unwrap());
+    let ran = ProgramOutput::from(child.wait_with_output().unwrap());
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
     assert_eq!(ran.last()[0]["total_ns"], 20_500);
 }
@@ -194,7 +182,7 @@ fn a_what_if_rescales_the_matching_work() {
     let place = place();
     let mut command = place.command("trace critical-path t.json --format json --window all");
     command.args(["--what-if", "kernel=~gemm x0"]);
-    let ran = Ran::of(&command.output().unwrap());
+    let ran = ProgramOutput::collect(&mut command);
     assert!(ran.stderr.contains("2 pieces of work"), "{}", ran.stderr);
     let saving = ran.last()[0]["saving_ns"].as_i64().unwrap();
     assert!((0..=20_500).contains(&saving), "{saving}");
@@ -313,7 +301,7 @@ const EXACT: [(&str, &str); 13] = [
 
 #[test]
 fn the_binary_prints_the_exact_figures_of_real_traces() {
-    let Some(data) = fixtures() else { return };
+    let Some(traces) = fixture::path("traces") else { return };
     let files = [
         ("simple_add", "simple_add"),
         ("alexnet", "alexnet"),
@@ -328,13 +316,13 @@ fn the_binary_prints_the_exact_figures_of_real_traces() {
     for (file, truth) in files {
         let mut command = Command::new(env!("CARGO_BIN_EXE_rowmill"));
         command.args(["trace", "breakdown", "--window", "hta", "--classify", "hta"]);
-        command.args(["--format", "json"]).arg(data.join("traces").join(file));
-        let rows = Ran::of(&command.output().unwrap()).last();
+        command.args(["--format", "json"]).arg(traces.join(file));
+        let rows = ProgramOutput::collect(&mut command).last();
         for row in rows.as_array().unwrap() {
             let of_rank =
                 if truth.ends_with("_rank") { row["rank"].to_string() } else { String::new() };
-            let path = data.join(format!("hta_truth/{truth}{of_rank}.exact.json"));
-            let exact: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+            let exact = fixture::text(&format!("hta_truth/{truth}{of_rank}.exact.json")).unwrap();
+            let exact: Value = serde_json::from_str(&exact).unwrap();
             for (theirs, ours) in EXACT {
                 assert_eq!(row[ours], exact["exact"][theirs], "{truth}{of_rank} {ours}");
             }
@@ -348,13 +336,13 @@ fn the_binary_prints_the_exact_figures_of_real_traces() {
 fn issue_24_summary_and_doctor_give_one_verdict() {
     let place = place();
     let mut paths = vec![place.path("t.json")];
-    if let Some(folder) = fixtures() {
+    if let Some(traces) = fixture::path("traces") {
         let names = [
             "dlrm8/dlrm_kineto.tar.gz",
             "linear/linear_kineto.json.gz",
             "odd/rank_non_gpu.json.gz",
         ];
-        paths.extend(names.map(|name| folder.join("traces").join(name)));
+        paths.extend(names.map(|name| traces.join(name)));
     }
     for path in paths {
         let verdict = |verb: &str| {
@@ -370,9 +358,8 @@ fn issue_24_summary_and_doctor_give_one_verdict() {
 
 #[test]
 fn issue_24_percentages_say_of_which_ranks_they_are() {
-    let Some(folder) = fixtures() else { return };
+    let Some(path) = fixture::path("traces/dlrm8/dlrm_kineto.tar.gz") else { return };
     let place = Place::new();
-    let path = folder.join("traces/dlrm8/dlrm_kineto.tar.gz");
     let text = place.done(&format!("trace {}", path.display())).stdout;
     for part in [
         "94.3 % of the device work of all 8 ranks",

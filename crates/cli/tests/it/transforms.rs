@@ -6,9 +6,10 @@ use std::fs;
 use std::path::Path;
 
 use serde_json::Value;
+use testkit::fixture;
 
 use crate::fixture::Place;
-use crate::predict::{fixture, json, place};
+use crate::predict::place;
 use crate::report::{get, serve};
 
 /// The examples of the pages of transforms: kind, file of edits.
@@ -39,7 +40,7 @@ fn every_transform_has_a_page_whose_example_runs() {
         assert!(help.contains(&format!("\n  {kind} ")), "{kind}: {help}");
     }
     assert_eq!(examples.len(), 14);
-    let Some(job) = fixture("dlrm8") else { return };
+    let Some(job) = fixture::path("traces/dlrm8") else { return };
     let job = job.join("dlrm_kineto.tar.gz");
     let place = Place::new();
     fs::write(place.path("none.toml"), "").unwrap();
@@ -52,7 +53,7 @@ fn every_transform_has_a_page_whose_example_runs() {
     let ran = place.done(&words);
     let network = "scale-ranks to 16: collectives are priced by the bandwidth and latency";
     assert!(ran.stderr.contains(network), "{}", ran.stderr);
-    let rows = json(&ran);
+    let rows = ran.json();
     let rows = rows.as_array().unwrap();
     // The host limits this job, so changed kernels may change only the device's part.
     let of = |kind: &str| -> Vec<String> {
@@ -75,7 +76,7 @@ fn every_transform_has_a_page_whose_example_runs() {
 fn a_predicted_step_is_compared_with_measured_ones() {
     let place = place();
     place.done("predict step t.json --calibration c.json --write-trace said");
-    let rows = json(&place.done("predict compare said --measured t.json --format json"));
+    let rows = place.done("predict compare said --measured t.json --format json").json();
     assert_eq!(
         (&rows[0]["name"], &rows[0]["error_pct"]),
         (&"rank 0".into(), &0.0.into()),
@@ -87,7 +88,7 @@ fn a_predicted_step_is_compared_with_measured_ones() {
     let text = fs::read_to_string(place.path("t.json")).unwrap();
     let slow = text.replace("\"dur\":10,", "\"dur\":20,").replace("\"gemm\"", "\"mmeg\"");
     fs::write(place.path("slow.json"), slow).unwrap();
-    let rows = json(&place.done("predict compare said --measured slow.json --format json"));
+    let rows = place.done("predict compare said --measured slow.json --format json").json();
     let row = |name: &str| {
         let mut all = rows.as_array().unwrap().iter();
         all.find(|row| row["name"] == name).unwrap_or_else(|| panic!("{name}: {rows}"))
@@ -104,7 +105,7 @@ fn the_best_three_changes_of_a_configuration_are_made() {
     let place = Place::new();
     let words = "tune dlrm-ddp --set model.rows_cap=100 --set batch_size=32 --steps 2 --threads 2";
     let ran = place.done(&format!("{words} --format json"));
-    let rows = json(&ran);
+    let rows = ran.json();
     let rows = rows.as_array().unwrap();
     assert_eq!(rows.len(), 7);
     let number =
@@ -126,7 +127,7 @@ fn the_best_three_changes_of_a_configuration_are_made() {
 
 #[test]
 fn what_to_make_faster_next_is_ranked() {
-    let rows = json(&place().done("predict next t.json --format json"));
+    let rows = place().done("predict next t.json --format json").json();
     let gradients: Vec<i64> =
         rows.as_array().unwrap().iter().map(|row| row["gradient_ns"].as_i64().unwrap()).collect();
     assert!(gradients.is_sorted_by(|a, b| a >= b) && gradients[0] > 0, "{rows}");
@@ -137,11 +138,11 @@ fn what_to_make_faster_next_is_ranked() {
 
 #[test]
 fn findings_are_priced_by_a_simulation_that_is_named() {
-    let Some(job) = fixture("dlrm8") else { return };
+    let Some(job) = fixture::path("traces/dlrm8") else { return };
     let place = Place::new();
     let ran = place.done(&format!("predict findings {} --top 0 --format json", job.display()));
     assert!(ran.stderr.contains("findings by a simulation of step 0"), "{}", ran.stderr);
-    let rows = json(&ran);
+    let rows = ran.json();
     let rows = rows.as_array().unwrap();
     let key = |row: &Value| (row["severity"].as_str().unwrap().to_owned(), row["source"].clone());
     let sources: BTreeSet<&str> = rows.iter().map(|row| row["source"].as_str().unwrap()).collect();

@@ -79,23 +79,3 @@ impl OpenError {
         Self::Absent { library: library.to_owned(), reason }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::Interface;
-
-    #[test]
-    fn libraries_are_recognized_by_their_version_text() {
-        let mpich = "MPICH Version:      4.0.2\nMPICH Release date:";
-        for (name, version, expected) in [
-            ("libmpi.so.40", "Open MPI v4.1.4, package: Debian", Some(Interface::OpenMpi)),
-            ("libmpich.so.12", mpich, Some(Interface::Mpich)),
-            ("/opt/mpich/lib/libmpi_abi.so.0", mpich, Some(Interface::Standard)),
-            ("libmpi.so.12", "Intel(R) MPI Library 2021.10 for Linux* OS", Some(Interface::Mpich)),
-            ("libmpi.so.40", "Another MPI 1.0", None),
-            ("libmpi_abi.so.0", "", None),
-        ] {
-            assert_eq!(Interface::recognise(name, version), expected, "{version}");
-        }
-    }
-}

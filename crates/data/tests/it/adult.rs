@@ -3,7 +3,7 @@
 
 use serde_json::json;
 
-use crate::fixture::{Folder, config, request, shared, whole};
+use crate::fixture::{Folder, config, request, whole};
 
 fn adult() -> schema::DataConfig {
     config(json!({
@@ -29,9 +29,10 @@ fn adult() -> schema::DataConfig {
 
 #[test]
 fn the_test_file_uses_the_fitted_state_of_the_training_file() {
-    let (Some(train), Some(test)) =
-        (shared("adult/adult-train.csv.gz"), shared("adult/adult-test.csv.gz"))
-    else {
+    let (Some(train), Some(test)) = (
+        testkit::fixture::path("adult/adult-train.csv.gz"),
+        testkit::fixture::path("adult/adult-test.csv.gz"),
+    ) else {
         return;
     };
     let folder = Folder::new();

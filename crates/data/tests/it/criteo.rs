@@ -6,23 +6,22 @@ use std::process::Command;
 use data::{Dataset, scan_criteo_files};
 use schema::{Batch, DataConfig};
 use serde_json::{Value, json};
+use testkit::ProgramOutput;
 
-use crate::fixture::{Folder, bytes_of, criteo, request, shared, whole};
+use crate::fixture::{Folder, bytes_of, criteo, request, whole};
 
 const TINY: &str = "criteo/train.tiny.txt.gz";
 const THRESHOLD: u64 = 3;
 
-/// The rows as Python reads them; prints why and returns `None` without Python.
+/// The rows as Python reads them; skipped without Python.
 fn python_reading(input: &Path) -> Option<Vec<Value>> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/criteo_reading.py");
-    let run = Command::new("python3").arg(script).arg(input).arg(THRESHOLD.to_string()).output();
-    let Ok(output) = run else {
-        eprintln!("SKIPPED: python3 is not there");
+    if !testkit::has_program("python3", "Criteo rows read by Python") {
         return None;
-    };
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let text = String::from_utf8(output.stdout).unwrap();
-    Some(text.lines().map(|line| serde_json::from_str(line).unwrap()).collect())
+    }
+    let mut python = Command::new("python3");
+    python.arg(script).arg(input).arg(THRESHOLD.to_string());
+    Some(ProgramOutput::collect(&mut python).expect_code(0, "criteo_reading.py").lines())
 }
 
 fn check_dense(batch: &Batch, rows: &[Value], key: &str) {
@@ -49,7 +48,7 @@ fn check_ids(batch: &Batch, rows: &[Value], expected: impl Fn(&Value, usize) -> 
 
 #[test]
 fn labels_dense_values_and_ids_match_an_independent_implementation() {
-    let Some(input) = shared(TINY) else { return };
+    let Some(input) = testkit::fixture::path(TINY) else { return };
     let Some(rows) = python_reading(&input) else { return };
     assert_eq!(rows.len(), 1999);
     let inputs = [input.to_str().unwrap().to_owned()];
@@ -72,7 +71,7 @@ fn labels_dense_values_and_ids_match_an_independent_implementation() {
 
 #[test]
 fn the_dataset_does_not_depend_on_compression_or_threads() {
-    let Some(input) = shared(TINY) else { return };
+    let Some(input) = testkit::fixture::path(TINY) else { return };
     let folder = Folder::new();
     let packed = std::fs::read(&input).unwrap();
     let mut text = Vec::new();

@@ -10,35 +10,21 @@ use data::{
 use schema::{Batch, DataConfig};
 use serde_json::{Value, json};
 
-/// A file of the shared test data; prints why and returns `None` if it is missing.
-pub fn shared(path: &str) -> Option<PathBuf> {
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let root = std::env::var_os("ROWMILL_FIXTURES")
-        .map_or_else(|| workspace.join("../shared/data"), |root| workspace.join(root));
-    let found = root.join(path);
-    if !found.exists() {
-        eprintln!("SKIPPED: {} is not there", found.display());
-        return None;
-    }
-    Some(found)
-}
-
 /// A temporary folder that is removed when dropped.
-pub struct Folder(tempfile::TempDir);
+pub struct Folder(testkit::Folder);
 
 impl Folder {
     pub fn new() -> Self {
-        Self(tempfile::tempdir().unwrap())
+        Self(testkit::Folder::new())
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
+        self.0.path(name)
     }
 
     /// Writes a file and returns its path as an input.
     pub fn file(&self, name: &str, content: &[u8]) -> String {
-        let path = self.path(name);
-        std::fs::write(&path, content).unwrap();
+        let path = self.0.write(name, content);
         path.to_str().unwrap().to_owned()
     }
 

@@ -16,6 +16,5 @@ mod profile;
 mod remote;
 mod resume;
 mod scoring;
-mod server;
 mod stats;
 mod synthetic;

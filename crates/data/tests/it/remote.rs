@@ -5,9 +5,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use data::{Begin, Error, InputOrigin, RemoteProblem, profile};
 use serde_json::json;
+use testkit::object_server::{ObjectServer, ServerBehavior};
 
 use crate::fixture::{Folder, config, criteo, request};
-use crate::server::{Manners, Server};
 
 /// A few megabytes of rows, so that several parts are fetched.
 fn rows() -> Vec<u8> {
@@ -46,14 +46,19 @@ fn issue_28_text_over_http_gives_the_rows_of_files() {
     let file = folder.file("rows.csv", &text);
     let expected = bytes_of(&folder.prepare("of-file", &[file], &config).dataset);
     let manners = [
-        Manners::default(),
-        Manners { break_every: Some(3), busy_every: Some(5), ..Manners::default() },
-        Manners { no_ranges: true, ..Manners::default() },
-        Manners { no_ranges: true, no_length: true, no_version: true, ..Manners::default() },
-        Manners { no_ranges: true, break_every: Some(4), ..Manners::default() },
+        ServerBehavior::default(),
+        ServerBehavior { break_every: Some(3), busy_every: Some(5), ..ServerBehavior::default() },
+        ServerBehavior { no_ranges: true, ..ServerBehavior::default() },
+        ServerBehavior {
+            no_ranges: true,
+            no_length: true,
+            no_version: true,
+            ..ServerBehavior::default()
+        },
+        ServerBehavior { no_ranges: true, break_every: Some(4), ..ServerBehavior::default() },
     ];
     for (i, manners) in manners.into_iter().enumerate() {
-        let server = Server::start(manners.clone());
+        let server = ObjectServer::start(manners.clone());
         for (name, content) in [("plain", text.clone()), ("packed", gzip(&text))] {
             let url = server.put(&format!("/{name}"), &content);
             let made = folder.prepare(&format!("{name}-{i}"), &[url], &config);
@@ -81,13 +86,15 @@ fn issue_28_parquet_over_http_fetches_only_the_wanted_columns() {
     let path = part.to_str().unwrap().to_owned();
     let expected = bytes_of(&folder.prepare("of-file", &[path], &config).dataset);
     for (i, break_every) in [None, Some(3)].into_iter().enumerate() {
-        let server = Server::start(Manners { break_every, ..Manners::default() });
+        let server =
+            ObjectServer::start(ServerBehavior { break_every, ..ServerBehavior::default() });
         let url = server.put("/part.parquet", &content);
         let made = folder.prepare(&format!("of-object-{i}"), &[url], &config);
         assert!(bytes_of(&made.dataset) == expected, "{break_every:?}");
         assert!(made.origins[0].is_untouched());
     }
-    let server = Server::start(Manners { no_ranges: true, ..Manners::default() });
+    let server =
+        ObjectServer::start(ServerBehavior { no_ranges: true, ..ServerBehavior::default() });
     let url = server.put("/part.parquet", &content);
     let error = folder.try_prepare("no", &[url], &config, None).unwrap_err();
     assert!(error.to_string().contains("supports range requests"), "{error}");
@@ -102,7 +109,7 @@ fn issue_28_an_interrupted_preparation_resumes_without_reading_again() {
     let content = std::fs::read(&path).unwrap();
     let config = criteo("criteo-dlrm", &json!({"mode": "modulo"}));
     let whole = folder.prepare("whole", &[path.to_str().unwrap().to_owned()], &config);
-    let server = Server::start(Manners::default());
+    let server = ObjectServer::start(ServerBehavior::default());
     let inputs = [server.put("/rows.tsv", &content)];
     let out = folder.path("cut");
     let mut watch = |p: data::DataProgress| assert!(p.rows < 45_000, "stopped on purpose");
@@ -147,30 +154,30 @@ fn issue_28_network_errors_name_the_cause() {
     let text = rows();
     let denied = "<Error><Code>AccessDenied</Code><Message>Access Denied.</Message></Error>";
     type Is = fn(&RemoteProblem) -> bool;
-    let cases: [(Manners, Is, &str); 4] = [
+    let cases: [(ServerBehavior, Is, &str); 4] = [
         (
-            Manners { refuse: Some((404, "")), ..Manners::default() },
+            ServerBehavior { refuse: Some((404, "")), ..ServerBehavior::default() },
             |problem| matches!(problem, RemoteProblem::NotFound { .. }),
             "not found (HTTP status 404)",
         ),
         (
-            Manners { refuse: Some((403, denied)), ..Manners::default() },
+            ServerBehavior { refuse: Some((403, denied)), ..ServerBehavior::default() },
             |problem| matches!(problem, RemoteProblem::Denied { .. }),
             "access denied (HTTP status 403, AccessDenied: Access Denied)",
         ),
         (
-            Manners { refuse: Some((503, "")), ..Manners::default() },
+            ServerBehavior { refuse: Some((503, "")), ..ServerBehavior::default() },
             |problem| matches!(problem, RemoteProblem::Unreachable { .. }),
             "after 4 tries: HTTP status 503",
         ),
         (
-            Manners { change_after: Some(5), ..Manners::default() },
+            ServerBehavior { change_after: Some(5), ..ServerBehavior::default() },
             |problem| matches!(problem, RemoteProblem::Changed { .. }),
             "changed while it was being read",
         ),
     ];
     for (i, (manners, is, said)) in cases.into_iter().enumerate() {
-        let server = Server::start(manners);
+        let server = ObjectServer::start(manners);
         let url = server.put("/rows.csv", &text);
         let error = folder
             .try_prepare(&format!("out-{i}"), std::slice::from_ref(&url), &config, None)
@@ -197,16 +204,16 @@ fn issue_28_network_errors_name_the_cause() {
 
 #[test]
 fn issue_28_an_unchanged_object_is_recognized_and_an_empty_one_refused() {
-    let server = Server::start(Manners::default());
+    let server = ObjectServer::start(ServerBehavior::default());
     let url = server.put("/rows.csv", b"y,u,a\n1,2,x\n");
     let origin = InputOrigin::read(&url, &mut |_| {}).unwrap().unwrap();
     assert!(origin.is_untouched());
     assert_eq!(origin.bytes(), 12);
     let asked = server.requests();
     assert!(asked.iter().all(|request| request.method == "GET" && request.body.is_empty()));
-    server.behave(Manners { refuse: Some((503, "")), ..Manners::default() });
+    server.set_behavior(ServerBehavior { refuse: Some((503, "")), ..ServerBehavior::default() });
     assert!(!origin.is_untouched(), "nobody vouches for it");
-    server.behave(Manners::default());
+    server.set_behavior(ServerBehavior::default());
     server.put("/rows.csv", b"y,u,a\n1,3,x\n");
     assert!(!origin.is_untouched());
     let now = InputOrigin::read(&url, &mut |_| {}).unwrap().unwrap();

@@ -135,7 +135,7 @@ fn another_preparation_is_refused_or_restarted() {
         refused(&modulo, "owner");
         std::os::unix::fs::chown(&partial, Some(0), None).unwrap();
     } else {
-        println!("SKIPPED a partial folder of another user: needs root");
+        testkit::skip("a partial folder of another user", "root");
     }
     let mut text = std::fs::read(&inputs[0]).unwrap();
     text.truncate(text.len() / 2);

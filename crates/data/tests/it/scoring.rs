@@ -3,7 +3,7 @@
 use data::{BlockPace, FeaturePlan, ScoreRequest, ScoringBatch, Strictness, read_for_scoring};
 use serde_json::json;
 
-use crate::fixture::{Folder, all_features, config, criteo, shared, whole};
+use crate::fixture::{Folder, all_features, config, criteo, whole};
 
 fn score(request: ScoreRequest) -> Vec<ScoringBatch> {
     read_for_scoring(request).unwrap().map(Result::unwrap).collect()
@@ -11,7 +11,7 @@ fn score(request: ScoreRequest) -> Vec<ScoringBatch> {
 
 #[test]
 fn unlabeled_criteo_rows_match_the_labeled_file() {
-    let Some(input) = shared("criteo/train.tiny.txt.gz") else { return };
+    let Some(input) = testkit::fixture::path("criteo/train.tiny.txt.gz") else { return };
     let folder = Folder::new();
     let config = criteo("criteo-dlrm", &json!({"mode": "exact", "threshold": 2}));
     let inputs = [input.to_str().unwrap().to_owned()];

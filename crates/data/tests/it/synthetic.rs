@@ -230,7 +230,7 @@ fn both_layouts_are_read_without_losses() {
 #[test]
 fn ids_follow_a_published_histogram_of_reuse() {
     let name = "dlrm_datasets/embedding_bag_2021_locality_stats.txt.gz";
-    let Some(file) = fixture::shared(name) else { return };
+    let Some(file) = testkit::fixture::path(name) else { return };
     let file = file.to_str().unwrap();
     let distribution = synthetic::reuse_histogram(file, None).unwrap();
     let IndexDistribution::Reuse(histogram) = distribution else { panic!("{distribution:?}") };

@@ -209,7 +209,7 @@ mod tests {
     fn a_worker_beside_another_program_is_brought_here_sent_away_and_freed() {
         let cpus = system::allowed(system::SELF);
         let [here, there, ..] = cpus[..] else {
-            eprintln!("SKIPPED: needs two processors, this process may use {cpus:?}");
+            testkit::skip("migration of a worker", "two processors");
             return;
         };
         let (states, mut migrated) = (WorkerStates::new(1, cpus.len()), Migrated::default());
@@ -263,7 +263,7 @@ mod tests {
     fn a_worker_on_the_callers_processor_is_sent_away_and_freed() {
         let cpus = system::allowed(system::SELF);
         if cpus.len() < 2 {
-            eprintln!("SKIPPED: needs two processors, this process may use {cpus:?}");
+            testkit::skip("migration of a worker", "two processors");
             return;
         }
         let (states, mut migrated) = (WorkerStates::new(1, cpus.len()), Migrated::default());

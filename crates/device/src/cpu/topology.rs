@@ -118,39 +118,34 @@ fn all() -> Vec<usize> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-    use std::path::{Path, PathBuf};
+    use std::path::Path;
+
+    use testkit::Folder;
 
     use super::{Topology, allowed, parse};
 
     /// A folder that describes two nodes of two cores with two threads each.
-    fn two_nodes(name: &str) -> PathBuf {
-        let system = std::env::temp_dir().join(format!("rowmill-{name}-{}", std::process::id()));
-        let write = |path: &str, text: &str| {
-            let path = system.join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        };
-        write("node/node0/cpulist", "0-1,4-5\n");
-        write("node/node1/cpulist", "2-3,6-7\n");
+    fn two_nodes() -> Folder {
+        let system = Folder::new();
+        system.write("node/node0/cpulist", "0-1,4-5\n");
+        system.write("node/node1/cpulist", "2-3,6-7\n");
         for cpu in 0..8 {
             let core = cpu % 4;
             let path = format!("cpu/cpu{cpu}/topology/thread_siblings_list");
-            write(&path, &format!("{core},{}\n", core + 4));
+            system.write(&path, format!("{core},{}\n", core + 4));
         }
         system
     }
 
     #[test]
     fn processors_are_grouped_by_node_and_core() {
-        let system = two_nodes("topology");
+        let system = two_nodes();
         let all: Vec<usize> = (0..8).collect();
-        let whole = Topology::read(&system, &all);
+        let whole = Topology::read(system.root(), &all);
         assert_eq!(whole.nodes, [[0, 1, 4, 5], [2, 3, 6, 7]]);
         assert_eq!(whole.cores, 4);
-        let part = Topology::read(&system, &[4, 6]);
+        let part = Topology::read(system.root(), &[4, 6]);
         assert_eq!((part.nodes, part.cores), (vec![vec![4], vec![6]], 2));
-        fs::remove_dir_all(system).unwrap();
     }
 
     #[test]

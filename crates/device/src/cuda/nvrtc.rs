@@ -288,8 +288,10 @@ pub fn usage(log: &str) -> Vec<Usage> {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::path::{Path, PathBuf};
-    use std::process::Command;
+    use std::path::Path;
+
+    use testkit::Folder;
+    use testkit::compiler::compile_library;
 
     use super::{Nvrtc, Usage, cached, image_name, is_cached, usage};
     use crate::cuda::error::DriverError;
@@ -299,36 +301,26 @@ mod tests {
     /// A stub of the compiler, made with `flags`; `None` without a C compiler.
     fn compiler(folder: &Path, flags: &[&str]) -> Option<Nvrtc> {
         let folder = folder.join(flags.concat());
-        fs::create_dir_all(&folder).unwrap();
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/cuda/stub_nvrtc.c");
-        let cc = std::env::var_os("CC").unwrap_or_else(|| "gcc".into());
-        let mut command = Command::new(&cc);
-        command.args(["-shared", "-fPIC", "-w", "-o"]).arg(folder.join("libnvrtc.so.13"));
-        let Ok(status) = command.args(flags).arg(source).status() else {
-            eprintln!("SKIPPED: {} is not there, a C compiler (CC)", cc.display());
+        let library = folder.join("libnvrtc.so.13");
+        if !compile_library(&library, &source, flags, "a stub of NVRTC") {
             return None;
-        };
-        assert!(status.success());
+        }
         let search =
             LibrarySearch::new(&LibraryRoots { named: vec![folder], ..LibraryRoots::default() });
         Some(Nvrtc::open(&search, None).unwrap())
     }
 
-    fn place(name: &str) -> PathBuf {
-        let path = std::env::temp_dir().join(format!("rowmill-{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        path
-    }
-
     #[test]
     fn outdated_cached_code_is_recompiled_if_possible() {
-        let folder = place("nvrtc");
+        let folder = Folder::new();
         let flags: [&[&str]; 3] =
             [&["-DMAJOR=13"], &["-DMAJOR=12", "-DMINOR=4"], &["-DMAJOR=14", "-DFAILS"]];
-        let [Some(newer), Some(older), Some(failing)] = flags.map(|f| compiler(&folder, f)) else {
+        let [Some(newer), Some(older), Some(failing)] = flags.map(|f| compiler(folder.root(), f))
+        else {
             return;
         };
-        let cache = folder.join("cache");
+        let cache = folder.path("cache");
         let code_by = |compiler: Option<&Nvrtc>| {
             let library = "NVRTC";
             let absent = || DriverError::NoLibrary { library, rejected: Vec::new(), folders: 0 };
@@ -353,7 +345,6 @@ mod tests {
         assert!(error.contains(".cubin: has no checksum at its end"), "{error}");
         assert_eq!(code_by(Some(&newer)), code_of("13.0"));
         assert_eq!(code_by(None), code_of("13.0"));
-        fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]

@@ -61,7 +61,7 @@ impl Bench {
 
 /// What the emulator compiles with.
 pub fn emulation(order: BlockOrder, checks: Checks) -> Emulation {
-    let compiler = std::env::var_os("CXX").map_or_else(|| "g++".into(), PathBuf::from);
+    let compiler = testkit::compiler::cxx();
     let cache = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("kernels");
     let shared_limit = H100_SHARED_BYTES;
     Emulation { compiler, cache, order, checks, shared_limit, replaced: replaced() }
@@ -76,14 +76,12 @@ fn replaced() -> Vec<(&'static str, String)> {
     vec![(source.name, std::fs::read_to_string(file).unwrap())]
 }
 
-/// Whether there is a C++ compiler; says so where there is none.
+/// The need of tests that are skipped without a GPU.
+pub const GPU_NEED: &str = "a GPU: bench/gpu/run.sh on a machine that has one";
+
+/// Returns whether kernels can be emulated.
 pub fn has_compiler() -> bool {
-    let compiler = emulation(BlockOrder::Ascending, Checks::Few).compiler;
-    let found = std::process::Command::new(&compiler).arg("--version").output().is_ok();
-    if !found {
-        eprintln!("SKIPPED: {} is not there, a C++ compiler (CXX)", compiler.display());
-    }
-    found
+    testkit::compiler::has_cxx("GPU kernels, emulated")
 }
 
 /// The GPU of `ROWMILL_GPU`, where that is set, with compiled kernels in `ROWMILL_KERNELS`.

@@ -120,7 +120,6 @@ mod tests {
 
     use super::{bind, connect, file};
     use crate::ipc::socket::{Socket, SocketError, SocketPlace};
-    use crate::process::own_uid;
 
     /// A user without privileges, who runs the attacks.
     const SOMEBODY: u32 = 54_321;
@@ -135,19 +134,16 @@ mod tests {
     /// Runs `script` as another user, in a process that stays alive. Prints that the test is
     /// skipped if that is impossible.
     fn somebody(script: &str, folder: &Path, ready: &Path) -> Option<Child> {
-        if own_uid() != 0 {
-            println!("SKIPPED an attack of another user: needs root");
+        let attack = "an attack of another user";
+        if !testkit::has_root(attack) || !testkit::has_program("python3", attack) {
             return None;
         }
         let script = format!(
             "import os, socket, sys, time\nos.setuid({SOMEBODY})\nos.chdir(sys.argv[1])\n{script}\ntime.sleep(600)"
         );
         let mut python = Command::new("python3");
-        let child = python.args(["-c", &script]).arg(folder).stderr(Stdio::null()).spawn();
-        let Ok(child) = child else {
-            println!("SKIPPED an attack of another user: python3 is not there");
-            return None;
-        };
+        let python = python.args(["-c", &script]).arg(folder).stderr(Stdio::null());
+        let child = python.spawn().unwrap();
         while !ready.exists() {
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
@@ -186,8 +182,7 @@ mod tests {
         let refused = Socket::bind(&place).unwrap_err().to_string();
         assert!(refused.contains("expected a folder that only its owner may write"), "{refused}");
         assert!(bind(&place).is_err() && !file(folder.path()).exists());
-        if own_uid() != 0 {
-            println!("SKIPPED a folder of another user: needs root");
+        if !testkit::has_root("a folder of another user") {
             return;
         }
         std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();

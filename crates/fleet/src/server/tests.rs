@@ -111,15 +111,12 @@ s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 s.bind(sys.argv[1] + '/dynoconfigclient-child')
 s.sendto(struct.pack('<Q32siiqi', 20, b'req', 2, 1, 0, 7), sys.argv[1] + '/dynolog')
 sys.stdin.read()";
-    let child = std::process::Command::new("python3")
-        .args(["-c", script])
-        .arg(folder.path())
-        .stdin(std::process::Stdio::piped())
-        .spawn();
-    let Ok(mut child) = child else {
-        println!("SKIPPED a child that asks: python3 is not there");
+    if !testkit::has_program("python3", "a child that asks") {
         return;
-    };
+    }
+    let mut python = std::process::Command::new("python3");
+    let python = python.args(["-c", script]).arg(folder.path());
+    let mut child = python.stdin(std::process::Stdio::piped()).spawn().unwrap();
     let mut roster = Roster::default();
     let began = Instant::now();
     while roster.process(child.id()).is_none() {

@@ -38,13 +38,6 @@ fn open(path: &Path, who: &Credentials) -> Result<UntrustedFolder, UntrustedErro
     UntrustedFolder::open(Path::new("/"), path, who)
 }
 
-fn needs_root(what: &str) -> bool {
-    if own_uid() != 0 {
-        println!("SKIPPED {what}: needs root");
-    }
-    own_uid() != 0
-}
-
 fn pipe(path: &Path) {
     mknodat(CWD, path, FileType::Fifo, Mode::RWXU, 0).unwrap();
 }
@@ -116,7 +109,7 @@ fn links_are_followed_only_if_root_made_them_out_of_reach() {
         matches!(refused, Err(UntrustedError::Kind { got: "a symbolic link", .. })),
         "{refused:?}"
     );
-    if needs_root("links of root") {
+    if !testkit::has_root("links of root") {
         return;
     }
     assert!(open(&link.join("deep"), &somebody()).is_ok());
@@ -136,7 +129,7 @@ fn links_are_followed_only_if_root_made_them_out_of_reach() {
 
 #[test]
 fn links_and_parents_do_not_lead_above_the_root() {
-    if needs_root("links of root") {
+    if !testkit::has_root("links of root") {
         return;
     }
     let place = tempfile::tempdir().unwrap();
@@ -154,7 +147,7 @@ fn links_and_parents_do_not_lead_above_the_root() {
 
 #[test]
 fn folder_is_created_only_where_its_user_may_create_it() {
-    if needs_root("folders of another user") {
+    if !testkit::has_root("folders of another user") {
         return;
     }
     let place = tempfile::tempdir().unwrap();
@@ -278,7 +271,7 @@ fn own_folder(path: &Path) -> Result<OwnFolder, UntrustedError> {
 
 #[test]
 fn replaceable_folder_is_not_accepted_as_own() {
-    if needs_root("folders of another user") {
+    if !testkit::has_root("folders of another user") {
         return;
     }
     let place = tempfile::tempdir().unwrap();

@@ -2,7 +2,6 @@
 //! over a socket with a stand-in for one of the processes.
 #![expect(clippy::unwrap_used, reason = "test code fails by panicking")]
 
-mod mutate;
 mod wrong;
 
 use std::fs;

@@ -13,13 +13,13 @@ use fleet::steps::{self, ReportedSteps};
 use fleet::wire::{self, RecordWhen};
 use prost::Message as _;
 
-use crate::mutate;
+use testkit::mutate::fuzz_parser;
 
 #[test]
 fn datagrams() {
     let poll = ProcessMessage::Poll { free: 2, job: 7, pids: vec![4242, 17] }.to_bytes();
     let register = ProcessMessage::Register { device: 0, pid: 3, job: 1 }.to_bytes();
-    mutate::run("datagram", &[&poll, &register], |bytes| {
+    fuzz_parser("datagram", &[&poll, &register], |bytes| {
         let parsed = ProcessMessage::parse(bytes);
         // Any message is passed to the table.
         let mut capture = Capture::new(0);
@@ -37,7 +37,7 @@ fn datagrams() {
         samples: 32,
         exposed_ns: None,
     };
-    mutate::run("step", &[&step.to_bytes()], |bytes| {
+    fuzz_parser("step", &[&step.to_bytes()], |bytes| {
         let Ok(message) = steps::StepMessage::parse(bytes) else { return false };
         let mut steps = ReportedSteps::default();
         let peer = Peer { pid: 9, uid: 0 };
@@ -67,7 +67,7 @@ fn requests() {
     let span = RecordWhen::Duration { length_ms: 5, warmup_s: 1, start_unix_ms: 2 };
     let other = wire::TraceOrder { when: span, ..order.clone() };
     let texts = [&order, &other].map(|order| serde_json::to_vec(order).unwrap());
-    mutate::run("request", &[&texts[0], &texts[1]], |bytes| {
+    fuzz_parser("request", &[&texts[0], &texts[1]], |bytes| {
         let _ = serde_json::from_slice::<wire::Pause>(bytes);
         let Ok(order) = serde_json::from_slice::<wire::TraceOrder>(bytes) else { return false };
         let text = serde_json::to_vec(&order).unwrap();
@@ -100,7 +100,7 @@ fn protobuf() {
     let order = Order { id: 1, wanted: Some(Wanted::Trace(trace)) };
     let orders = Orders { orders: vec![order] };
     let corpus = [batch.encode_to_vec(), orders.encode_to_vec()];
-    mutate::run("protobuf", &[&corpus[0], &corpus[1]], |bytes| {
+    fuzz_parser("protobuf", &[&corpus[0], &corpus[1]], |bytes| {
         let _ = TracePart::decode(bytes);
         if let Ok(orders) = Orders::decode(bytes) {
             for order in orders.orders {

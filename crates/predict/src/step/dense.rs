@@ -148,7 +148,7 @@ fn kernels(op: &Op, models: &Models, device: &HardwareSpec) -> OpPrice {
     let mut kernels = Kernels { models, device, launches: 0, time, basis: Basis::Measured };
     match *op {
         Op::Gemm { m, n, k, precision: Precision::F32, .. } => {
-            kernels.learnt(Work::new(Kind::Linear, &[m, n, k].map(|size| size as u64)));
+            kernels.learned(Work::new(Kind::Linear, &[m, n, k].map(|size| size as u64)));
         }
         Op::Gemm { m, n, k, .. } => kernels.half(op, [m, n, k]),
         Op::Interaction { batch_size, vectors, dim, pass } => {
@@ -173,7 +173,7 @@ fn kernels(op: &Op, models: &Models, device: &HardwareSpec) -> OpPrice {
 }
 
 impl Kernels<'_> {
-    fn learnt(&mut self, work: Result<Work, kernel_model::Error>) {
+    fn learned(&mut self, work: Result<Work, kernel_model::Error>) {
         // An operation of size zero launches nothing.
         let Ok(work) = work else { return };
         let model = self.models.model(work.kind());
@@ -194,7 +194,7 @@ impl Kernels<'_> {
 
     /// Adds an element-wise kernel by the bytes it moves.
     fn added(&mut self, bytes: u64) {
-        self.learnt(Work::element_wise(Element::Add, bytes.div_ceil(ADDED_BYTES)));
+        self.learned(Work::element_wise(Element::Add, bytes.div_ceil(ADDED_BYTES)));
     }
 
     /// Adds a copy by the bytes it reads and writes.
@@ -223,13 +223,13 @@ impl Kernels<'_> {
         match pass {
             Pass::Forward => {
                 self.moved(8 * inputs);
-                self.learnt(Work::new(Kind::Bmm, &[samples, vectors, vectors, dim]));
+                self.learned(Work::new(Kind::Bmm, &[samples, vectors, vectors, dim]));
                 self.moved(8 * pairs);
             }
             Pass::Backward => {
                 self.moved(4 * (products + pairs));
                 for _ in 0..2 {
-                    self.learnt(Work::new(Kind::Bmm, &[samples, vectors, dim, vectors]));
+                    self.learned(Work::new(Kind::Bmm, &[samples, vectors, dim, vectors]));
                 }
                 self.added(ADDED_BYTES * inputs);
                 self.moved(8 * inputs);

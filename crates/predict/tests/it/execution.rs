@@ -15,14 +15,14 @@ use predict::step::{Models, execution_trace_time};
 use schema::topology::hardware;
 use trace::execution_trace::{self, ExecutionTrace};
 
-use crate::fixture::{self, Recording};
+use crate::fixture::Recording;
 
 const DRAWS: Draws = Draws { count: 20, seed: 0 };
 
 /// The public job, recorded and as execution traces.
 fn dlrm() -> Option<(Recording, Vec<ExecutionTrace>)> {
     let recording = Recording::read("dlrm8/dlrm_kineto.tar.gz")?;
-    let path = fixture::path("traces/dlrm8/dlrm_pytorch_et.tar.gz")?;
+    let path = testkit::fixture::path("traces/dlrm8/dlrm_pytorch_et.tar.gz")?;
     Some((recording, execution_trace::read(&path).expect("execution traces")))
 }
 

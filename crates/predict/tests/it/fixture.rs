@@ -1,6 +1,4 @@
-//! Where real traces lie, outside the repository.
-
-use std::path::{Path, PathBuf};
+//! Steps of recorded jobs: from the real traces of the fixtures, and from rows by hand.
 
 use analyze::classify::ClassRule;
 use analyze::job::{OperatorTensors, Tensors};
@@ -10,21 +8,9 @@ use serde_json::Value;
 use trace::open::{self, ReadRequest};
 use trace::store::{Job, NewSlice, Trace};
 
-/// A path under the fixtures; `None`, told as a skip, where they are absent.
-pub fn path(name: &str) -> Option<PathBuf> {
-    let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
-    let root = std::env::var_os("ROWMILL_FIXTURES").map_or_else(beside, PathBuf::from);
-    let path = root.join(name);
-    let there = path.exists();
-    if !there {
-        println!("SKIPPED {}: not there", path.display());
-    }
-    there.then_some(path)
-}
-
-/// The job of a path under `traces`.
+/// Reads the job at a path below `traces`; `None` if the fixtures are missing.
 pub fn job(name: &str) -> Option<Job> {
-    let paths = vec![path(&format!("traces/{name}"))?];
+    let paths = vec![testkit::fixture::path(&format!("traces/{name}"))?];
     Some(open::read(&ReadRequest { paths, threads: 1 }).expect("a trace"))
 }
 
@@ -53,7 +39,7 @@ pub fn sizes(scopes: &[Scope<'_>], rows: &[Vec<u32>]) -> TensorSizes {
 pub struct Recording(Job);
 
 impl Recording {
-    /// The job of a path under `traces`.
+    /// Reads the job at a path below `traces`; `None` if the fixtures are missing.
     pub fn read(name: &str) -> Option<Self> {
         job(name).map(Self)
     }

@@ -41,7 +41,7 @@ fn program() -> Option<PathBuf> {
         places.into_iter().find(|place| place.is_file())
     });
     if found.is_none() {
-        println!("SKIPPED: no Chromium in PATH or ROWMILL_CHROMIUM");
+        testkit::skip("a page in a browser", "Chromium in PATH, or its path in ROWMILL_CHROMIUM");
     }
     found
 }

@@ -1,7 +1,5 @@
 //! Jobs to report on: a small one with hostile names, a large one, and a real one with eight ranks.
 
-use std::path::{Path, PathBuf};
-
 use analyze::classify::ClassRule;
 use analyze::findings::{self, RuleSettings};
 use analyze::{Classifier, Scope, WindowRule};
@@ -115,16 +113,8 @@ fn ranked(rank: u32, steps: i64, operators: i64) -> Trace {
 
 /// Reads the real job with eight ranks; prints that the test is skipped if it is missing.
 pub fn dlrm8() -> Option<Job> {
-    let folder = std::env::var_os("ROWMILL_FIXTURES").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"),
-        PathBuf::from,
-    );
-    let path = folder.join("traces/dlrm8/dlrm_kineto.tar.gz");
-    if !path.is_file() {
-        println!("SKIPPED: no {}", path.display());
-        return None;
-    }
-    Some(trace::open::read(&ReadRequest { paths: vec![path], threads: 2 }).unwrap())
+    let paths = vec![testkit::fixture::path("traces/dlrm8/dlrm_kineto.tar.gz")?];
+    Some(trace::open::read(&ReadRequest { paths, threads: 2 }).unwrap())
 }
 
 /// Creates a training run with tables of hostile names.

@@ -7,7 +7,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use schema::file_form::{self as form, FileForm};
+use schema::file_format::{self, FileFormat};
 use serde_json::{Map, Value};
 
 use super::argument;
@@ -244,8 +244,8 @@ fn span(trace: &Trace, row: u32) -> (u64, u64) {
 
 fn is_plain(path: &Path) -> io::Result<bool> {
     let mut head = Vec::new();
-    pump::fill(&mut File::open(path)?, &mut head, form::HEAD)?;
-    Ok(form::recognize(&head) == FileForm::Plain)
+    pump::fill(&mut File::open(path)?, &mut head, file_format::HEAD_BYTES)?;
+    Ok(file_format::detect_format(&head) == FileFormat::Plain)
 }
 
 fn from_file(path: &Path, spans: &[(u64, u64)]) -> io::Result<Vec<Vec<u8>>> {

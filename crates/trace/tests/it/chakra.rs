@@ -8,10 +8,11 @@ use trace::chakra::{
 };
 use trace::store::Loss;
 
-use crate::execution_trace_read::{effort, fixture, generator, texts};
+use crate::execution_trace_read::{effort, texts};
+use crate::trace_path;
 
 fn feeder() -> Option<Graph> {
-    let path = fixture("odd/chakra_feeder.tar.gz")?;
+    let path = trace_path("odd/chakra_feeder.tar.gz")?;
     let [graph] = <[Graph; 1]>::try_from(chakra::read(&path).unwrap()).unwrap();
     Some(graph)
 }
@@ -143,19 +144,19 @@ fn other_content_is_rejected_as_chakra() {
 #[test]
 fn damaged_input_never_panics() {
     let (cuts, flips) = effort();
-    let mut random = generator();
+    let mut random = testkit::Random(1);
     for mut bytes in texts("odd/chakra_feeder.tar.gz") {
         // Small enough for many cases.
         bytes.truncate(500_000);
         let whole = chakra::read_bytes(&bytes).unwrap().nodes.len();
         for case in 0..cuts + flips {
-            let at = random(bytes.len());
+            let at = random.below(bytes.len());
             if case < cuts {
                 let cut = chakra::read_bytes(&bytes[..at]);
                 assert!(cut.is_err() || cut.is_ok_and(|graph| graph.nodes.len() <= whole));
                 continue;
             }
-            let kept = std::mem::replace(&mut bytes[at], random(256) as u8);
+            let kept = std::mem::replace(&mut bytes[at], random.below(256) as u8);
             let _ = chakra::read_bytes(&bytes);
             bytes[at] = kept;
         }

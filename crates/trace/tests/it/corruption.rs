@@ -15,8 +15,6 @@ use trace::execution_trace;
 use trace::open::{self, ReadRequest};
 use trace::store::{Job, Sparse, StringId, Trace, TrackId};
 
-use crate::open::fixtures;
-
 /// The number of cases per fixture.
 struct Effort {
     cuts: u64,
@@ -43,7 +41,7 @@ enum Form {
 
 #[test]
 fn damaged_fixtures_never_panic() {
-    let Some(folder) = fixtures() else { return };
+    let Some(folder) = testkit::fixture::path("traces") else { return };
     let is_full = std::env::var("ROWMILL_CORRUPTION").is_ok_and(|value| value == "full");
     let effort = if is_full { FULL } else { EVERYDAY };
     let mut files = Vec::new();

@@ -3,28 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Read;
-use std::path::PathBuf;
 
+use testkit::Random;
 use trace::execution_trace::{
     self, ExecutionTrace, Node, NodeForest, NodeTensor, RecordScope, TraceValue,
 };
 use trace::store::Loss;
 
-/// Returns the path of a fixture; prints that it is skipped if it does not exist.
-pub fn fixture(name: &str) -> Option<PathBuf> {
-    let beside = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/data");
-    let folder = std::env::var_os("ROWMILL_FIXTURES").map_or_else(|| beside.into(), PathBuf::from);
-    let path = folder.join("traces").join(name);
-    if !path.exists() {
-        println!("SKIPPED: no fixture {}", path.display());
-        return None;
-    }
-    Some(path)
-}
+use crate::trace_path;
 
 /// Returns the execution traces of a fixture; empty if there is no fixture.
 pub fn traces(name: &str) -> Vec<ExecutionTrace> {
-    fixture(name).map(|path| execution_trace::read(&path).unwrap()).unwrap_or_default()
+    trace_path(name).map(|path| execution_trace::read(&path).unwrap()).unwrap_or_default()
 }
 
 fn named<'a>(trace: &'a ExecutionTrace, name: &str) -> Vec<&'a Node> {
@@ -437,19 +427,9 @@ pub fn effort() -> (usize, usize) {
     if is_full { (200, 1000) } else { (20, 50) }
 }
 
-/// Returns a generator of reproducible numbers below a limit.
-pub fn generator() -> impl FnMut(usize) -> usize {
-    let mut state = 1_u64;
-    move |below| {
-        state =
-            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) as usize % below
-    }
-}
-
 /// Returns the unpacked texts of a fixture.
 pub fn texts(name: &str) -> Vec<Vec<u8>> {
-    let Some(path) = fixture(name) else { return Vec::new() };
+    let Some(path) = trace_path(name) else { return Vec::new() };
     let mut text = Vec::new();
     let file = fs::File::open(path).unwrap();
     flate2::read::GzDecoder::new(file).read_to_end(&mut text).unwrap();
@@ -468,11 +448,11 @@ pub fn texts(name: &str) -> Vec<Vec<u8>> {
 
 #[test]
 fn truncation_loses_one_node_and_a_wrong_byte_at_most_two() {
-    let mut random = generator();
+    let mut random = Random(1);
     let (cuts, flips) = effort();
     for mut text in texts("linear/linear_et.json.gz") {
         for _ in 0..cuts {
-            let end = random(text.len());
+            let end = random.below(text.len());
             let Ok(trace) = execution_trace::read_text(&text[..end]) else { continue };
             assert_eq!(trace.losses.count_of(Loss::Truncated), 1);
             let begun = text[..end].windows(4).filter(|window| *window == b"\"id\"").count();
@@ -480,8 +460,8 @@ fn truncation_loses_one_node_and_a_wrong_byte_at_most_two() {
             holds_together(&trace);
         }
         for _ in 0..flips {
-            let at = random(text.len());
-            let kept = std::mem::replace(&mut text[at], random(256) as u8);
+            let at = random.below(text.len());
+            let kept = std::mem::replace(&mut text[at], random.below(256) as u8);
             if let Ok(trace) = execution_trace::read_text(&text) {
                 let wrong = text[at];
                 assert!(trace.nodes.len() >= 929, "{at}: {wrong}: {:?}", trace.losses);
@@ -500,15 +480,15 @@ fn damaged_input_never_panics() {
         "dlrm8/dlrm_pytorch_et.tar.gz",
     ];
     let (cuts, flips) = effort();
-    let mut random = generator();
+    let mut random = Random(1);
     for file in files {
         // The ranks of a job are similar, so one is enough.
         for mut text in texts(file).into_iter().take(1) {
             for case in 0..cuts + flips {
                 let is_cut = case < cuts;
-                let at = random(text.len());
+                let at = random.below(text.len());
                 let end = if is_cut { at } else { text.len() };
-                let wrong = if is_cut { text[at] } else { random(256) as u8 };
+                let wrong = if is_cut { text[at] } else { random.below(256) as u8 };
                 let kept = std::mem::replace(&mut text[at], wrong);
                 if let Ok(trace) = execution_trace::read_text(&text[..end]) {
                     holds_together(&trace);

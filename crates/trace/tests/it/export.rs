@@ -1,35 +1,20 @@
 //! Traces that are written and read again are equal, column by column.
 
-use std::path::{Path, PathBuf};
-
 use trace::export::{self, Counter, ExportedEvents, Options, Overlaps, WhichArguments};
 use trace::merge;
 use trace::open::{self, ReadRequest};
 use trace::store::{Flow, FlowPhase, Job, NewSlice, Sparse, Trace, TrackId};
 
+use crate::trace_path;
+
 pub fn options(overlaps: Overlaps) -> Options {
     Options { overlaps, arguments: WhichArguments::All, counters: Vec::new() }
 }
 
-/// Returns the path of a fixture's trace; prints that it is skipped if it does not exist.
-pub fn path(name: &str) -> Option<PathBuf> {
-    let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
-    let root = std::env::var_os("ROWMILL_FIXTURES").map_or_else(beside, PathBuf::from);
-    let path = root.join("traces").join(name);
-    let there = path.exists();
-    if !there {
-        println!("SKIPPED {}: not there", path.display());
-    }
-    there.then_some(path)
-}
-
 /// Reads a job of the fixtures.
 pub fn fixture(name: &str) -> Option<Job> {
-    let path = match name {
-        "dlrm8" => path("dlrm8/dlrm_kineto.tar.gz")?,
-        name => path(name)?,
-    };
-    Some(open::read(&ReadRequest { paths: vec![path], threads: 2 }).unwrap())
+    let name = if name == "dlrm8" { "dlrm8/dlrm_kineto.tar.gz" } else { name };
+    Some(open::read(&ReadRequest { paths: vec![trace_path(name)?], threads: 2 }).unwrap())
 }
 
 /// Every Kineto trace among the fixtures.

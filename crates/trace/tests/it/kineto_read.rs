@@ -13,17 +13,6 @@ use serde_json::{Map, Value, json};
 use trace::open::{self, ReadRequest};
 use trace::store::{Category, EventKind, Slices, StackLine, Trace};
 
-fn fixtures() -> Option<PathBuf> {
-    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
-    let folder = std::env::var_os("ROWMILL_FIXTURES").map_or(beside, PathBuf::from);
-    let traces = folder.join("traces");
-    if !traces.is_dir() {
-        println!("SKIPPED: no {}", traces.display());
-        return None;
-    }
-    Some(traces)
-}
-
 /// Lists all files below a folder, in order.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> =
@@ -202,7 +191,7 @@ fn same<T: PartialEq + Debug>(what: &str, read: &[T], expected: &[T]) {
 
 #[test]
 fn every_fixture_matches_the_slow_reader() {
-    let Some(folder) = fixtures() else { return };
+    let Some(folder) = testkit::fixture::path("traces") else { return };
     let mut traces = 0;
     for path in files(&folder) {
         for text in texts(&path).iter().filter(|text| text.contains("\"traceEvents\"")) {
@@ -221,7 +210,7 @@ fn every_fixture_matches_the_slow_reader() {
 
 #[test]
 fn result_does_not_depend_on_the_number_of_threads() {
-    let Some(folder) = fixtures() else { return };
+    let Some(folder) = testkit::fixture::path("traces") else { return };
     for file in ["trace_diff/test.json.gz", "nccl/nccl_data.json.gz"] {
         let text = texts(&folder.join(file)).remove(0);
         let expected = oracle::read(&text);

@@ -5,11 +5,12 @@ use trace::link::{self, LinkMethod, TraceLink};
 use trace::open::{self, ReadRequest};
 use trace::store::{EventKind, Job, NewSlice, Trace};
 
-use crate::execution_trace_read::{fixture, traces};
+use crate::execution_trace_read::traces;
 use crate::recording::{all_ops, info, regular};
+use crate::trace_path;
 
 pub fn kineto(name: &str) -> Option<Job> {
-    let paths = vec![fixture(name)?];
+    let paths = vec![trace_path(name)?];
     Some(open::read(&ReadRequest { paths, threads: 1 }).unwrap())
 }
 

@@ -18,3 +18,10 @@ mod perfetto;
 mod perfetto_read;
 mod recording;
 mod suite;
+
+use std::path::PathBuf;
+
+/// Returns the path of a fixture below `traces`.
+fn trace_path(name: &str) -> Option<PathBuf> {
+    testkit::fixture::path(&format!("traces/{name}"))
+}

@@ -345,7 +345,7 @@ fn event_texts_are_reread_from_any_kind_of_file() {
         let job = read(&write(folder.path(), name, &bytes)).unwrap();
         let trace = &job.traces[0];
         if trace.slices.offset[0] == u64::MAX {
-            println!("SKIPPED: the reader notes no offsets");
+            testkit::skip("texts of events", "a reader that notes offsets");
             return;
         }
         let rows = [29_999, 0, 17_000, 0];
@@ -429,7 +429,7 @@ fn event_texts_of_standard_input_or_changed_files_are_errors() {
 /// Every fixture folder has the expected traces and ranks.
 #[test]
 fn fixtures_contain_the_expected_traces() {
-    let Some(traces) = fixtures() else { return };
+    let Some(traces) = testkit::fixture::path("traces") else { return };
     let job = read(&traces.join("dlrm8")).unwrap();
     let ranks: Vec<u32> = job.traces.iter().map(|trace| trace.rank).collect();
     assert_eq!(ranks, (0..8).collect::<Vec<_>>());
@@ -446,16 +446,4 @@ fn fixtures_contain_the_expected_traces() {
         error.contains("(first: 1.0.2-chakra.0.0.4.json: a PyTorch execution trace)"),
         "{error}"
     );
-}
-
-/// Returns the folder of traces, if it exists.
-pub fn fixtures() -> Option<PathBuf> {
-    let default = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/data");
-    let data = std::env::var_os("ROWMILL_FIXTURES").map_or_else(|| default.into(), PathBuf::from);
-    let traces = data.join("traces");
-    if traces.is_dir() {
-        return Some(traces);
-    }
-    println!("SKIPPED: no traces in {}", traces.display());
-    None
 }

@@ -1,4 +1,4 @@
-//! `rowmill predict learn`: what operations take on a CPU, measured and learnt in one command, or
+//! `rowmill predict learn`: what operations take on a CPU, measured and learned in one command, or
 //! what a recorded suite says of a GPU. The models are `kernel_model`'s.
 
 mod alone;
@@ -32,13 +32,13 @@ use suite::SUITE;
 /// What was measured, in the folder that is written.
 const STEPS: &str = "steps.jsonl";
 
-/// What was learnt, and how far off it is.
+/// What was learned, and how far off it is.
 #[derive(Serialize)]
 struct Report {
     hardware: String,
     cpu: String,
     threads: u32,
-    /// Steps learnt from and judged by, of those that were measured.
+    /// Steps learned from and judged by, of those that were measured.
     steps: [usize; 2],
     stream_gb_per_s: f64,
     kinds: Vec<CpuKindErrors>,
@@ -63,10 +63,10 @@ pub fn run(args: &PredictLearn, session: &Session) -> Result<(), Error> {
         None => measure::run(args, session)?,
     };
     if is_new {
-        // Before anything is learnt, which may fail.
+        // Before anything is learned, which may fail.
         write(&args.output.join(STEPS), &measured.to_text()?)?;
     }
-    let (model, kinds) = learnt(&measured)?;
+    let (model, kinds) = learned(&measured)?;
     let path = args.output.join(HARDWARE);
     write(&path, &model.to_text()?)?;
     let report = Report {
@@ -107,7 +107,7 @@ fn read(path: &Path) -> Result<MeasuredSteps, Error> {
     Ok(steps.map_err(|source| UsageError::Kernels { path: file, source })?)
 }
 
-fn learnt(measured: &MeasuredSteps) -> Result<(CpuModel, Vec<CpuKindErrors>), Error> {
+fn learned(measured: &MeasuredSteps) -> Result<(CpuModel, Vec<CpuKindErrors>), Error> {
     let workloads: Vec<Workload> = measured.steps.iter().map(workload).collect::<Result<_, _>>()?;
     let both = workloads.iter().zip(&measured.steps);
     let examples: Vec<Example<'_>> = both
@@ -147,7 +147,7 @@ fn for_people(report: &Report) -> String {
             |value: f64| if value.is_finite() { format!("{value:.1}") } else { String::new() };
         vec![
             kind.kind.clone(),
-            kind.learnt.to_string(),
+            kind.learned.to_string(),
             kind.judged.to_string(),
             percent(kind.gmae_pct),
             percent(kind.mape_pct),
@@ -158,7 +158,7 @@ fn for_people(report: &Report) -> String {
     };
     let header = [
         "operation",
-        "learnt",
+        "learned",
         "judged",
         "GMAE %",
         "mean %",
@@ -168,7 +168,7 @@ fn for_people(report: &Report) -> String {
     ];
     let rows: Vec<Vec<String>> = report.kinds.iter().map(row).collect();
     format!(
-        "{facts}\n\nErrors on steps that nothing was learnt from:\n{}",
+        "{facts}\n\nErrors on steps that nothing was learned from:\n{}",
         render::grid(&header, &rows)
     )
 }

@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::io::Write as _;
-use std::os::unix::fs::{MetadataExt, chown, symlink};
+use std::os::unix::fs::{chown, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{CWD, FileType, Mode, RenameFlags, makedev, mknodat, renameat_with};
 
 use super::{Begun, EVENTS, ask, begin, row, value};
-use crate::fixture::Ran;
+use testkit::ProgramOutput;
 
 /// A word that no genuine trace contains.
 const SECRET: &str = "secret-of-another-user";
@@ -63,7 +63,7 @@ impl Wanted {
 }
 
 /// Answers a capture with a trap. Returns the outcome, and whether the staging folder was removed.
-fn capture(options: &str, trap: impl FnOnce(&Wanted, &Path)) -> (Ran, Wanted) {
+fn capture(options: &str, trap: impl FnOnce(&Wanted, &Path)) -> (ProgramOutput, Wanted) {
     let mut begun = begin(&format!("{WAIT} {options}"));
     let wanted = Wanted::of(&ask(&mut begun));
     trap(&wanted, &begun.place.path(""));
@@ -78,7 +78,7 @@ fn capture(options: &str, trap: impl FnOnce(&Wanted, &Path)) -> (Ran, Wanted) {
     (ran, wanted)
 }
 
-fn end_in_time(mut begun: Begun, look: impl FnOnce(&Ran, &Path)) -> Ran {
+fn end_in_time(mut begun: Begun, look: impl FnOnce(&ProgramOutput, &Path)) -> ProgramOutput {
     let started = Instant::now();
     while begun.child.try_wait().unwrap().is_none() {
         if started.elapsed() > ROOM {
@@ -88,7 +88,7 @@ fn end_in_time(mut begun: Begun, look: impl FnOnce(&Ran, &Path)) -> Ran {
         thread::sleep(Duration::from_millis(10));
     }
     let output = begun.child.wait_with_output().unwrap();
-    let ran = Ran::of(&output);
+    let ran = ProgramOutput::from(output);
     look(&ran, &begun.place.path("out"));
     ran
 }
@@ -108,17 +108,6 @@ fn check_with(options: &str, reason: &str, trap: impl FnOnce(&Wanted, &Path)) {
     assert!(said.contains(reason), "expected {reason:?} in {said:?}");
     assert!(!ran.stderr.contains("os error"), "{}", ran.stderr);
     let _ = fs::remove_dir_all(&wanted.folder);
-}
-
-fn is_root() -> bool {
-    fs::metadata("/proc/self").unwrap().uid() == 0
-}
-
-fn needs_root(what: &str) -> bool {
-    if !is_root() {
-        println!("SKIPPED {what}: needs root");
-    }
-    !is_root()
 }
 
 #[test]
@@ -161,7 +150,7 @@ fn a_hard_link_is_refused() {
 
 #[test]
 fn a_file_of_another_user_is_refused() {
-    if needs_root("a file of another user") {
+    if !testkit::has_root("a file of another user") {
         return;
     }
     let others = |wanted: &Wanted, path: &Path| {
@@ -180,7 +169,7 @@ fn a_file_of_another_user_is_refused() {
 fn folders_sockets_and_devices_are_refused() {
     check("got a folder", |wanted, _| fs::create_dir(&wanted.file).unwrap());
     check("got a socket", |wanted, _| drop(UnixListener::bind(&wanted.file).unwrap()));
-    if needs_root("a device") {
+    if !testkit::has_root("a device") {
         return;
     }
     let zero = makedev(1, 5);
@@ -242,7 +231,7 @@ fn grow(path: &Path, head: &str, block: usize, pause: Duration, act: impl FnOnce
 }
 
 /// A capture whose file grows while it runs, and how it ended.
-fn growing(options: &str, is_tmp: bool, block: usize, pause: Duration) -> Ran {
+fn growing(options: &str, is_tmp: bool, block: usize, pause: Duration) -> ProgramOutput {
     let mut begun = begin(&format!("{WAIT} {options}"));
     let wanted = Wanted::of(&ask(&mut begun));
     let path = if is_tmp { wanted.tmp() } else { wanted.file.clone() };
@@ -289,7 +278,7 @@ fn a_process_that_swaps_files_all_the_time_wins_nothing() {
 }
 
 /// Swaps an honest trace, a link to another's, a pipe and nothing in one place while it is read.
-fn race(begun: Begun, wanted: &Wanted) -> Ran {
+fn race(begun: Begun, wanted: &Wanted) -> ProgramOutput {
     let place = begun.place.path("");
     let elsewhere = place.join("elsewhere.json");
     fs::write(&elsewhere, wanted.trace(SECRET)).unwrap();

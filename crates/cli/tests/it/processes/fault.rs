@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::{KEEP_OTHERS, Launcher, MPICH, OPEN_MPI, is_full};
-use crate::fixture::{Place, Ran, Random};
+use testkit::{ProgramOutput, Random};
+
+use crate::fixture::Place;
 
 /// Marks the processes of a job.
 const JOB: &str = "ROWMILL_TEST_JOB";
@@ -85,17 +87,17 @@ impl Job {
         }
     }
 
-    fn output(&mut self) -> Ran {
+    fn output(&mut self) -> ProgramOutput {
         use std::io::Read;
         let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
         self.launcher.stdout.take().unwrap().read_to_end(&mut stdout).unwrap();
         self.launcher.stderr.take().unwrap().read_to_end(&mut stderr).unwrap();
         let status = self.launcher.wait().unwrap();
-        Ran::of(&std::process::Output { status, stdout, stderr })
+        ProgramOutput::from(std::process::Output { status, stdout, stderr })
     }
 
     /// Waits for all processes to end. Returns their output and the time since `from`.
-    fn ended(&mut self, from: Instant, within: Duration) -> (Ran, Duration) {
+    fn ended(&mut self, from: Instant, within: Duration) -> (ProgramOutput, Duration) {
         loop {
             let is_over = self.launcher.try_wait().unwrap().is_some() && self.ranks().is_empty();
             if is_over {
@@ -266,7 +268,7 @@ fn issue_28_a_rank_that_hangs_under_mpich_is_named() {
 
 /// Interrupts a job of two ranks by a signal to its launcher, who passes it on, or to one rank:
 /// all save the same step, from where any number of ranks resumes.
-fn saves_at(place: &Place, launcher: Command, name: &str, to_rank: Option<usize>) -> Ran {
+fn saves_at(place: &Place, launcher: Command, name: &str, to_rank: Option<usize>) -> ProgramOutput {
     let mut job = Job::start(launcher, place);
     let record = place.path("cut/run.json");
     job.wait_until("begun", || record.exists());

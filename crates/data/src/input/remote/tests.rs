@@ -1,18 +1,15 @@
 //! Tests credentials of requests to stores, against a local server that records the requests it
 //! receives.
 
-#[path = "../../../tests/it/server.rs"]
-mod server;
-
 use std::io::Read;
 use std::process::Command;
 
 use serde_json::json;
+use testkit::object_server::{ObjectServer, RecordedRequest, ServerBehavior};
 
 use super::client::Client;
 use super::credential_http::Env;
 use super::object::Object;
-use server::{Manners, Request, Server};
 
 fn client(pairs: &[(&str, &str)]) -> &'static Client {
     Box::leak(Box::new(Client::new(Env::new(pairs))))
@@ -26,13 +23,13 @@ fn read(client: &'static Client, input: &str) -> Vec<u8> {
 }
 
 /// The headers of the last request for an object of `server`.
-fn last(server: &Server) -> Request {
+fn last(server: &ObjectServer) -> RecordedRequest {
     server.requests().pop().unwrap()
 }
 
 #[test]
 fn s3_requests_are_signed_with_keys_from_the_environment() {
-    let server = Server::start(Manners::default());
+    let server = ObjectServer::start(ServerBehavior::default());
     server.put("/bucket/day%201/x.csv", b"content");
     let endpoint = format!("http://{}", server.host);
     let pairs = [
@@ -54,21 +51,21 @@ fn s3_requests_are_signed_with_keys_from_the_environment() {
 
 #[test]
 fn without_keys_s3_requests_are_unsigned_and_a_refusal_mentions_it() {
-    let server = Server::start(Manners::default());
+    let server = ObjectServer::start(ServerBehavior::default());
     server.put("/bucket/x.csv", b"content");
     let endpoint = format!("http://{}", server.host);
     let pairs = [("AWS_ENDPOINT_URL", endpoint.as_str()), ("AWS_EC2_METADATA_DISABLED", "true")];
     let client = client(&pairs);
     assert_eq!(read(client, "s3://bucket/x.csv"), b"content");
     assert!(!last(&server).headers.contains_key("authorization"));
-    server.behave(Manners { refuse: Some((403, "")), ..Manners::default() });
+    server.set_behavior(ServerBehavior { refuse: Some((403, "")), ..ServerBehavior::default() });
     let error = Object::open_with(client, "s3://bucket/x.csv").map(|_| ()).unwrap_err();
     assert!(error.to_string().contains("without credentials, as none were found"), "{error}");
 }
 
 #[test]
 fn roles_of_machines_and_containers_provide_keys() {
-    let server = Server::start(Manners::default());
+    let server = ObjectServer::start(ServerBehavior::default());
     server.put("/bucket/x.csv", b"content");
     let role = json!({
         "AccessKeyId": "ROLE", "SecretAccessKey": "s", "Token": "t",
@@ -101,7 +98,7 @@ fn a_role_by_web_identity_is_assumed() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("token");
     std::fs::write(&file, "identity\n").unwrap();
-    let server = Server::start(Manners::default());
+    let server = ObjectServer::start(ServerBehavior::default());
     server.put("/bucket/x.csv", b"content");
     let answer = "<r><AccessKeyId>WEB</AccessKeyId><SecretAccessKey>s</SecretAccessKey>\
                   <SessionToken>t</SessionToken><Expiration>2100-01-01T00:00:00Z</Expiration></r>";
@@ -122,7 +119,7 @@ fn a_role_by_web_identity_is_assumed() {
 #[test]
 fn google_tokens_come_from_a_service_account_a_user_or_the_machine() {
     let folder = tempfile::tempdir().unwrap();
-    let server = Server::start(Manners::default());
+    let server = ObjectServer::start(ServerBehavior::default());
     server.put("/bucket/x.csv", b"content");
     server.put("/token", br#"{"access_token": "TOKEN", "expires_in": 3600}"#);
     let machine = "/computeMetadata/v1/instance/service-accounts/default/token";
@@ -137,7 +134,7 @@ fn google_tokens_come_from_a_service_account_a_user_or_the_machine() {
         })
     });
     if account.is_none() {
-        println!("SKIPPED: no openssl to make a key with");
+        testkit::skip("a service account", "openssl in PATH");
     }
     let user = json!({
         "type": "authorized_user", "client_id": "i", "client_secret": "s", "refresh_token": "r",

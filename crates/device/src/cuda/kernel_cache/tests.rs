@@ -4,14 +4,9 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::PathBuf;
 
-use super::{CachedCode, KernelCache, effective_user};
+use testkit::Folder;
 
-/// A path of this test's own, where nothing is.
-fn place(name: &str) -> PathBuf {
-    let path = std::env::temp_dir().join(format!("rowmill-cache-{}-{name}", std::process::id()));
-    let _ = fs::remove_dir_all(&path);
-    path
-}
+use super::{CachedCode, KernelCache};
 
 fn set_mode(path: &PathBuf, mode: u32) {
     fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
@@ -19,7 +14,8 @@ fn set_mode(path: &PathBuf, mode: u32) {
 
 #[test]
 fn cached_code_round_trips_and_damage_is_detected() {
-    let folder = place("damage").join("below");
+    let temporary = Folder::new();
+    let folder = temporary.path("above/cache");
     let cache = KernelCache::new(&folder).unwrap();
     assert_eq!(cache.read("a.cubin"), Ok(None));
     let code = b"\x7fELF code\n of a kernel\n".to_vec();
@@ -47,12 +43,12 @@ fn cached_code_round_trips_and_damage_is_detected() {
     fs::write(folder.join("b.cubin"), &whole).unwrap();
     let error = cache.read("b.cubin").unwrap_err().to_string();
     assert!(error.contains("the file was altered"), "{error}");
-    fs::remove_dir_all(place("damage")).unwrap_or_default();
 }
 
 #[test]
 fn a_folder_that_others_can_write_is_refused() {
-    let folder = place("writable");
+    let temporary = Folder::new();
+    let folder = temporary.path("writable");
     fs::create_dir(&folder).unwrap();
     set_mode(&folder, 0o755);
     KernelCache::new(&folder).unwrap().write("a", b"code", "host").unwrap();
@@ -70,24 +66,20 @@ fn a_folder_that_others_can_write_is_refused() {
     assert!(error.contains("where everybody can replace it"), "{error}");
     set_mode(&folder, 0o1777);
     KernelCache::new(&below).unwrap();
-    fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]
 fn a_folder_of_another_user_is_refused() {
-    if effective_user() != 0 {
-        eprintln!("SKIPPED: needs root, to give a folder to another user");
+    if !testkit::has_root("a folder of another user") {
         return;
     }
-    let folder = place("foreign");
+    let temporary = Folder::new();
+    let folder = temporary.path("foreign");
     fs::create_dir(&folder).unwrap();
     std::os::unix::fs::chown(&folder, Some(12_345), Some(12_345)).unwrap();
     let error = KernelCache::new(&folder).unwrap_err().to_string();
     assert!(error.contains("belongs to user 12345, expected user 0 or root"), "{error}");
-    let link = place("link");
-    let _ = fs::remove_file(&link);
+    let link = temporary.path("link");
     symlink(&folder, &link).unwrap();
     assert!(KernelCache::new(&link).is_err());
-    fs::remove_file(&link).unwrap();
-    fs::remove_dir_all(&folder).unwrap();
 }

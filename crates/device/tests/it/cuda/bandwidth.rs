@@ -255,7 +255,7 @@ fn all(base: Shape, laws: [Option<f64>; 2]) -> Vec<Shape> {
 #[test]
 fn bandwidths() {
     let Ok(name) = std::env::var("ROWMILL_BANDWIDTH") else {
-        eprintln!("SKIPPED: ROWMILL_BANDWIDTH is not set; bench/gpu/run.py sets it");
+        testkit::skip("bandwidth of GPU kernels", super::GPU_NEED);
         return;
     };
     let (copied_bytes, repeats, shapes) = plan(&name);

@@ -428,7 +428,7 @@ fn products_of_the_library_on_the_device_are_near_the_oracle() {
     for bench in &benches() {
         let kernels = Gemm::load(&bench.driver).unwrap().with_library(&bench.driver).unwrap();
         if kernels.library_version().is_none() {
-            eprintln!("SKIPPED on {}: no GPU with cuBLASLt (ROWMILL_GPU)", bench.name);
+            testkit::skip("products of cuBLASLt", super::GPU_NEED);
             return;
         }
         kernels.prepare(&bench.stream).unwrap();

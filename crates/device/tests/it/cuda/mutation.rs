@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -167,8 +167,8 @@ enum Fate {
 /// Runs the checks of `source` on `text` in a process of its own.
 fn fate(source: &str, text: &Path, limit: Option<Duration>) -> (Fate, Duration) {
     let started = Instant::now();
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "cuda::mutation::mutant_child"]).env("ROWMILL_MUTANT", source);
+    let mut command = testkit::rerun_test("cuda::mutation::mutant_child");
+    command.env("ROWMILL_MUTANT", source);
     command.env("ROWMILL_MUTANT_TEXT", text).stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = command.spawn().unwrap();
     let code = loop {

@@ -49,7 +49,7 @@ fn library() -> Option<PathBuf> {
     if path.is_absolute() && path.exists() {
         return Some(path);
     }
-    eprintln!("SKIPPED: libasan.so is not there, which comes with g++");
+    testkit::skip("sanitizers", "libasan.so, AddressSanitizer's library, which comes with g++");
     None
 }
 

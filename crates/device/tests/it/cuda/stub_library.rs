@@ -2,10 +2,11 @@
 //! for the tests of `train`, which include this file. Knows no kernel and no model.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use device::backend::SOURCES;
 use device::cuda::{CudaOptions, LibrarySearch, LibraryVersion, nvrtc};
+use testkit::ProgramOutput;
+use testkit::compiler::compile_library;
 
 /// Which libraries of NVIDIA's there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,30 +40,23 @@ pub fn store_kernels(folder: &Path) {
 pub fn calls(child: &str, libraries: Libraries, flags: &[&str]) -> Option<Vec<String>> {
     let folder = format!("stub-{}", child.replace("::", "-"));
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(folder);
-    std::fs::create_dir_all(&folder).unwrap();
     let log = folder.join("calls");
-    let compiler = std::env::var_os("CC").unwrap_or_else(|| "gcc".into());
     let mut wanted = vec![("stub.c", "libcuda.so.1"), ("stub.c", "libcuda.so")];
     if libraries == Libraries::DriverAndBlas {
         wanted.push(("stub_blas.c", "libcublasLt.so"));
     }
-    for (source, library) in wanted {
-        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../device/tests/it/cuda");
-        let mut command = Command::new(&compiler);
-        command.args(["-shared", "-fPIC", "-w", "-o"]).arg(folder.join(library));
-        command.args(flags);
-        let Ok(status) = command.arg(sources.join(source)).status() else {
-            eprintln!("SKIPPED: {} is not there, a C compiler (CC)", compiler.display());
-            return None;
-        };
-        assert!(status.success(), "{status}");
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../device/tests/it/cuda");
+    let compile = |(source, library): &(&str, &str)| {
+        compile_library(&folder.join(library), &sources.join(source), flags, "a stub of CUDA")
+    };
+    if !wanted.iter().all(compile) {
+        return None;
     }
     let _ = std::fs::remove_file(&log);
     // Modules come from the cache: there is no NVRTC, and the stub reads none.
     store_kernels(&folder);
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", child, "--nocapture"]).env("LD_LIBRARY_PATH", &folder);
-    let output = command.env("ROWMILL_STUB", &log).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let mut command = testkit::rerun_test(child);
+    command.env("LD_LIBRARY_PATH", &folder).env("ROWMILL_STUB", &log);
+    ProgramOutput::collect(&mut command).expect_code(0, child);
     Some(std::fs::read_to_string(&log).unwrap().lines().map(str::to_owned).collect())
 }

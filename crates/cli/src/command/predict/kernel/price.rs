@@ -53,7 +53,7 @@ pub fn run(args: &PredictKernels, session: &Session) -> Result<(), Error> {
     for (text, one) in args.works.iter().zip(&asked) {
         for (name, topology) in args.hardware.iter().zip(&topologies) {
             rows.extend(match one {
-                Asked::Work(work) => learnt(&models, work, &topology.device),
+                Asked::Work(work) => learned(&models, work, &topology.device),
                 Asked::Single(work) => Some(by_formula(work, &topology.device)),
                 Asked::Exchange(exchange, bytes) => {
                     Some(between_ranks(text, *exchange, *bytes, name, topology)?)
@@ -99,7 +99,7 @@ fn with_formulas(error: KernelError) -> KernelError {
     }
 }
 
-fn learnt(models: &[KernelModel], work: &Work, device: &HardwareSpec) -> Option<Row> {
+fn learned(models: &[KernelModel], work: &Work, device: &HardwareSpec) -> Option<Row> {
     let model = models.iter().find(|model| model.kind() == work.kind())?;
     let Price { mean_ns, low_ns, high_ns, domain } = model.price(work, device);
     Some(Row {

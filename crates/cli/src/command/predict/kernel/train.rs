@@ -14,7 +14,7 @@ use setup::render;
 
 /// Runs `rowmill predict train-kernels` and prints its result.
 pub fn run(args: &PredictTrainKernels, session: &Session) -> Result<(), Error> {
-    let mut models = learnt(&args.tables, session)?;
+    let mut models = learned(&args.tables, session)?;
     if let Some(path) = &args.shots {
         let rows = table(path)?;
         let has_kind = |kind: Kind| rows.iter().any(|row| row.work.kind() == kind);
@@ -29,7 +29,7 @@ pub fn run(args: &PredictTrainKernels, session: &Session) -> Result<(), Error> {
     models.iter().try_for_each(|model| write(model, args, session))
 }
 
-fn learnt(paths: &[PathBuf], session: &Session) -> Result<Vec<KernelModel>, Error> {
+fn learned(paths: &[PathBuf], session: &Session) -> Result<Vec<KernelModel>, Error> {
     let (rows, sources) = read(paths)?;
     let mut models = Vec::new();
     for (kind, sources) in Kind::ALL.into_iter().zip(sources) {
@@ -39,7 +39,7 @@ fn learnt(paths: &[PathBuf], session: &Session) -> Result<Vec<KernelModel>, Erro
         let path = paths.first().cloned().unwrap_or_default();
         let found = kernel_model::train(kind, &rows, sources, session.threads);
         models.push(found.map_err(|source| UsageError::Kernels { path, source })?);
-        session.console.detail(format_args!("learnt {}", kind.name()));
+        session.console.detail(format_args!("learned {}", kind.name()));
     }
     Ok(models)
 }

@@ -1,5 +1,5 @@
 //! Made-up configurations to measure: tables, layers, batches, rules and laws of ids drawn at
-//! random, so that what is learnt from them holds between and around them.
+//! random, so that what is learned from them holds between and around them.
 
 use kernel_model::cpu::EqualTables;
 use schema::random::CounterRng;

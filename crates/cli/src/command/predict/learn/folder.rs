@@ -6,7 +6,7 @@ use std::path::Path;
 use setup::error::Error;
 use setup::output;
 
-/// What was learnt of a CPU or a GPU: what --hardware takes.
+/// What was learned of a CPU or a GPU: what --hardware takes.
 pub const HARDWARE: &str = "hardware.json";
 
 /// Writes a file, whole or not at all.

@@ -137,7 +137,7 @@ fn work(op: &str, shape: &str) -> Option<SuiteWork> {
         Some(SuiteWork::Single(SingleWork::new(kind, &all(names)?).ok()?))
     };
     let element =
-        |element: Element| Some(SuiteWork::Learnt(Work::element_wise(element, size("n")?).ok()?));
+        |element: Element| Some(SuiteWork::Learned(Work::element_wise(element, size("n")?).ok()?));
     let (kind, sizes) = match op {
         "embedding_forward" => return single(SingleKind::EmbeddingForward, &lookup),
         "embedding_backward" => return single(SingleKind::EmbeddingBackward, &lookup),
@@ -160,5 +160,5 @@ fn work(op: &str, shape: &str) -> Option<SuiteWork> {
         "add" => return element(Element::Add),
         _ => return None,
     };
-    Some(SuiteWork::Learnt(Work::new(kind, &sizes).ok()?))
+    Some(SuiteWork::Learned(Work::new(kind, &sizes).ok()?))
 }

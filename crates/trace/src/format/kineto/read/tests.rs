@@ -561,17 +561,12 @@ fn damaged_texts_give_the_same_result_in_any_chunks() {
     let nested = slice("n", r#", "args": {"x": [[1], ["a"]], "stream": 7, "y": {"name": "z"}}"#);
     let flow = r#"{"ph": "s", "id": 5, "pid": 1, "tid": 1, "ts": 1.5, "cat": "ac2g"}"#;
     let good = document(&[&nested, flow, &slice("a", r#", "args": {"Ev Idx": 3}"#), &nested, flow]);
-    let mut state = 1u64;
-    let mut random = |below: usize| {
-        state =
-            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) as usize % below
-    };
+    let mut random = testkit::Random(1);
     for case in 0..600 {
         let mut bytes = good.clone().into_bytes();
         for _ in 0..=case % 4 {
-            let at = random(bytes.len());
-            bytes[at] = b"\"\\{}[],: x1\n\xff"[random(13)];
+            let at = random.below(bytes.len());
+            bytes[at] = b"\"\\{}[],: x1\n\xff"[random.below(13)];
         }
         let whole = read_as(&bytes, 1 << 20, 1 << 20, 1);
         for (block, chunk, threads) in [(1, 30, 2), (64, 90, 3), (200, 1, 1)] {

@@ -1,5 +1,4 @@
-//! A small HTTP server for objects that can fail in the ways real ones do. Shared by the tests of
-//! this crate and of the command line, which each use a part of it.
+//! A small HTTP server for objects that can fail in the ways real ones do.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -8,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Behavior of the server, including failures to simulate.
 #[derive(Clone, Debug, Default)]
-pub struct Manners {
+pub struct ServerBehavior {
     /// Ignores range requests, as simple servers do.
     pub no_ranges: bool,
     /// Omits the length of whole responses.
@@ -25,9 +24,9 @@ pub struct Manners {
     pub refuse: Option<(u16, &'static str)>,
 }
 
-/// A recorded request.
+/// A request that the server has received.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub struct RecordedRequest {
     pub method: String,
     pub path: String,
     /// Names in lower case.
@@ -35,25 +34,28 @@ pub struct Request {
     pub body: String,
 }
 
+/// What the connections of a server share.
 #[derive(Default)]
 struct State {
     objects: BTreeMap<String, Vec<u8>>,
-    manners: Manners,
-    requests: Vec<Request>,
+    behavior: ServerBehavior,
+    requests: Vec<RecordedRequest>,
 }
 
 /// A handle to the server, which runs until the process ends.
 #[derive(Clone)]
-pub struct Server {
+pub struct ObjectServer {
+    /// Address and port, as in a URL.
     pub host: String,
     state: Arc<Mutex<State>>,
 }
 
-impl Server {
-    pub fn start(manners: Manners) -> Self {
+impl ObjectServer {
+    /// Starts a server on a free port of this machine.
+    pub fn start(behavior: ServerBehavior) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let host = listener.local_addr().unwrap().to_string();
-        let state = Arc::new(Mutex::new(State { manners, ..State::default() }));
+        let state = Arc::new(Mutex::new(State { behavior, ..State::default() }));
         let shared = Arc::clone(&state);
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
@@ -71,12 +73,13 @@ impl Server {
     }
 
     /// The requests received so far.
-    pub fn requests(&self) -> Vec<Request> {
+    pub fn requests(&self) -> Vec<RecordedRequest> {
         lock(&self.state).requests.clone()
     }
 
-    pub fn behave(&self, manners: Manners) {
-        lock(&self.state).manners = manners;
+    /// Changes the behavior from the next request on.
+    pub fn set_behavior(&self, behavior: ServerBehavior) {
+        lock(&self.state).behavior = behavior;
     }
 }
 
@@ -84,7 +87,7 @@ fn lock(state: &Mutex<State>) -> std::sync::MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn read(stream: &TcpStream) -> Option<Request> {
+fn read(stream: &TcpStream) -> Option<RecordedRequest> {
     let mut reader = BufReader::new(stream);
     let mut line = String::new();
     reader.read_line(&mut line).ok().filter(|&bytes| bytes > 0)?;
@@ -100,17 +103,22 @@ fn read(stream: &TcpStream) -> Option<Request> {
     let length = headers.get("content-length").and_then(|text| text.parse().ok()).unwrap_or(0);
     let mut body = vec![0; length];
     reader.read_exact(&mut body).ok()?;
-    Some(Request { method, path, headers, body: String::from_utf8_lossy(&body).into_owned() })
+    Some(RecordedRequest {
+        method,
+        path,
+        headers,
+        body: String::from_utf8_lossy(&body).into_owned(),
+    })
 }
 
 /// Handles one request and returns whether the connection stays open.
 fn answer(mut stream: &TcpStream, state: &Mutex<State>) -> bool {
     let Some(request) = read(stream) else { return false };
-    let (number, manners, content) = {
+    let (number, behavior, content) = {
         let mut state = lock(state);
         state.requests.push(request.clone());
         let path = request.path.split('?').next().unwrap_or_default();
-        (state.requests.len(), state.manners.clone(), state.objects.get(path).cloned())
+        (state.requests.len(), state.behavior.clone(), state.objects.get(path).cloned())
     };
     let every = |n: Option<usize>| n.is_some_and(|n| number.is_multiple_of(n));
     let mut plain = |status: u16, headers: &str, body: &[u8]| {
@@ -118,34 +126,34 @@ fn answer(mut stream: &TcpStream, state: &Mutex<State>) -> bool {
             format!("HTTP/1.1 {status} X\r\n{headers}content-length: {}\r\n\r\n", body.len());
         stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body)).is_ok()
     };
-    if let Some((status, body)) = manners.refuse {
+    if let Some((status, body)) = behavior.refuse {
         return plain(status, "", body.as_bytes());
     }
-    if every(manners.busy_every) {
+    if every(behavior.busy_every) {
         return plain(503, "", b"");
     }
     let Some(mut content) = content else { return plain(404, "", b"") };
     let mut tag = format!("\"{:x}\"", content.iter().map(|&b| u64::from(b)).sum::<u64>());
-    if manners.change_after.is_some_and(|after| number > after) {
+    if behavior.change_after.is_some_and(|after| number > after) {
         content.reverse();
         tag = "\"other\"".to_owned();
     }
     if request.headers.get("if-match").is_some_and(|wanted| *wanted != tag) {
         return plain(412, "", b"");
     }
-    let version = if manners.no_version { String::new() } else { format!("etag: {tag}\r\n") };
-    let range = request.headers.get("range").filter(|_| !manners.no_ranges);
+    let version = if behavior.no_version { String::new() } else { format!("etag: {tag}\r\n") };
+    let range = request.headers.get("range").filter(|_| !behavior.no_ranges);
     let Some(range) = range else {
-        let length = match manners.no_length {
+        let length = match behavior.no_length {
             true => "connection: close\r\n".to_owned(),
             false => format!("content-length: {}\r\n", content.len()),
         };
-        let is_cut = content.len() > 1 && every(manners.break_every);
+        let is_cut = content.len() > 1 && every(behavior.break_every);
         let sent = if is_cut { content.len() / 2 } else { content.len() };
         let head = format!("HTTP/1.1 200 OK\r\n{version}{length}\r\n");
         let wrote = stream.write_all(head.as_bytes());
         let wrote = wrote.and_then(|()| stream.write_all(&content[..sent])).is_ok();
-        if is_cut || manners.no_length {
+        if is_cut || behavior.no_length {
             let _ = stream.shutdown(std::net::Shutdown::Both);
             return false;
         }
@@ -159,7 +167,7 @@ fn answer(mut stream: &TcpStream, state: &Mutex<State>) -> bool {
         return plain(416, &format!("content-range: bytes */{whole}\r\n"), b"");
     }
     let body = &content[first..=last];
-    let is_cut = body.len() > 1 && every(manners.break_every);
+    let is_cut = body.len() > 1 && every(behavior.break_every);
     let sent = if is_cut { body.len() / 2 } else { body.len() };
     let head = format!(
         "HTTP/1.1 206 X\r\n{version}content-range: bytes {first}-{last}/{whole}\r\n\

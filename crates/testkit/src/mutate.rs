@@ -1,5 +1,5 @@
-//! A mutation fuzzer for parsers of untrusted input, shared by the tests of two crates. Accepted
-//! inputs are kept and mutated further, so that later inputs reach deeper code.
+//! A mutation fuzzer for parsers of untrusted input, shared by the tests of `fleet` and `agent`.
+//! Accepted inputs are kept and mutated further, so that later inputs reach deeper code.
 
 use std::time::{Duration, Instant};
 
@@ -14,14 +14,14 @@ const EDGES: [u64; 9] = [0, 1, 0x7F, 0x80, 0xFF, 0x7FFF_FFFF, 0x8000_0000, u64::
 
 /// Runs `accepts` on mutations of `corpus`: 20,000, or for `ROWMILL_FUZZ_S` seconds. `accepts`
 /// returns whether the input was accepted. The goal is to find panics.
-pub fn run(name: &str, corpus: &[&[u8]], accepts: impl Fn(&[u8]) -> bool) {
+pub fn fuzz_parser(name: &str, corpus: &[&[u8]], accepts: impl Fn(&[u8]) -> bool) {
     let seconds = std::env::var("ROWMILL_FUZZ_S").ok().and_then(|text| text.parse().ok());
     let limit = seconds.map(Duration::from_secs);
     let mut pool: Vec<Vec<u8>> = corpus.iter().map(|bytes| bytes.to_vec()).collect();
     for bytes in &pool {
         assert!(accepts(bytes), "{name}: an input of the corpus is refused");
     }
-    let mut random = Random(0x9E37_79B9_7F4A_7C15);
+    let mut random = Xorshift(0x9E37_79B9_7F4A_7C15);
     let (began, mut made, mut accepted) = (Instant::now(), 0_u64, 0_u64);
     loop {
         let is_over = match limit {
@@ -51,9 +51,11 @@ pub fn run(name: &str, corpus: &[&[u8]], accepts: impl Fn(&[u8]) -> bool) {
     println!("{name}: {made} inputs, {accepted} accepted, {:.1} s", began.elapsed().as_secs_f64());
 }
 
-struct Random(u64);
+/// A xorshift generator. It differs from `testkit::Random` so that the inputs of the fuzzer stay as
+/// they are.
+struct Xorshift(u64);
 
-impl Random {
+impl Xorshift {
     fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -66,7 +68,7 @@ impl Random {
     }
 }
 
-fn mutate(input: &mut Vec<u8>, other: &[u8], random: &mut Random) {
+fn mutate(input: &mut Vec<u8>, other: &[u8], random: &mut Xorshift) {
     let at = random.below(input.len() + 1);
     let length = random.below(16) + 1;
     let end = (at + length).min(input.len());
