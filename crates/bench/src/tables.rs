@@ -10,7 +10,7 @@ use kernel_model::cpu::EqualTables;
 use schema::random::CounterRng;
 use schema::{Bytes, JaggedTensor, Op, OptimizerConfig};
 
-use setup::error::Error;
+use setup::error::{Error, RunError};
 use setup::machine;
 
 /// Number of floats that one chunk initializes.
@@ -38,9 +38,9 @@ pub fn check_memory(shape: &EqualTables) -> Result<(), Error> {
     let state = size_of::<f32>() * shape.optimizer.state_per_row(shape.dim);
     let per_row = (shape.dim * shape.data_type.bytes() + state) as u64;
     let needed = Bytes((shape.count as u64).saturating_mul(shape.rows).saturating_mul(per_row));
-    match machine::memory::available() {
+    match machine::available_memory::read() {
         Some(available) if needed > available.bytes => {
-            Err(Error::BenchMemory { needed, available: available.bytes })
+            Err(RunError::BenchMemory { needed, available: available.bytes }.into())
         }
         _ => Ok(()),
     }

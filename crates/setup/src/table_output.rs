@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::args::OutputFormat;
-use crate::error::Error;
+use crate::error::{Error, UsageError};
 use crate::render::{self, Console};
 use crate::{machine, output};
 
@@ -99,9 +99,9 @@ fn write_table<T: Serialize>(
     }
     let sheet = || Sheet::from_rows(columns, rows);
     if console.format == OutputFormat::Parquet {
-        let Some(path) = target.output else { return Err(Error::ParquetToStdout) };
+        let Some(path) = target.output else { return Err(UsageError::ParquetToStdout.into()) };
         let bytes = data::encode_table(path, sheet()?.into_columns())?;
-        return output::put(path, |file| file.write_all(&bytes).map_err(Error::Output));
+        return output::put(path, |file| file.write_all(&bytes).map_err(Error::output));
     }
     let text = |out: &mut dyn Write| -> Result<(), Error> {
         match console.format {
@@ -138,22 +138,22 @@ pub fn deliver(
     let Some(path) = output else {
         let mut out = BufWriter::new(io::stdout().lock());
         write(&mut out)?;
-        return out.flush().map_err(Error::Output);
+        return out.flush().map_err(Error::output);
     };
     output::put(path, |file| {
         let mut out = BufWriter::new(file);
         write(&mut out)?;
-        out.flush().map_err(Error::Output)
+        out.flush().map_err(Error::output)
     })
 }
 
 fn write_json<T: Serialize>(rows: &[T], out: &mut dyn Write) -> Result<(), Error> {
     serde_json::to_writer(&mut *out, rows).map_err(json_error)?;
-    writeln!(out).map_err(Error::Output)
+    writeln!(out).map_err(Error::output)
 }
 
 fn json_error(error: serde_json::Error) -> Error {
-    if error.is_io() { Error::Output(error.into()) } else { Error::Json(error) }
+    if error.is_io() { Error::output(error.into()) } else { error.into() }
 }
 
 /// The cells of a table. Lists and objects within a row are left out: they are for JSON, and have
@@ -169,9 +169,8 @@ impl Sheet {
         columns.retain(|column| column.value_type != ColumnType::Nested);
         let cells = |row: &T| -> Result<Vec<Value>, Error> {
             // Through text, so that an f32 keeps its few digits.
-            let text = serde_json::to_string(row).map_err(Error::Json)?;
-            let mut fields: Map<String, Value> =
-                serde_json::from_str(&text).map_err(Error::Json)?;
+            let text = serde_json::to_string(row)?;
+            let mut fields: Map<String, Value> = serde_json::from_str(&text)?;
             let cell = |column: &Column| fields.remove(column.name).unwrap_or_default();
             Ok(columns.iter().map(cell).collect())
         };
@@ -182,10 +181,10 @@ impl Sheet {
     fn write_csv(&self, out: &mut dyn Write) -> Result<(), Error> {
         let line = |cells: Vec<String>| cells.join(",");
         let header = line(self.columns.iter().map(|column| quoted(column.name)).collect());
-        writeln!(out, "{header}").map_err(Error::Output)?;
+        writeln!(out, "{header}").map_err(Error::output)?;
         for row in &self.rows {
             let cells = row.iter().map(|value| quoted(&plain(value))).collect();
-            writeln!(out, "{}", line(cells)).map_err(Error::Output)?;
+            writeln!(out, "{}", line(cells)).map_err(Error::output)?;
         }
         Ok(())
     }
@@ -201,7 +200,7 @@ impl Sheet {
         for row in &self.rows {
             lines.push(line(row.iter().map(|value| plain(value).replace('|', "\\|")).collect()));
         }
-        writeln!(out, "{}", lines.join("\n")).map_err(Error::Output)
+        writeln!(out, "{}", lines.join("\n")).map_err(Error::output)
     }
 
     /// Writes a grid of the columns that have a value, or of all columns if there is no row. On a
@@ -222,7 +221,7 @@ impl Sheet {
             // The first columns say what a row is of, and those that weigh most come next.
             shown.pop();
         };
-        writeln!(out, "{text}").map_err(Error::Output)?;
+        writeln!(out, "{text}").map_err(Error::output)?;
         Ok(all - shown.len())
     }
 

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde::de::DeserializeOwned;
 
-use setup::error::Error;
+use setup::error::{Error, RunError};
 
 /// Runs `rowmill-bench` with `arguments` on `threads` threads, and parses the JSON that it prints.
 pub fn run<T: DeserializeOwned>(threads: usize, arguments: &[&OsStr]) -> Result<T, Error> {
@@ -17,9 +17,9 @@ pub fn run<T: DeserializeOwned>(threads: usize, arguments: &[&OsStr]) -> Result<
     let output = command.output().map_err(Error::io(&binary, "start"))?;
     if !output.status.success() {
         let error_output = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        return Err(Error::Measurement { said: error_output });
+        return Err(RunError::Measurement { said: error_output }.into());
     }
-    serde_json::from_slice(&output.stdout).map_err(Error::Json)
+    serde_json::from_slice(&output.stdout).map_err(Error::from)
 }
 
 /// Makes the operating system keep `bytes` of free memory ready, by touching and freeing them.

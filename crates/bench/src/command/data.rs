@@ -19,7 +19,7 @@ use bench::sample::PATIENCE;
 use bench::sample::{BenchSample, Judge, Kept, Quality};
 use bench::sample::{STOPPING, conclude};
 use setup::Session;
-use setup::error::Error;
+use setup::error::{Error, RunError};
 use setup::generated_rows;
 use setup::progress::{Meter, ProgressUnit};
 use setup::{interrupt, machine, render};
@@ -91,7 +91,7 @@ fn room(folder: &Path, text_bytes: u64) -> Result<(), Error> {
     let needed = Bytes((DISK_FACTOR * text_bytes as f64) as u64);
     match machine::disk_available(folder) {
         Some(available) if available < needed => {
-            Err(Error::BenchDisk { folder: folder.to_owned(), needed, available })
+            Err(RunError::BenchDisk { folder: folder.to_owned(), needed, available }.into())
         }
         _ => Ok(()),
     }

@@ -31,7 +31,7 @@ use setup::config::ResolvedJob;
 use setup::device::ComputeDevice;
 use setup::error::{EXIT_INTERRUPTED, Error};
 use setup::interrupt;
-use setup::memory::{self, MemoryLook};
+use setup::memory_check::{self, DataSize};
 use setup::on_device;
 use setup::plan::Tiling;
 use setup::progress::{Meter, ProgressUnit};
@@ -137,16 +137,16 @@ fn run_on<B: LimitedHost>(
 fn check_memory(args: &BenchTrain, job: &ResolvedJob, session: &Session) -> Result<(), Error> {
     let batch_size = job.config.training.batch_size;
     let rows = batches::distinct_batches(batch_size).saturating_mul(batch_size) as u64;
-    let run = memory::RunSize {
+    let run = memory_check::RunSize {
         job,
-        look: MemoryLook::for_batches(&job.config, rows, args.pooling),
+        data: DataSize::for_batches(&job.config, rows, args.pooling),
         tiling: &Tiling::Made(Sharding::Table, 1),
         threads: session.threads,
         processes: None,
         traced_steps: 0,
         weights: WeightSource::Initial,
     };
-    run.check(&run.room())
+    run.check(&run.compare())
 }
 
 fn job(args: &BenchTrain) -> Result<ResolvedJob, Error> {

@@ -185,7 +185,10 @@ fn a_run_without_an_intact_checkpoint_is_refused() {
     }
     let ran = place.run("score run train.csv");
     assert_eq!(ran.code, Some(1), "{}", ran.stderr);
-    assert!(ran.stderr.contains("expected a whole checkpoint, found 3 damaged"), "{ran:?}");
+    assert!(
+        ran.stderr.contains("expected an undamaged checkpoint, found only 3 damaged"),
+        "{ran:?}"
+    );
 }
 
 #[test]

@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use serde_json::Value;
+use testkit::ProgramOutput;
 
-use crate::fixture::{Place, Ran};
+use crate::fixture::Place;
 
 const PAGE: &str = include_str!("../../../../docs/trace-columns.md");
 
@@ -69,9 +70,9 @@ fn words(arguments: &str, folder: &str) -> String {
 }
 
 /// Runs a command; the edit that it asks about has a blank.
-fn run(place: &Place, words: &str) -> Ran {
+fn run(place: &Place, words: &str) -> ProgramOutput {
     let edited = |word| if word == "EDIT" { "kernel=~gemm x0.5" } else { word };
-    Ran::of(&place.command("").args(words.split_whitespace().map(edited)).output().unwrap())
+    ProgramOutput::collect(place.command("").args(words.split_whitespace().map(edited)))
 }
 
 #[test]

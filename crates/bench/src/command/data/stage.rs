@@ -90,7 +90,7 @@ fn scanned(inputs: &[String], threads: usize) -> Result<u64, Error> {
 }
 
 fn prepared(inputs: &[String], config: Value, out: &Path, threads: usize) -> Result<u64, Error> {
-    let config: DataConfig = serde_json::from_value(config).map_err(Error::Json)?;
+    let config: DataConfig = serde_json::from_value(config)?;
     let request = PrepareRequest {
         inputs,
         config: &config,

@@ -9,7 +9,7 @@ use trace::store::Trace;
 
 use crate::args::Recorded;
 use setup::Session;
-use setup::error::Error;
+use setup::error::{Error, UsageError};
 use setup::recorded_steps::{Steps, calibrate_steps, prepare_job, recorded_machine};
 
 /// A recorded step with the calibration that prices it: one that was given, or that of its own
@@ -54,7 +54,10 @@ pub fn price_recorded_step(
 pub fn read_calibration(path: &PathBuf) -> Result<Calibration, Error> {
     let text = std::fs::read_to_string(path).map_err(Error::io(path, "read"))?;
     let read = Calibration::from_json(&text);
-    read.map_err(|source| Error::CalibrationFile { path: path.clone(), source: Box::new(source) })
+    Ok(read.map_err(|source| UsageError::CalibrationFile {
+        path: path.clone(),
+        source: Box::new(source),
+    })?)
 }
 
 /// With `-v`, prints the machine on which a calibration was collected. Used where no recording
@@ -81,7 +84,7 @@ pub fn check_machine(
         let host = if machine.host.is_empty() { "unknown host" } else { &machine.host };
         format!("{host} with {}", devices(machine))
     };
-    let error = Error::OtherMachine {
+    let error = UsageError::OtherMachine {
         path: path.clone(),
         expected: named(recorded),
         got: named(calibrated),
@@ -90,5 +93,5 @@ pub fn check_machine(
         session.console.warn(&error);
         return Ok(());
     }
-    Err(error)
+    Err(error.into())
 }

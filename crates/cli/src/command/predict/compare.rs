@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::args::PredictCompare;
 use setup::Session;
-use setup::error::Error;
+use setup::error::{Error, UsageError};
 use setup::recorded_steps::{Steps, open_recordings, prepare_job, whole_scopes};
 use setup::table_output::{self, TableTarget};
 
@@ -52,7 +52,7 @@ pub fn run(args: &PredictCompare, session: &Session) -> Result<(), Error> {
         let taken = measured.of.get(key);
         if key.0 == Subject::Step && taken.is_none() {
             let rank = key.1.trim_start_matches("rank ").parse().unwrap_or_default();
-            return Err(Error::NotMeasured { rank });
+            return Err(UsageError::NotMeasured { rank }.into());
         }
         let said = mean(predicted.of.get(key), predicted.steps);
         let usual = mean(taken, measured.steps);

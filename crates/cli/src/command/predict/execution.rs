@@ -17,7 +17,7 @@ use super::simulated_traces::write_traces;
 use super::step::played;
 use crate::args::{PlayedBy, PredictStep};
 use setup::Session;
-use setup::error::Error;
+use setup::error::{Error, UsageError};
 use setup::table_output::{self, TableTarget};
 
 /// Runs `rowmill predict step --execution-trace` and prints its result.
@@ -95,9 +95,11 @@ pub fn named(traces: &[ExecutionTrace], source: predict::Error) -> Error {
         _ => None,
     };
     match traces.iter().find(|trace| Some(trace.rank) == rank) {
-        Some(trace) => {
-            Error::ExecutionTrace { origin: trace.origin.to_string(), source: Box::new(source) }
+        Some(trace) => UsageError::ExecutionTrace {
+            origin: trace.origin.to_string(),
+            source: Box::new(source),
         }
+        .into(),
         None => source.into(),
     }
 }

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use kernel_model::measured::Table;
 use kernel_model::{KernelModel, Kind, Measured, Source};
 
-use setup::error::Error;
+use setup::error::{Error, UsageError};
 
 /// The measurements of tables, and where they are from.
 fn read(paths: &[PathBuf]) -> Result<(Vec<Measured>, Vec<Vec<Source>>), Error> {
@@ -37,7 +37,7 @@ fn read(paths: &[PathBuf]) -> Result<(Vec<Measured>, Vec<Vec<Source>>), Error> {
 
 /// The measurements of one table.
 fn table(path: &Path) -> Result<Vec<Measured>, Error> {
-    let wrong = |source: kernel_model::Error| Error::Kernels { path: path.to_owned(), source };
+    let wrong = |source| Error::from(UsageError::Kernels { path: path.to_owned(), source });
     let mut table: Option<Table> = None;
     data::small_table::for_each_record(path, |line, fields| {
         match &mut table {
@@ -63,9 +63,10 @@ pub fn model(folder: Option<&Path>, kind: Kind) -> Result<KernelModel, Error> {
     let Some(folder) = folder else {
         let source = || PathBuf::from(format!("rowmill's own {}.kernels", kind.name()));
         let own = kernel_model::shipped::model(kind);
-        return own.map_err(|error| Error::Kernels { path: source(), source: error });
+        return Ok(own.map_err(|error| UsageError::Kernels { path: source(), source: error })?);
     };
     let path = file(folder, kind);
     let bytes = std::fs::read(&path).map_err(Error::io(&path, "read"))?;
-    KernelModel::from_bytes(&bytes).map_err(|source| Error::Kernels { path, source })
+    let model = KernelModel::from_bytes(&bytes);
+    Ok(model.map_err(|source| UsageError::Kernels { path, source })?)
 }

@@ -23,7 +23,7 @@ use crate::args::PredictLearn;
 use folder::{HARDWARE, write};
 use setup::Session;
 use setup::args::NeverRunStep;
-use setup::error::Error;
+use setup::error::{Error, UsageError};
 use setup::output;
 use setup::render;
 use setup::workload::Workload;
@@ -50,7 +50,7 @@ pub fn run(args: &PredictLearn, session: &Session) -> Result<(), Error> {
         if let Some(other) = args.measured.iter().find(|path| *path != folder) {
             let expected = "a recorded suite alone".to_owned();
             let source = KernelError::Model { expected, got: format!("{} too", other.display()) };
-            return Err(Error::Kernels { path: folder.clone(), source });
+            return Err(UsageError::Kernels { path: folder.clone(), source }.into());
         }
         return recorded::run(folder, &args.output, session);
     }
@@ -88,7 +88,8 @@ fn joined(paths: &[PathBuf]) -> Result<Option<MeasuredSteps>, Error> {
         match &mut all {
             None => all = Some(found),
             Some(all) => {
-                all.join(found).map_err(|source| Error::Kernels { path: path.clone(), source })?;
+                all.join(found)
+                    .map_err(|source| UsageError::Kernels { path: path.clone(), source })?;
             }
         }
     }
@@ -102,7 +103,8 @@ fn read(path: &Path) -> Result<MeasuredSteps, Error> {
     File::open(&file)
         .and_then(|packed| unpacked(packed)?.read_to_string(&mut text))
         .map_err(Error::io(&file, "read"))?;
-    MeasuredSteps::parse(&text).map_err(|source| Error::Kernels { path: file, source })
+    let steps = MeasuredSteps::parse(&text);
+    Ok(steps.map_err(|source| UsageError::Kernels { path: file, source })?)
 }
 
 fn learned(measured: &MeasuredSteps) -> Result<(CpuModel, Vec<CpuKindErrors>), Error> {

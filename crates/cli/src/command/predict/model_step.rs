@@ -16,7 +16,7 @@ use schema::TableRow;
 use schema::Topology;
 use serde::Serialize;
 use setup::Session;
-use setup::error::Error;
+use setup::error::{Error, UsageError};
 use setup::table_output::{self, TableTarget};
 use setup::workload::Workload;
 
@@ -129,7 +129,7 @@ impl Hardware {
             return Err(unknown);
         }
         let text = std::fs::read_to_string(&file).map_err(Error::io(&file, "read"))?;
-        let wrong = |source| Error::Kernels { path: file.clone(), source };
+        let wrong = |source| UsageError::Kernels { path: file.clone(), source };
         let Some(spec) = device::parse(&text).map_err(wrong)? else {
             return Ok(Self::Cpu(Box::new(CpuModel::parse(&text).map_err(wrong)?)));
         };
@@ -178,7 +178,7 @@ impl Hardware {
                     price.cost.fits = peak.total.0 <= model.machine.spec.memory_bytes;
                     for part in &peak.parts {
                         // As JSON of `rowmill train --estimate` has it.
-                        let name = serde_json::to_value(part.of).map_err(Error::Json)?;
+                        let name = serde_json::to_value(part.of)?;
                         let name = name.as_str().unwrap_or(part.of.name()).to_owned();
                         memory.push((name, part.bytes.0));
                     }

@@ -8,7 +8,7 @@ use super::calibrated::check_machine;
 use crate::args::PredictResize;
 use setup::Session;
 use setup::error::Error;
-use setup::resized_step::{between_recordings, recorded};
+use setup::resized_step::{predict_between, read_recording};
 use setup::step_times::{Measured, measured};
 use setup::table_output::{self, TableTarget};
 
@@ -37,14 +37,15 @@ struct Row {
 
 /// Runs `rowmill predict resize` and prints its result.
 pub fn run(args: &PredictResize, session: &Session) -> Result<(), Error> {
-    let (small, large) = (recorded(&args.small, session)?, recorded(&args.large, session)?);
+    let (from, until) = args.sizes;
+    let small = read_recording(&args.small, from, session)?;
+    let large = read_recording(&args.large, until, session)?;
     let (of_small, of_large) = (&small.calibration.machine, &large.calibration.machine);
     check_machine((&args.large, of_large), of_small, (false, session))?;
-    let (from, until) = args.sizes;
     let after = measured(&args.measured, session)?;
     let mut rows = Vec::new();
     for (at, to) in args.to.iter().enumerate() {
-        let found = between_recordings((&small, &large), args.sizes, (*to, args.drawn.into()))?;
+        let found = predict_between(&small, &large, *to, args.drawn.into())?;
         let is_measured = at + 1 == args.to.len();
         let share = (*to as f64 - from as f64) / (until as f64 - from as f64);
         for (place, row) in found.rows.into_iter().enumerate() {

@@ -15,7 +15,7 @@ use super::calibrated::price_recorded_step;
 use super::serve::Shown;
 use crate::args::PredictWhatIf;
 use setup::Session;
-use setup::error::Error;
+use setup::error::{Error, UsageError};
 use setup::open_job::job_title;
 use setup::output;
 use setup::recorded_steps::{open_recordings, whole_scopes};
@@ -56,7 +56,7 @@ pub fn run(args: &PredictWhatIf, session: &Session) -> Result<(), Error> {
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
         let found = base.with(&name, &edits.edit, draws);
         let found = found
-            .map_err(|source| Error::Edits { path: path.clone(), source: Box::new(source) })?;
+            .map_err(|source| UsageError::Edits { path: path.clone(), source: Box::new(source) })?;
         for predicted in found.rows {
             rows.push(row(predicted, &measured)?);
         }
@@ -85,8 +85,11 @@ fn warn_of_network(edits: &Edits, recorded: usize, session: &Session) {
 
 fn edits(path: &Path) -> Result<Edits, Error> {
     let text = fs::read_to_string(path).map_err(Error::io(path, "read"))?;
-    toml::from_str(&text)
-        .map_err(|source| Error::EditsFile { path: path.to_owned(), source: Box::new(source) })
+    let edits = toml::from_str(&text);
+    Ok(edits.map_err(|source| UsageError::EditsFile {
+        path: path.to_owned(),
+        source: Box::new(source),
+    })?)
 }
 
 /// Writes the read-only page of a prediction.
@@ -99,7 +102,7 @@ fn row(predicted: WhatIfRow, measured: &[Measured]) -> Result<Row, Error> {
     let rank = predicted.rank;
     let found = measured.iter().find(|one| one.rank == rank);
     if found.is_none() && !measured.is_empty() {
-        return Err(Error::NotMeasured { rank });
+        return Err(UsageError::NotMeasured { rank }.into());
     }
     let error = |ns: i64| found.map(|one| 100.0 * (ns as f64 - one.mean_ns) / one.mean_ns.max(1.0));
     Ok(Row {

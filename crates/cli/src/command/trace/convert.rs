@@ -19,7 +19,7 @@ use super::query::path_names;
 use crate::args::ConvertTo;
 use setup::Session;
 use setup::args::OutputFormat;
-use setup::error::Error;
+use setup::error::{Error, UsageError};
 use setup::open_job::{Extent, keep_ranks, open_job};
 use setup::output;
 use setup::render::{self, Console};
@@ -93,10 +93,11 @@ pub fn convert(request: &ConversionRequest<'_>, to: Option<ConvertTo>) -> Result
     check_name(request.out, to)?;
     let job = open_input(request)?;
     if job.traces.len() > 1 {
-        return Err(Error::SeveralRanks {
+        return Err(UsageError::SeveralRanks {
             paths: path_names(request.paths),
             ranks: job.traces.len(),
-        });
+        }
+        .into());
     }
     let out = name_for_format(request.out, to);
     let written = write(&out, &merge::alone(&job.traces[0]))?;
@@ -118,7 +119,7 @@ fn check_name(out: &Path, to: Option<ConvertTo>) -> Result<(), Error> {
     if known || to.is_some() {
         return Ok(());
     }
-    Err(Error::UnknownFormat { path: out.to_owned() })
+    Err(UsageError::UnknownFormat { path: out.to_owned() }.into())
 }
 
 /// Adjusts a file name so that the writer, which goes by the name, uses the requested format.
@@ -136,7 +137,7 @@ fn name_for_format(out: &Path, to: Option<ConvertTo>) -> PathBuf {
 fn open_input(request: &ConversionRequest<'_>) -> Result<Job, Error> {
     let out = request.out;
     if let Some(path) = request.paths.iter().find(|path| path.is_file() && is_same(path, out)) {
-        return Err(Error::OutputIsInput { path: path.clone() });
+        return Err(UsageError::OutputIsInput { path: path.clone() }.into());
     }
     let mut job = open_job(request.paths, Extent::Everything, request.session)?.job;
     refuse_input(&job, out)?;

@@ -10,7 +10,7 @@ use trace::store::Trace;
 use super::collective::is_usable;
 use super::query::TraceQuery;
 use crate::args::PathBy;
-use setup::error::Error;
+use setup::error::{Error, UsageError};
 use setup::render;
 
 /// Runs `rowmill trace critical-path` and prints its result.
@@ -82,7 +82,7 @@ fn print_what_if(
     match by {
         None => query.put(&found.windows),
         Some(PathBy::Category) => query.put(&found.parts),
-        Some(_) => Err(Error::WhatIfTable),
+        Some(_) => Err(UsageError::WhatIfTable.into()),
     }
 }
 

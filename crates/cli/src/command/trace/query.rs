@@ -63,7 +63,7 @@ impl<'a> TraceQuery<'a> {
         refuse_input(&self.chosen.job, output)?;
         table_output::deliver(Some(output), |out| {
             let text = match console.format {
-                OutputFormat::Json => serde_json::to_string(page).map_err(Error::Json)?,
+                OutputFormat::Json => serde_json::to_string(page)?,
                 _ => table(page),
             };
             writeln!(out, "{text}").map_err(Error::io(output, "write"))

@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::model;
 use crate::args::PredictKernels;
 use setup::Session;
-use setup::error::Error;
+use setup::error::{Error, UsageError};
 use setup::table_output::{self, TableTarget};
 
 /// The predicted time of one kernel on one device.
@@ -74,7 +74,7 @@ fn asked(text: &str) -> Result<Asked, Error> {
     let mut words = text.split_whitespace();
     let name = words.next().unwrap_or_default();
     let sizes: Option<Vec<u64>> = words.map(|word| word.parse().ok()).collect();
-    let sizes = sizes.ok_or_else(|| Error::WorkSizes { text: text.to_owned() })?;
+    let sizes = sizes.ok_or_else(|| UsageError::WorkSizes { text: text.to_owned() })?;
     if let Some(collective) = RankExchange::named(name) {
         let &[bytes @ 1..=u64::MAX] = &sizes[..] else {
             let (kind, expected) = (collective.name(), "1 size above 0: bytes".to_owned());

@@ -8,7 +8,7 @@ use kernel_model::{KernelModel, Kind, MODEL_BYTES_MOST, few_shot};
 use super::{file, model, read, table};
 use crate::args::PredictTrainKernels;
 use setup::Session;
-use setup::error::Error;
+use setup::error::{Error, UsageError};
 use setup::output;
 use setup::render;
 
@@ -18,7 +18,7 @@ pub fn run(args: &PredictTrainKernels, session: &Session) -> Result<(), Error> {
     if let Some(path) = &args.shots {
         let rows = table(path)?;
         let has_kind = |kind: Kind| rows.iter().any(|row| row.work.kind() == kind);
-        let wrong = |source| Error::Kernels { path: path.clone(), source };
+        let wrong = |source| UsageError::Kernels { path: path.clone(), source };
         for kind in Kind::ALL.into_iter().filter(|kind| has_kind(*kind)) {
             let at = models.iter().position(|model| model.kind() == kind);
             let base = at.map_or_else(|| model(None, kind), |at| Ok(models.swap_remove(at)))?;
@@ -38,7 +38,7 @@ fn learned(paths: &[PathBuf], session: &Session) -> Result<Vec<KernelModel>, Err
         }
         let path = paths.first().cloned().unwrap_or_default();
         let found = kernel_model::train(kind, &rows, sources, session.threads);
-        models.push(found.map_err(|source| Error::Kernels { path, source })?);
+        models.push(found.map_err(|source| UsageError::Kernels { path, source })?);
         session.console.detail(format_args!("learned {}", kind.name()));
     }
     Ok(models)
@@ -46,7 +46,8 @@ fn learned(paths: &[PathBuf], session: &Session) -> Result<Vec<KernelModel>, Err
 
 fn write(model: &KernelModel, args: &PredictTrainKernels, session: &Session) -> Result<(), Error> {
     let path = file(&args.output, model.kind());
-    let bytes = model.to_bytes().map_err(|source| Error::Kernels { path: path.clone(), source })?;
+    let bytes =
+        model.to_bytes().map_err(|source| UsageError::Kernels { path: path.clone(), source })?;
     if bytes.len() > MODEL_BYTES_MOST {
         session.console.warn(format_args!(
             "{}: {} bytes, more than the {} a model should have; learn from fewer devices at once",

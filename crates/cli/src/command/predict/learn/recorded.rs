@@ -71,7 +71,7 @@ pub fn run(folder: &Path, output: &Path, session: &Session) -> Result<(), Error>
             let learned =
                 LearnedDevice { rowmill_device: DEVICE_VERSION, spec: reached(spec, &rows) };
             let path = output.join(HARDWARE);
-            write(&path, &serde_json::to_string(&learned).map_err(Error::Json)?)?;
+            write(&path, &serde_json::to_string(&learned)?)?;
             written.push(path.display().to_string());
             device = Some(spec.name.clone().into_owned());
         }

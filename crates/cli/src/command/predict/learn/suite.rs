@@ -11,7 +11,7 @@ use schema::HardwareSpec;
 use schema::topology::hardware;
 use serde::Deserialize;
 
-use setup::error::Error;
+use setup::error::{Error, UsageError};
 
 /// The list of a suite's files.
 pub const SUITE: &str = "suite.json";
@@ -59,7 +59,7 @@ pub fn read(folder: &Path) -> Result<SuiteFile, Error> {
     let expected = "the list of a suite that bench/collect recorded, version 1".to_owned();
     let wrong = |got: String| {
         let source = kernel_model::Error::Model { expected: expected.clone(), got };
-        Error::Kernels { path: path.clone(), source }
+        Error::from(UsageError::Kernels { path: path.clone(), source })
     };
     let suite: SuiteFile = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
     if (suite.schema.as_str(), suite.version) == ("rowmill-suite", 1) {
@@ -76,7 +76,7 @@ pub fn kernels(folder: &Path) -> Result<(&'static HardwareSpec, Vec<SuiteMeasure
             expected: "a suite that was recorded on a GPU".to_owned(),
             got: "one of a CPU".to_owned(),
         };
-        return Err(Error::Kernels { path: folder.join(SUITE), source });
+        return Err(UsageError::Kernels { path: folder.join(SUITE), source }.into());
     };
     let device = hardware(gpu).map_err(kernel_model::Error::from)?;
     Ok((device, microbenchmarks(folder, &suite)?))
@@ -116,7 +116,8 @@ pub fn microbenchmarks(folder: &Path, suite: &SuiteFile) -> Result<Vec<SuiteMeas
                 })?;
                 Ok(Some(SuiteMeasured { work, ns: 1e3 * us }))
             };
-            let found = read().map_err(|source| Error::Kernels { path: path.clone(), source })?;
+            let found =
+                read().map_err(|source| UsageError::Kernels { path: path.clone(), source })?;
             rows.extend(found);
             Ok::<(), Error>(())
         })?;
