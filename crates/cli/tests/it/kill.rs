@@ -1,5 +1,6 @@
-//! Five times, in the long run twenty times, `kill -9` at random moments: the run still ends with the bytes of the uninterrupted
-//! one, resumed by its folder alone from when it has said how it was started.
+//! Five times, in the long run twenty times, `kill -9` at random moments: the run still ends with
+//! the bytes of the uninterrupted one, resumed by its folder alone from when it has said how it was
+//! started.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -19,7 +20,8 @@ fn twenty_kills_end_like_an_uninterrupted_run() {
     let whole = place.done(&format!("{TRAIN} --run whole")).last();
     let whole_ms = started.elapsed().as_millis() as u64;
 
-    // A run that ends before its kill is compared and another one begins: the wanted kills in any case.
+    // A run that ends before its kill is compared and another one begins: the wanted kills in any
+    // case.
     let (mut kills, mut run) = (0, 0);
     let mut random = Random(1);
     let wanted = if testkit::has_time("fifteen of twenty kills") { 20 } else { 5 };
