@@ -240,12 +240,26 @@ def first_launches(trace, long=1_000_000):
     return loading
 
 
-def set_up_ns(trace, long=10_000_000):
-    """Time in calls that get or free memory of the driver, in first launches, and in the first call
-    of all, if that takes 10 ms or more and launches nothing."""
-    memory = [call for call in trace.calls if DRIVER_MEMORY.search(call["name"])]
-    first = [call for call in trace.calls[:1] if call["dur"] >= long and correlation(call) not in trace.work_of]
-    return total(merge(spans(memory + first_launches(trace))) + spans(first))
+def long_first_calls(trace, long=10_000_000):
+    """First calls of a function that take 10 ms or more and ten times as long as each later one, and
+    the first call of all if it takes 10 ms or more. Calls that launch, wait or handle memory do not count."""
+    by_name = defaultdict(list)
+    for call in trace.calls:
+        by_name[call["name"]].append(call)
+    first, later = trace.calls[:1], {name: calls[1:] for name, calls in by_name.items()}
+    chosen = [calls[0] for name, calls in by_name.items() if calls[0] in first
+              or later[name] and calls[0]["dur"] >= 10 * max(call["dur"] for call in later[name])]
+    return [call for call in chosen if call["dur"] >= long and correlation(call) not in trace.work_of
+            and not DRIVER_MEMORY.search(call["name"]) and not WAITING.search(call["name"])]
+
+
+def set_up_ns(trace):
+    """Time in calls that allocate memory, or free it before the last launch, in first launches, and in
+    long first calls."""
+    last = max((call["start"] for call in trace.calls if correlation(call) in trace.work_of), default=float("inf"))
+    memory = [call for call in trace.calls if DRIVER_MEMORY.search(call["name"])
+              and ("Free" not in call["name"] or call["start"] <= last)]
+    return total(merge(spans(memory + first_launches(trace) + long_first_calls(trace))))
 
 
 def work_without_a_call(trace):

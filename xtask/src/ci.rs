@@ -70,8 +70,9 @@ with --full, also the slow stages:
   sm_70      cargo xtask kernels --sm-70: every GPU kernel compiles for V100 too, with NVRTC 12
   sanitizers every GPU kernel, emulated, under AddressSanitizer and UndefinedBehaviorSanitizer, and the
              operations of the CPU under AddressSanitizer
-  memory     every configuration trains under a memory limit 10 % above its estimate
-  written steps  the program derived from every configuration and plan has the operations of a recorded step
+  long       the long cases of the program's tests: every configuration trains under a memory limit 10 %
+             above its estimate, the program derived from every configuration and plan has the
+             operations of a recorded step, twenty kills, larger traces
   evidence   three changes of a training step are predicted, then made (bench/compare/predict_evidence.py),
              and so are remedies of recorded PyTorch steps (predict_suite.py); needs an idle machine
   corruption 1 000 flipped bits in prepared data and checkpoints: no run ends with other weights; every
@@ -83,7 +84,7 @@ Options:
   --only STAGE  run this stage only (may be repeated; slow stages too)";
 
 /// Name of every stage, whether it is slow, and its function.
-const STAGES: [(&str, bool, StageRun); 29] = [
+const STAGES: [(&str, bool, StageRun); 28] = [
     ("tools", false, tool::install),
     ("format", false, format),
     ("clippy", false, clippy),
@@ -109,8 +110,7 @@ const STAGES: [(&str, bool, StageRun); 29] = [
     ("mutation", true, full::remove_guards),
     ("sanitizers", true, full::run_sanitizers),
     ("sm_70", true, kernels::stage_sm_70),
-    ("memory", true, full::train_under_limits),
-    ("written steps", true, full::compare_programs),
+    ("long", true, full::run_long_tests),
     ("evidence", true, full::check_evidence),
     ("corruption", true, full::damage_files),
 ];

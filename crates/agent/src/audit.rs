@@ -221,7 +221,7 @@ mod tests {
         let lines = lines(&path);
         assert!(lines.iter().all(|line| line.len() < 2048 && !line.contains('\u{1b}')));
         let count_lines = |who: &str| lines.iter().filter(|line| line.contains(who)).count();
-        // The few that the time of the test adds are no matter.
+        // Refilled quota may add a few lines while the test runs.
         assert!(
             (64..100).contains(&count_lines("\"what\":\"x")),
             "{}",
@@ -236,7 +236,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("audit.json");
         for round in 0..20 {
-            // Also across a restart.
+            // The limit holds across a restart too.
             let audit = Audit::open(Some(&path), 4096).unwrap();
             for at in 0..50 {
                 audit.line(&format!("user {at}"), "trace", "a", &format!("round {round}"));

@@ -185,7 +185,8 @@ pub struct Config {
     pub audit_mib: Option<u64>,
     /// Largest size of traces waiting to be fetched in MiB, 8192 by default.
     pub spool_mib: Option<u64>,
-    /// The share of one user of these in MiB, half of all by default.
+    /// Largest size of the traces of one user waiting to be fetched in MiB; half of `spool_mib` by
+    /// default.
     pub spool_user_mib: Option<u64>,
     /// Length of an interval in seconds, 10 by default; a divisor of 60.
     pub interval_s: Option<u64>,
@@ -367,8 +368,8 @@ impl ConfigError {
         }
     }
 
-    /// The key of the configuration that is wrong, such as `hub: url`; `None` where the problem is
-    /// not one of a key.
+    /// The wrong configuration key, such as `hub: url`; `None` if the problem does not concern a
+    /// key.
     pub fn key(&self) -> Option<&str> {
         match self {
             Self::Key { key: what, .. } | Self::Value { what, .. } => Some(what),

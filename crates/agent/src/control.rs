@@ -69,7 +69,8 @@ pub fn tls(listen: &Listen) -> Result<Arc<ServerConfig>, ConfigError> {
     config.map(Arc::new).map_err(|error| match error {
         rustls::Error::InconsistentKeys(_) => {
             let certificate = listen.certificate.display();
-            let problem = format!("expected the key of {certificate}, got the key of another one");
+            let problem =
+                format!("expected the key of {certificate}, got the key of another certificate");
             wrong(&listen.key, problem)
         }
         rustls::Error::InvalidCertificate(problem) => {

@@ -34,7 +34,7 @@ const COMPUTING_EVERY: u64 = 10;
 /// The root folder of control groups.
 const GROUPS: &str = "/sys/fs/cgroup";
 
-/// A row of the host, as written to the JSON file.
+/// Marks every GPU as lost because the driver does not respond.
 #[derive(Debug, Serialize)]
 struct HostLine<'a> {
     host: &'a str,
@@ -224,7 +224,7 @@ fn adopt(state: &AgentState, gpus: &Gpus<'_>, notes: Vec<String>) {
     known.retain_mut(|gpu| {
         let is_there = gpu.is_from_page || is_listed(&gpu.identity.uuid);
         if !is_there {
-            gpu.lost = Some("the driver lists it no more".to_owned());
+            gpu.lost = Some("the driver no longer lists it".to_owned());
         }
         is_there || gpu.identity.instance.is_none()
     });

@@ -12,20 +12,22 @@ use std::time::Instant;
 use fleet::quota::{Quotas, Rate};
 use tokio::sync::Notify;
 
-/// Connections of commands of this host, by user. An order or a sample holds one.
+/// Limits for commands of this host, by user. A running order or sampling holds one connection.
 const COMMANDS: GateLimits =
     GateLimits { all: 64, peer: 8, arrivals: Some(Rate { burst: 256.0, per_s: 64.0 }) };
-/// Connections of scrapers. All users of this host have one address, so it may have all.
+/// Limits for scrapers. All users of this host share one address, so one address may hold all
+/// connections.
 const PAGES: GateLimits = GateLimits { all: 64, peer: 64, arrivals: None };
-/// Connections of other hosts. Each costs a handshake, so that even the arrivals are counted.
+/// Limits for callers from other hosts. Each connection costs a handshake, so the arrival rate is
+/// limited too.
 const REMOTE: GateLimits =
     GateLimits { all: 64, peer: 16, arrivals: Some(Rate { burst: 64.0, per_s: 16.0 }) };
-/// Connections of dynolog's tools.
+/// Limits for connections of dynolog's tools.
 const DYNOLOG: GateLimits = GateLimits { all: 32, peer: 32, arrivals: None };
-/// Peers whose arrival rate is tracked at the same time.
+/// Most peers whose arrival rate is tracked separately.
 const PEERS_MAX: usize = 1024;
 
-/// The peer whose connections share a limit.
+/// A peer whose connections share a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Peer {
     /// A user of this host.
@@ -37,7 +39,7 @@ pub enum Peer {
 /// The gates of all endpoints.
 #[derive(Clone, Debug)]
 pub struct Gates {
-    /// Commands from this host.
+    /// The gate for commands from this host.
     pub commands: Arc<Gate>,
     pub pages: Arc<Gate>,
     pub remote: Arc<Gate>,
@@ -68,9 +70,9 @@ impl Gates {
 #[derive(Clone, Copy, Debug)]
 pub struct GateLimits {
     pub all: usize,
-    /// Connections of one peer at once.
+    /// Most connections of one peer at once.
     pub peer: usize,
-    /// New connections of one peer, where they cost something by themselves.
+    /// Rate limit for new connections of one peer, if a connection is expensive to set up.
     pub arrivals: Option<Rate>,
 }
 
@@ -97,12 +99,12 @@ struct GateTable {
 #[derive(Debug)]
 struct OpenConnection {
     peer: Peer,
-    /// Whether a request is being answered.
+    /// Whether a request on it is being answered.
     is_busy: bool,
     ended: Arc<Notify>,
 }
 
-/// Leave to have a connection, until it is dropped.
+/// Permission to keep a connection open. Dropping it frees the place.
 #[derive(Debug)]
 pub struct Admission {
     gate: Arc<Gate>,
@@ -110,15 +112,17 @@ pub struct Admission {
     ended: Arc<Notify>,
 }
 
-/// While it is there, the connection is not ended for another.
+/// While this guard lives, the gate does not close the connection to make room for another.
 #[derive(Debug)]
 pub struct Busy<'a>(&'a Admission);
 
 impl Peer {
-    /// The peer at an address.
+    /// Returns the peer at an address.
     pub fn at(address: IpAddr) -> Self {
         Self::Address(match address.to_canonical() {
             IpAddr::V6(address) => {
+                // A single host usually owns a whole /64 network, so its addresses count as one
+                // peer.
                 IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64)))
             }
             address @ IpAddr::V4(_) => address,
@@ -127,14 +131,14 @@ impl Peer {
 }
 
 impl Gate {
-    /// An endpoint without connections.
+    /// Creates an endpoint without connections.
     pub fn new(limits: GateLimits) -> Arc<Self> {
         let arrivals = limits.arrivals.map(|rate| Quotas::new(rate, PEERS_MAX));
         let table = GateTable { next: 0, open: BTreeMap::new(), arrivals, refused: 0 };
         Arc::new(Self { limits, began: Instant::now(), table: Mutex::new(table) })
     }
 
-    /// Lets a connection in, if need be in place of an older one; `None` where it is refused.
+    /// Admits a connection, if necessary by closing an older one; `None` if it is refused.
     pub fn enter(self: &Arc<Self>, peer: Peer) -> Option<Admission> {
         let mut table = self.lock();
         let now = self.began.elapsed();
@@ -150,26 +154,32 @@ impl Gate {
     }
 
     fn lock(&self) -> MutexGuard<'_, GateTable> {
+        // Every change of the table is complete in itself, so a panic of another task leaves it
+        // valid.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Connections that were refused or ended for another.
+    /// Number of connections that were refused, or closed to make room.
     pub fn refused(&self) -> u64 {
         self.lock().refused
     }
 }
 
 impl GateTable {
-    /// Whether there is room for one more of `peer`.
+    /// Makes room for one more connection of `peer`, and returns whether that succeeded.
     fn make_room(&mut self, peer: Peer, limits: GateLimits) -> bool {
         let count = |of: Peer| self.open.values().filter(|one| one.peer == of).count();
         let crowded = if count(peer) >= limits.peer {
             Some(peer)
         } else if self.open.len() >= limits.all {
+            // The peer with the most connections gives up one, so a flood by one peer does not
+            // affect the others.
             self.open.values().map(|one| one.peer).max_by_key(|&peer| (count(peer), peer))
         } else {
             return true;
         };
+        // Ids ascend with time, so the first match is the oldest. Connections with a running
+        // request stay.
         let oldest = self.open.iter().find(|(_, one)| Some(one.peer) == crowded && !one.is_busy);
         let Some(id) = oldest.map(|(&id, _)| id) else { return false };
         if let Some(gone) = self.open.remove(&id) {
@@ -181,12 +191,12 @@ impl GateTable {
 }
 
 impl Admission {
-    /// Waits until the connection has to end for another.
+    /// Waits until the gate needs the place of this connection.
     pub async fn ended(&self) {
         self.ended.notified().await;
     }
 
-    /// Marks a request that is being answered.
+    /// Marks that a request is being answered, for as long as the guard lives.
     pub fn busy(&self) -> Busy<'_> {
         self.mark(true);
         Busy(self)
@@ -231,7 +241,7 @@ mod tests {
         let busy = first[0].busy();
         let fourth = enter(1);
         assert_eq!(first.each_ref().map(is_ended), [false, true, false]);
-        // Another user takes nothing from a third one.
+        // Connections of one user are not closed to make room for another user.
         let other = enter(2);
         let third = enter(3);
         assert!(!is_ended(&other) && !is_ended(&third) && is_ended(&first[2]));

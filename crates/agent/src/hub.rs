@@ -17,7 +17,7 @@ pub mod row;
 
 pub use outbox::Hub;
 
-/// Entries of one batch.
+/// Most entries of one batch.
 const BATCH_ENTRIES: usize = 512;
 /// Starts the threads that send rows and fetch orders, if a hub is configured.
 ///

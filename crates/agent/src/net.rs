@@ -1,8 +1,8 @@
-//! Networks from which callers are allowed. Knows no configuration.
+//! Networks from which callers are allowed. Independent of the configuration.
 
 use std::net::IpAddr;
 
-/// Addresses that begin alike.
+/// A set of addresses with a common prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Net {
     address: IpAddr,

@@ -34,9 +34,9 @@ impl Owners {
     /// Reads the control groups of processes, except those that are known from the last decision.
     pub fn groups_of(&self, processes: &[Process]) -> ControlGroups {
         let group = |process: &Process| {
-            let known = self.groups.by_pid.get(&process.pid);
-            let known = known.filter(|(started, _)| *started == process.started);
-            let path = known.map(|(_, path)| path.clone());
+            let cached = self.groups.by_pid.get(&process.pid);
+            let cached = cached.filter(|(started, _)| *started == process.started);
+            let path = cached.map(|(_, path)| path.clone());
             let path = path.or_else(|| allocation::group_of(process.pid))?;
             Some((process.pid, (process.started, path)))
         };
@@ -67,14 +67,14 @@ impl Owners {
         self.decided.runs.keys().filter_map(|pid| self.groups.get(pid)).collect()
     }
 
-    /// Refused claims by reason; every reason is there, also those that never occurred.
+    /// Refused claims by reason, including reasons that never occurred.
     pub fn refusals(&self) -> impl Iterator<Item = (Refusal, u64)> {
         let count = |why: &Refusal| self.refusals.get(why).copied().unwrap_or(0);
         Refusal::ALL.into_iter().map(move |why| (why, count(&why)))
     }
 }
 
-/// A GPU as ownership sees it.
+/// Describes a GPU for the decision about owners.
 pub fn known_gpu(identity: &GpuIdentity, computing: &BTreeSet<u32>) -> KnownGpu {
     let index = identity.index.to_string();
     let parent = identity.parent.as_ref().map(|parent| [index.clone(), parent.clone()]);

@@ -164,6 +164,7 @@ impl PeriodicTracer {
     fn run(&mut self) {
         while !self.state.is_ending() {
             let now = WallTime { unix_s: unix_ns() / 1_000_000_000 };
+            // The day changes at midnight UTC on all hosts, whatever their time zone is.
             lock(&self.state.periodic).start_day(now);
             self.watch();
             match self.open.take() {
@@ -174,6 +175,7 @@ impl PeriodicTracer {
                 self.save();
             }
             let woken = Instant::now() + LOOK;
+            // Short sleeps let the thread end quickly when the agent ends.
             while !self.state.is_ending() && Instant::now() < woken {
                 thread::sleep(END);
             }
@@ -213,11 +215,13 @@ impl PeriodicTracer {
             let (Some(progress), Some(seen)) = (steps.progress(*pid), seen.get(pid)) else {
                 continue;
             };
+            // The count restarts if the process id was reused, and must not become negative.
             let made = progress.steps.saturating_sub(watched.steps);
             budgets.budget(&watched.workflow).add_steps(made);
             (watched.steps, watched.since) = (progress.steps, watched.since + made);
             let now = StepTotals { steps: progress.timed_steps, ns: progress.timed_ns };
             let is_busy = !seen.is_free || seen.is_asked;
+            // Steps under any profiler are slower, so they must not enter the comparison.
             if is_busy || open == Some(*pid) {
                 watched.times.add_traced(now);
             } else {
@@ -348,7 +352,7 @@ impl PeriodicTracer {
             open.over = match self.traces.state(&open.token) {
                 Some(state) if !state.is_over => None,
                 Some(state) => state.rows.into_iter().next().map(Ok),
-                None => Some(Err("its order is gone".to_owned())),
+                None => Some(Err("its order no longer exists".to_owned())),
             }
             .map(|over| (Instant::now(), over));
         }
@@ -387,7 +391,7 @@ impl PeriodicTracer {
         self.save();
     }
 
-    /// Puts a trace beside its weight; the bytes that the profiler wrote.
+    /// Stores a trace with its weight, and returns the bytes that the profiler wrote.
     fn keep(
         &self,
         open: &OpenTrace,

@@ -81,7 +81,7 @@ pub fn run(state: &Arc<AgentState>, socket: &Path) {
 /// Calls the kubelet once and returns the pods of the host.
 ///
 /// # Errors
-/// A note with the problem, its consequence and a remedy.
+/// Returns a note with the problem, its consequence and a remedy.
 pub fn ask(socket: &Path) -> Result<ListPodResourcesResponse, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let answer = runtime.map_err(|error| error.to_string()).and_then(|runtime| {
@@ -154,7 +154,7 @@ fn message(bytes: &[u8]) -> Result<ListPodResourcesResponse, String> {
 
 /// Lists the pods that hold each GPU, by UUID.
 pub fn holders(answer: &ListPodResourcesResponse) -> Holders {
-    let mut found = Holders::new();
+    let mut holders_by_gpu = Holders::new();
     for pod in &answer.pod_resources {
         for container in &pod.containers {
             let run = SchedulerRun {
@@ -169,14 +169,15 @@ pub fn holders(answer: &ListPodResourcesResponse) -> Holders {
             for id in gpu_devices.flat_map(|kind| &kind.device_ids) {
                 // Shares of a time-shared GPU count as the GPU itself.
                 let uuid = id.split("::").next().unwrap_or(id);
-                let runs: &mut Vec<SchedulerRun> = found.entry(uuid.to_owned()).or_default();
+                let runs: &mut Vec<SchedulerRun> =
+                    holders_by_gpu.entry(uuid.to_owned()).or_default();
                 if !runs.contains(&run) {
                     runs.push(run.clone());
                 }
             }
         }
     }
-    found
+    holders_by_gpu
 }
 
 #[cfg(test)]

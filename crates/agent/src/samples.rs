@@ -61,7 +61,7 @@ impl<'a> Turn<'a> {
     fn take(state: &'a AgentState, uids: &'a Uids) -> Result<Self, String> {
         let mut running = lock(&state.sampling);
         if running.contains(uids) || running.len() >= ORDERS_MAX {
-            return Err("another order to sample is at work; try again when it is done".to_owned());
+            return Err("another sampling order is running; try again when it has ended".to_owned());
         }
         running.push(uids.clone());
         Ok(Self { state, uids })
@@ -85,7 +85,7 @@ fn processes(state: &AgentState, order: &SampleOrder, uids: &Uids) -> Result<Vec
     let asked = lock(&state.roster).processes();
     let found: Vec<Process> = if !order.pids.is_empty() {
         let look =
-            |&pid: &u32| Process::read(pid).ok_or_else(|| format!("process {pid}: it is gone"));
+            |&pid: &u32| Process::read(pid).ok_or_else(|| format!("process {pid}: has ended"));
         order.pids.iter().take(PROCESSES_MAX + 1).map(look).collect::<Result<_, _>>()?
     } else if let Some(run) = &order.run {
         let owners = lock(&state.owners);
@@ -101,9 +101,9 @@ fn processes(state: &AgentState, order: &SampleOrder, uids: &Uids) -> Result<Vec
     let own: Vec<Process> = found.into_iter().filter(|process| uids.has(process.uid)).collect();
     match (all, own.len()) {
         (0, _) => {
-            Err("no process to sample: nobody asks for traces, or nobody of this run".to_owned())
+            Err("no process to sample: no process polls for traces, or none of this run".to_owned())
         }
-        (_, 0) => Err("no process to sample: they are another user's".to_owned()),
+        (_, 0) => Err("no process to sample: they belong to another user".to_owned()),
         (_, count) if count > PROCESSES_MAX => {
             Err(format!("expected at most {PROCESSES_MAX} processes, got {count}"))
         }

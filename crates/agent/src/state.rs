@@ -167,6 +167,7 @@ impl AgentState {
         if left.is_none() {
             pauses.remove(&gpu);
         }
+        // Rounded up, so that a pause never shows 0 seconds while it lasts.
         left.map(|left| left.as_secs() + 1)
     }
 
@@ -198,6 +199,7 @@ impl AgentState {
     /// Scans processes and determines the owners of processes and GPUs. A scan is reused for a
     /// moment, unless another process has polled since.
     pub fn look(&self) {
+        // The lock is held during the scan, so that concurrent callers share one scan.
         let mut looked = lock(&self.looked);
         if looked.is_some_and(|at| at.elapsed() < LOOKED) {
             let roster = lock(&self.roster);
@@ -219,6 +221,8 @@ impl AgentState {
         let mapping = self.config.job_mapping.as_deref().map(JobMapping::read).unwrap_or_default();
         self.set_source("job_mapping", mapping.check());
         let mut scheduler = mapping.holders;
+        // Pods are keyed by UUID and mapping files usually by index, so the two sources rarely
+        // collide.
         scheduler.extend(lock(&self.pods).clone());
         let gpus: Vec<KnownGpu> = {
             let gpus = lock(&self.gpus);
@@ -232,6 +236,8 @@ impl AgentState {
         let reporting: Vec<u32> = lock(&self.steps).all().keys().copied().collect();
         let gone = |pid: &u32| Process::read(*pid).is_none();
         let gone: Vec<u32> = reporting.into_iter().filter(gone).collect();
+        // The lock is released while `/proc` is read, because the thread that receives steps needs
+        // it.
         lock(&self.steps).keep(|pid| !gone.contains(&pid));
         lock(&self.owners).renew(decided, groups);
     }

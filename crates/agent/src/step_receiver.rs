@@ -32,13 +32,13 @@ pub fn run(state: &AgentState, socket: &Socket) {
     let mut users = Quotas::new(USER, USERS_MAX);
     while !state.is_ending() {
         let is_quiet = heard.is_none_or(|heard| heard.elapsed() > QUIET);
-        let taken = if is_quiet {
+        let message_count = if is_quiet {
             socket.receive(TICK).map(|message| usize::from(take(state, &mut users, message)))
         } else {
             thread::sleep(pause);
             drain(state, &mut users, socket)
         };
-        match taken {
+        match message_count {
             Ok(count) => {
                 pause = next(pause, count);
                 if count > 0 {
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn pauses_follow_the_rate_of_messages() {
-        // Messages a second; the pause they lead to.
+        // Pairs of a rate in messages per second and the range of pauses that it leads to.
         for (rate, longest_ms, shortest_ms) in [(0, 50, 50), (20, 50, 50), (1000, 6, 2)] {
             let mut pause = PAUSES.0;
             for _ in 0..100 {

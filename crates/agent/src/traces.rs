@@ -169,8 +169,8 @@ impl Traces {
 
     /// Opens the file of an order's trace.
     pub fn open(&self, token: &str, name: &str) -> Option<File> {
-        let known = self.state(token)?;
-        let files = known.rows.iter().filter_map(|row| row.file.as_ref());
+        let order_state = self.state(token)?;
+        let files = order_state.rows.iter().filter_map(|row| row.file.as_ref());
         let file = files.into_iter().find(|file| file.name == name)?;
         self.folder(token).ok()?.open_file(&file.name, OFlags::RDONLY).ok()
     }
@@ -199,6 +199,7 @@ impl Traces {
     fn keep_room(&self, token: &str, running: &mut Running, pid: u32, file: Option<&TraceFile>) {
         let share = running.tracing.as_mut().and_then(|tracing| tracing.take_share(pid));
         let Some((mut share, file)) = share.zip(file) else { return };
+        // The reservation covered the uncompressed trace too, which has been removed.
         share.shrink(file.bytes);
         lock(&self.shares).entry(token.to_owned()).or_default().push(share);
     }
@@ -206,6 +207,7 @@ impl Traces {
     fn remove(&self, token: &str) {
         lock(&self.orders).remove(token);
         lock(&self.owners).remove(token);
+        // A folder that cannot be removed now is removed at the next start.
         let _ = self.spool.remove_tree(token);
         lock(&self.shares).remove(token);
     }
@@ -227,6 +229,7 @@ impl TraceWorker {
             let wait = self.running.values().map(|running| running.wait(now)).min();
             let wait = wait.unwrap_or(IDLE);
             let is_copying = self.running.values().any(Running::is_copying);
+            // Copies proceed in short turns, so the next turn must follow at once.
             let wait = if is_copying { Duration::ZERO } else { wait };
             match commands.recv_timeout(wait) {
                 // The caller may no longer be waiting.
@@ -256,7 +259,7 @@ impl TraceWorker {
     fn begin(&mut self, order: TraceOrder, uids: &Uids) -> Result<TraceState, String> {
         check(&order)?;
         if lock(&self.traces.orders).contains_key(&order.token) {
-            return Err(format!("order {:?}: there is one of that name", order.token));
+            return Err(format!("order {:?}: the name is already in use", order.token));
         }
         self.make_room(uids)?;
         self.state.look();
@@ -267,6 +270,8 @@ impl TraceWorker {
         let server = &self.state.server;
         let now = server.now();
         let mut start = now;
+        // Ranks should record the same iterations, so all requests are answered within one round of
+        // polls.
         if matches!(order.when, RecordWhen::Iterations { .. }) && chosen.len() > 1 {
             start = round_start(now, &server.polled(chosen.iter().map(|process| process.pid)));
         }
@@ -302,6 +307,8 @@ impl TraceWorker {
                 }
                 continue;
             };
+            // In the worst case the process has just passed a multiple of `align` and needs `align`
+            // steps to the next.
             let end_s = step.as_secs_f64() * (f64::from(count) + f64::from(align));
             let patience_s = order.patience_ms as f64 * 1e-3;
             if end_s > patience_s {
@@ -365,7 +372,7 @@ impl TraceWorker {
         let mut kept = Vec::new();
         let absent = order.pids.iter().filter(|pid| asked.iter().all(|one| one.pid != **pid));
         let mut reasons: Vec<String> =
-            absent.map(|pid| format!("{pid} does not ask for traces")).collect();
+            absent.map(|pid| format!("{pid} does not poll for traces")).collect();
         for (process, (pid, skip)) in asked.into_iter().zip(choices) {
             let is_of_job = order.job.is_none_or(|job| jobs.get(&pid) == Some(&job));
             let is_named = order.pids.contains(&pid);
@@ -373,10 +380,10 @@ impl TraceWorker {
                 _ if !is_named && !order.pids.is_empty() => {}
                 // The caller must not learn about processes of other users.
                 _ if !uids.has(process.uid) => {
-                    reasons.extend(is_named.then(|| format!("{pid} is another user's")));
+                    reasons.extend(is_named.then(|| format!("{pid} belongs to another user")));
                 }
                 Some(skip) => reasons.push(format!("{pid} {}", skip.words())),
-                None if !is_of_job => reasons.push(format!("{pid} is of another job")),
+                None if !is_of_job => reasons.push(format!("{pid} belongs to another job")),
                 None => kept.push(process),
             }
         }
@@ -384,8 +391,11 @@ impl TraceWorker {
             let more = reasons.len().saturating_sub(REASONS_MAX);
             reasons.truncate(REASONS_MAX);
             reasons.extend((more > 0).then(|| format!("and {more} more")));
-            let why =
-                if reasons.is_empty() { "nobody asks".to_owned() } else { reasons.join(", ") };
+            let why = if reasons.is_empty() {
+                "no process polls for traces".to_owned()
+            } else {
+                reasons.join(", ")
+            };
             return Err(format!("no process to trace: {why}"));
         }
         if kept.len() > PROCESSES_MAX {
@@ -411,7 +421,7 @@ impl TraceWorker {
                 let stagings = serde_json::to_vec(&tracing.stagings()).unwrap_or_default();
                 if let Err(error) = running.folder.replace(STAGINGS, &stagings) {
                     self.state.note(format!(
-                        "traces: folders of processes would stay after a kill of the agent: {error}"
+                        "traces: staging folders would remain if the agent were killed: {error}"
                     ));
                 }
                 running.tracing = Some(tracing);
@@ -538,7 +548,7 @@ fn check(order: &TraceOrder) -> Result<(), String> {
     let ahead = order.not_before_unix_ms.unwrap_or(0).saturating_sub(tracing::unix_ms());
     if Duration::from_millis(ahead) > AHEAD_MAX {
         return Err(
-            "not_before_unix_ms: expected a moment of the next hour, got a later one".to_owned()
+            "not_before_unix_ms: expected a time within the next hour, got a later one".to_owned()
         );
     }
     match order.when {

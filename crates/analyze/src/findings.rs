@@ -253,7 +253,13 @@ fn build_finding(
         (adapt(found.advice), disturbed.map(|(held, _)| held))
     };
     let what = adapt(found.what);
-    let high = found.high_ns.map(|ns| Saving { high_ns: per_step(ns), ..Saving::default() });
+    let reported = reported_rank(job, &ranks, &found.evidence);
+    let most_ns = match (rule.side, reported) {
+        (CureSide::Host, Some(at)) => most_saved_on_host(&job.ranks[at], &found.edits),
+        _ => i64::MAX,
+    };
+    let high = found.high_ns.map(|ns| ns.min(most_ns));
+    let high = high.map(|ns| Saving { high_ns: per_step(ns), ..Saving::default() });
     let remedy = (!found.edits.is_empty()).then_some(Remedy { edits: found.edits });
     Finding {
         rule: rule.id.to_owned(),
@@ -280,6 +286,16 @@ fn build_finding(
     }
 }
 
+/// Returns the most that a cure on the host can save in the window of a rank: the time in which
+/// its devices do nothing, and the device work that the cure removes. The rest of the window is
+/// device work that stays, however fast the host becomes.
+fn most_saved_on_host(rank: &RankFacts<'_>, edits: &[RowEdit]) -> i64 {
+    let own = edits.iter().filter(|edit| edit.rank == rank.rank());
+    let rows = own.flat_map(|edit| edit.rows.iter().copied());
+    let work: Vec<u32> = rows.filter(|row| rank.scope.trace.kind(*row).is_device_work()).collect();
+    rank.idle_ns() + rank.total(&work)
+}
+
 /// Prices a finding on the graph. Its saving never exceeds the total time of its rows.
 fn price(finding: &mut Finding, job: &JobFacts<'_>, pricer: &mut Pricer<'_>) {
     let affected = affected_ranks(job, &finding.ranks, &finding.evidence);
@@ -298,9 +314,7 @@ fn price(finding: &mut Finding, job: &JobFacts<'_>, pricer: &mut Pricer<'_>) {
 /// Adds the limiting factor if the remedy saves far less than the time of its rows.
 fn explain(finding: &mut Finding, job: &JobFacts<'_>, pricer: &mut Pricer<'_>) {
     let Some(remedy) = finding.remedy.as_ref() else { return };
-    let worst_rank =
-        finding.evidence.first().map(|evidence| evidence.rank).or(finding.ranks.first().copied());
-    let at = job.ranks.iter().position(|rank| Some(rank.rank()) == worst_rank);
+    let at = reported_rank(job, &finding.ranks, &finding.evidence);
     let Some(at) = at.filter(|_| limiting_factor::contradicts(finding, job.step_ns())) else {
         return;
     };
@@ -314,12 +328,16 @@ fn explain(finding: &mut Finding, job: &JobFacts<'_>, pricer: &mut Pricer<'_>) {
 /// Returns the places of the ranks whose step time a finding affects: all ranks of a job. Ranks of
 /// different jobs do not affect each other, so only the reported one counts.
 fn affected_ranks(job: &JobFacts<'_>, ranks: &[u32], evidence: &[Evidence]) -> Range<usize> {
-    let rank = evidence.first().map(|evidence| evidence.rank).or(ranks.first().copied());
-    let at = job.ranks.iter().position(|facts| Some(facts.rank()) == rank);
-    match at.filter(|_| !job.is_one_job()) {
+    match reported_rank(job, ranks, evidence).filter(|_| !job.is_one_job()) {
         Some(at) => at..at + 1,
         None => 0..job.ranks.len(),
     }
+}
+
+/// Returns the place in the job of the rank whose figures a finding reports.
+fn reported_rank(job: &JobFacts<'_>, ranks: &[u32], evidence: &[Evidence]) -> Option<usize> {
+    let rank = evidence.first().map(|evidence| evidence.rank).or(ranks.first().copied())?;
+    job.ranks.iter().position(|facts| facts.rank() == rank)
 }
 
 /// Returns the usual variation of steps, 95th percentile minus median, of the least steady rank.

@@ -45,7 +45,7 @@ pub struct DependencyGraph {
     first_edge: Vec<u32>,
     /// Nodes in topological order.
     order: Vec<NodeId>,
-    /// Place of each node in `order`.
+    /// Index of each node in `order`.
     place: Vec<u32>,
     /// Edges by source: those of a node stand from `first_leaving` on; one entry more than nodes.
     leaving: Vec<u32>,
@@ -61,7 +61,7 @@ pub struct NodeTimes {
     pub end: Vec<i64>,
 }
 
-/// A node on a path, and the edge by which the path came to it.
+/// A node on a path, with the edge by which the path reached it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hop {
     pub node: NodeId,
@@ -123,7 +123,7 @@ impl DependencyGraph {
         &self.nodes
     }
 
-    /// The edges, by id: grouped by target.
+    /// Returns the edges by id, which are grouped by target.
     pub fn edges(&self) -> &[Edge] {
         &self.edges
     }
@@ -138,29 +138,30 @@ impl DependencyGraph {
         self.edges[id.0 as usize]
     }
 
-    /// The edges into a node.
+    /// Returns the edges into a node, each with its id.
     pub fn edges_into(&self, node: NodeId) -> impl Iterator<Item = (EdgeId, Edge)> {
         self.range(node).map(|at| (EdgeId(at as u32), self.edges[at]))
     }
 
-    /// The edges out of a node, each with its id.
+    /// Returns the edges out of a node, each with its id.
     pub fn edges_out_of(&self, node: NodeId) -> impl Iterator<Item = (EdgeId, Edge)> {
         let from = self.first_leaving[node.index()] as usize;
         let to = self.first_leaving[node.index() + 1] as usize;
         self.leaving[from..to].iter().map(|at| (EdgeId(*at), self.edges[*at as usize]))
     }
 
-    /// The nodes in an order in which every edge points forwards.
+    /// Returns the nodes in an order in which every edge points forwards.
     pub fn order(&self) -> &[NodeId] {
         &self.order
     }
 
-    /// Changes what a node takes; see [`relax_from`] for its consequences.
+    /// Sets the weight of a node. Call [`relax_from`] afterwards to update the times.
     pub fn set_node_weight(&mut self, node: NodeId, weight: i64) {
         self.nodes[node.index()].weight = weight;
     }
 
-    /// Changes what an edge takes; see [`relax_from`], from its target, for its consequences.
+    /// Sets the weight of an edge. Call [`relax_from`] on its target afterwards to update the
+    /// times.
     pub fn set_edge_weight(&mut self, edge: EdgeId, weight: i64) {
         self.edges[edge.0 as usize].weight = weight;
     }
@@ -231,8 +232,8 @@ fn relax_one(graph: &DependencyGraph, times: &mut NodeTimes, node: NodeId) {
     times.end[node.index()] = start + graph.nodes[node.index()].weight;
 }
 
-/// The edge that decided when a node started: of several, the one from the lowest node, then the
-/// lowest edge. `None` for nodes without edges into them.
+/// Returns the edge that decided when a node started. Among several, the one from the lowest node,
+/// then the lowest edge, counts. `None` for nodes without edges into them.
 pub fn deciding_edge(graph: &DependencyGraph, times: &NodeTimes, node: NodeId) -> Option<EdgeId> {
     let start = times.start[node.index()];
     let decides =
@@ -241,7 +242,8 @@ pub fn deciding_edge(graph: &DependencyGraph, times: &NodeTimes, node: NodeId) -
     deciding.min_by_key(|(id, edge)| (edge.source, *id)).map(|(id, _)| id)
 }
 
-/// The critical path to a node, from its beginning: backwards along the edges that decided.
+/// Returns the critical path to a node in forward order, found by following the deciding edges
+/// backwards.
 pub fn critical_path(graph: &DependencyGraph, times: &NodeTimes, last: NodeId) -> Vec<Hop> {
     let mut path = Vec::new();
     let mut node = last;
@@ -255,7 +257,7 @@ pub fn critical_path(graph: &DependencyGraph, times: &NodeTimes, last: NodeId) -
     path
 }
 
-/// Places of the edges, grouped by one of their nodes, and where each node's group begins.
+/// Groups the indices of the edges by one of their nodes. Returns where each group begins, too.
 fn grouped(count: usize, edges: &[Edge], by: impl Fn(&Edge) -> NodeId) -> (Vec<u32>, Vec<u32>) {
     let mut first = vec![0u32; count + 1];
     edges.iter().for_each(|edge| first[by(edge).index() + 1] += 1);

@@ -1,4 +1,4 @@
-//! The command line of `rowmill-bench`, as typed.
+//! Defines the command line of `rowmill-bench`. Values are used as the user typed them.
 
 use std::path::PathBuf;
 
@@ -168,8 +168,8 @@ pub struct BenchTrain {
     /// Samples per round
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub steps: u64,
-    /// Steps of a sample: the device is waited for only after the last of them, so the host may
-    /// run ahead of a GPU; on the CPU this makes no difference
+    /// Steps per sample. The host waits for the device only after the last of them, so it may run
+    /// ahead of a GPU; on the CPU this makes no difference
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = at_least_one)]
     pub wait_every: usize,
     /// Record as many steps as are timed, and write the accepted ones to this folder, for `rowmill
@@ -265,7 +265,7 @@ pub struct BenchData {
     /// Plain text in Criteo's layout [default: generated]
     #[arg(long, value_name = "FILE")]
     pub file: Option<PathBuf>,
-    /// Size of the generated text, about, in millions of bytes
+    /// Approximate size of the generated text, in millions of bytes
     #[arg(long, value_name = "N", default_value_t = 250, conflicts_with = "file", value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub megabytes: u64,
     #[command(flatten)]
@@ -273,19 +273,19 @@ pub struct BenchData {
     /// Run one stage on --file once, print what it cost, and stop: for a process of its own
     #[arg(long, hide = true, value_enum, requires_all = ["file", "out"])]
     pub once: Option<BenchStage>,
-    /// Folder of what --once makes
+    /// Folder for the output of --once
     #[arg(long, hide = true, value_name = "FOLDER", requires = "once")]
     pub out: Option<PathBuf>,
 }
 
-/// One stage of the data's way.
+/// One stage of data preparation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum BenchStage {
     /// Text to columns of integers
     Scan,
     /// Text to a prepared folder.
     Convert,
-    /// The Parquet files of that folder to another.
+    /// Parquet files of a prepared folder to another folder.
     Parquet,
 }
 
@@ -328,7 +328,7 @@ fn at_least_one(text: &str) -> Result<usize, String> {
 /// Options of `rowmill-bench trace`.
 #[derive(Debug, Args)]
 pub struct BenchTrace {
-    /// The trace whose events are repeated [default: one made of typical events]
+    /// The trace whose events are repeated [default: a generated one with typical events]
     pub path: Option<PathBuf>,
     /// Size of the text, in millions of bytes
     #[arg(long, value_name = "N", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=100_000))]
@@ -361,7 +361,8 @@ Without traces, what a search over sharding plans computes:
   move         the same step after a table has moved to another rank
   price        one kernel of each kind on a measured GPU, all of different sizes")]
 pub struct BenchPredict {
-    /// Traces of a job: files, archives, folders [default: none; table moves are measured]
+    /// Traces of a job: files, archives, folders [default: none; moves of tables are measured
+    /// instead]
     #[arg(value_name = "PATH")]
     pub paths: Vec<PathBuf>,
     /// Measurements of each kind

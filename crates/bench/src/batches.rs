@@ -1,4 +1,4 @@
-//! Made-up batches in memory: ids of a known distribution, in bags of one length per feature.
+//! Generates batches in memory: ids of a known distribution, in bags of one length per feature.
 //! Reads no files.
 
 use device::Pool;
@@ -6,24 +6,25 @@ use schema::distribution::row_of;
 use schema::random::CounterRng;
 use schema::{Batch, IndexDistribution, JaggedTensor};
 
-/// Distinct samples that are cycled through: the rows they touch exceed the caches.
+/// Number of distinct samples, which are used in turn. The rows that they look up exceed the
+/// caches.
 const SAMPLES: usize = 65_536;
-/// Least number of distinct batches.
+/// Smallest number of distinct batches.
 const BATCHES_MIN: usize = 4;
 /// Share of generated rows that are clicks.
 const CLICK_RATE: f64 = 0.25;
 const SEED: u64 = 1;
 
-/// What the batches are like.
+/// The properties of generated batches.
 #[derive(Clone, Debug)]
 pub struct Made {
     /// Rows of each feature's table.
     pub rows: Vec<u64>,
-    /// Ids of every bag of each feature.
+    /// Ids per bag of each feature.
     pub lengths: Vec<usize>,
     /// Width of the dense input.
     pub dense_features: usize,
-    /// Samples of a batch.
+    /// Number of samples per batch.
     pub batch_size: usize,
     /// Distribution of the ids of each feature.
     pub distributions: Vec<IndexDistribution>,
@@ -34,19 +35,19 @@ pub fn make(pool: &Pool, made: &Made) -> Vec<Batch> {
     make_some(pool, made, distinct_batches(made.batch_size))
 }
 
-/// The first so many batches.
+/// Generates the first `count` batches.
 pub fn make_some(pool: &Pool, made: &Made, count: usize) -> Vec<Batch> {
     let mut batches = vec![Batch::default(); count];
     pool.run_slices(&mut batches, 1, |number, batch| batch[0] = make_one(made, number as u64));
     batches
 }
 
-/// How many batches [`make`] makes.
+/// Number of batches that [`make`] generates.
 pub fn distinct_batches(batch_size: usize) -> usize {
     (SAMPLES / batch_size).max(BATCHES_MIN)
 }
 
-/// The batch of this number.
+/// Generates the batch with this number.
 pub fn make_one(made: &Made, number: u64) -> Batch {
     let rng = CounterRng::new(SEED, number);
     let clicks = units(rng.child(2), made.batch_size);
@@ -70,8 +71,10 @@ fn bags(rng: CounterRng, made: &Made, number: u64) -> JaggedTensor {
         let count = (made.batch_size * length) as u64;
         let distribution = made.distributions[feature];
         if let IndexDistribution::Reuse(histogram) = distribution {
-            // Uses of one stream over all batches: each window of it has the measured reuse.
+            // All batches draw from one sequence of uses, so that each window of it has the
+            // measured reuse.
             let (reused, rng) = (histogram.on(rows), CounterRng::new(SEED, feature as u64));
+            // Batch `number` takes the next `count` uses, whatever thread generates it.
             let uses = number * count..(number + 1) * count;
             values.extend(uses.map(|at| row_of(reused.rank(at, rng), rows) as i64));
             continue;
@@ -110,7 +113,7 @@ mod tests {
 
     #[test]
     fn ids_of_a_histogram_repeat_as_often_as_it_says() {
-        // Half of the uses go to rows that are used twice, half to rows that are used once.
+        // Half of the uses go to rows that are used twice, and half to rows that are used once.
         let mut shares = [0.0; 17];
         (shares[0], shares[1]) = (0.5, 0.5);
         let mut uses_per_row = [1.0; 17];

@@ -11,7 +11,8 @@ use setup::{Session, help_wrap, interrupt};
 
 use args::BenchCli;
 
-/// Columns of traces and tables of models are large: on huge pages they cost fewer faults.
+/// Large pages reduce the page faults of large arrays, such as columns of traces and tables of
+/// models.
 #[global_allocator]
 static ALLOCATOR: device::buffer::HugePages = device::buffer::HugePages;
 

@@ -1,5 +1,5 @@
-//! Timing under observation: beside every sample stand the clock that the cores seemed to run at
-//! and the share of the time in which others had them. Says which samples count.
+//! Measures time together with its conditions: the apparent clock of the cores, and the share of
+//! time in which other programs used them. Decides which samples count.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -11,16 +11,17 @@ use serde::{Deserialize, Serialize};
 use setup::Session;
 use setup::error::{EXIT_INTERRUPTED, Error};
 
-/// Printed at the first Ctrl-C of a measurement.
+/// Message at the first Ctrl-C during a measurement.
 pub const STOPPING: &str = "finishing the sample, then reporting what there is";
 
-/// While most samples are disturbed, up to so many times the turns asked for are taken.
+/// Limit of the turns, as a multiple of the requested number, if most samples are disturbed.
 pub const PATIENCE: u64 = 3;
 
-/// A kind of sample with fewer undisturbed ones than this is not trusted, unless it has no more.
+/// With fewer undisturbed samples than this, a kind of sample is not trusted, unless fewer were
+/// taken.
 const FEWEST: usize = 3;
 
-/// How often is measured, and which samples count.
+/// The number of samples, and the conditions under which they count.
 #[derive(Clone, Copy, Debug, Args)]
 #[command(next_help_heading = "Samples")]
 pub struct Sampling {
@@ -39,12 +40,13 @@ pub struct Sampling {
     pub foreign_cpu_max: f64,
 }
 
-/// Under which conditions something was measured.
+/// The conditions under which a value was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Conditions {
-    /// The lower of the clocks just before and just after.
+    /// The lower one of the clocks measured just before and just after.
     pub apparent_clock_ghz: f64,
-    /// Share of the time in which our threads waited for a core; unknown on some systems.
+    /// Share of time in which our threads waited for a core; `None` if the system does not report
+    /// it.
     pub foreign_cpu: Option<f64>,
 }
 
@@ -55,11 +57,11 @@ pub struct BenchSample<T> {
     pub conditions: Conditions,
 }
 
-/// A sample that is being taken.
+/// A sample in progress.
 pub struct Watch {
     clock_ghz: f64,
     waited_ns: Option<u64>,
-    /// Time that others had cores; `None` unless the sample is crowded.
+    /// Time in which other programs had cores, at the start; `None` unless the sample is crowded.
     others_ns: Option<u64>,
     started: Instant,
 }
@@ -71,15 +73,17 @@ impl Watch {
         Self { clock_ghz, waited_ns: waited_ns(), others_ns: None, started: Instant::now() }
     }
 
-    /// Begins a sample of work on more threads than it may use cores: those wait for each other
-    /// too, so that what they waited counts only as far as others had the cores meanwhile. Those
-    /// are counted in hundredths of a second, too coarse for a short sample.
+    /// Begins a sample of work on more threads than there are cores for it.
+    ///
+    /// Such threads also wait for each other, so their waiting counts only as far as other programs
+    /// had the cores meanwhile. The kernel counts that in hundredths of a second, which is too
+    /// coarse for a short sample.
     pub fn start_crowded(pool: &Pool) -> Self {
         let others_ns = others_ns();
         Self { others_ns, ..Self::start(pool) }
     }
 
-    /// Ends the sample; its seconds and conditions.
+    /// Ends the sample and returns its seconds and conditions.
     pub fn stop(self, pool: &Pool) -> (f64, Conditions) {
         let seconds = self.started.elapsed().as_secs_f64().max(1e-9);
         let waited =
@@ -102,43 +106,50 @@ impl Watch {
 fn waited_ns() -> Option<u64> {
     let thread_waited_ns = |path: std::path::PathBuf| {
         let text = std::fs::read_to_string(path.join("schedstat")).ok()?;
+        // The second field of `schedstat` is the time on a run queue in nanoseconds.
         text.split_whitespace().nth(1)?.parse::<u64>().ok()
     };
-    // A thread that ends meanwhile has nothing to tell.
+    // A thread that ends meanwhile is not counted.
     let threads = std::fs::read_dir("/proc/self/task").ok()?;
     threads
         .flatten()
         .map(|thread| thread_waited_ns(thread.path()))
+        // The sum is `None` only if no thread could be read, so that a thread that ends does not
+        // discard the others.
         .fold(None, |sum, waited| Some(sum.unwrap_or(0) + waited?).or(sum))
 }
 
-/// Time that other processes, or the host, had cores of this machine, if reported.
+/// Time in which other processes, or the host of a virtual machine, had cores of this machine, if
+/// reported.
 fn others_ns() -> Option<u64> {
+    // Linux reports these times in ticks of 1/100 s (USER_HZ), whatever its timer frequency is.
     const TICK_NS: u64 = 10_000_000;
     let all = std::fs::read_to_string("/proc/stat").ok()?;
     let own = std::fs::read_to_string("/proc/self/stat").ok()?;
     Some(busy_ticks(&all)?.saturating_sub(own_ticks(&own)?) * TICK_NS)
 }
 
-/// Time that all cores were busy, by the text of `/proc/stat`.
+/// Parses the time in which all cores were busy from the text of `/proc/stat`.
 fn busy_ticks(text: &str) -> Option<u64> {
     let cores = text.lines().find_map(|line| line.strip_prefix("cpu "))?;
     let ticks: Vec<u64> = cores.split_whitespace().map_while(|text| text.parse().ok()).collect();
-    // User, nice, system, idle, waiting for a disk, two kinds of interrupts, the host's.
+    // The fields are user, nice, system, idle, waiting for a disk, two kinds of interrupts, and
+    // time taken by the host.
     let [user, nice, system, _, _, hard, soft, steal, ..] = ticks[..] else { return None };
     Some(user + nice + system + hard + soft + steal)
 }
 
-/// Time that a process had cores, by the text of its `stat`.
+/// Parses the CPU time of a process from the text of its `stat`.
 fn own_ticks(text: &str) -> Option<u64> {
-    // The name before may hold anything.
+    // The name before the parenthesis may contain any characters.
     let (_, fields) = text.rsplit_once(')')?;
+    // `utime` and `stime` are fields 14 and 15 of `stat`, that is, 12 and 13 after the name.
     let mut times = fields.split_whitespace().skip(11).map(str::parse::<u64>);
     Some(times.next()?.ok()? + times.next()?.ok()?)
 }
 
-/// Which samples count: those at nearly the best clock of the run, and at the clock asked for, with
-/// the cores to themselves.
+/// Decides which samples count: those with nearly the best clock of the run and at least the
+/// requested clock, and with the cores to themselves.
 #[derive(Clone, Copy, Debug)]
 pub struct Judge {
     clock_ghz_min: f64,
@@ -147,11 +158,13 @@ pub struct Judge {
 }
 
 impl Judge {
-    /// A judge of a run with these conditions.
+    /// Creates the judge of a run with these conditions.
     pub fn new<'a>(sampling: &Sampling, all: impl Iterator<Item = &'a Conditions>) -> Self {
         let best = all.map(|conditions| conditions.apparent_clock_ghz).fold(0.0, f64::max);
         let floor = sampling.clock_ghz_min.unwrap_or(0.0);
         Self {
+            // The best clock of the same run is the reference, because the nominal clock is unknown
+            // in virtual machines. An absolute floor catches runs that are throttled throughout.
             clock_ghz_min: floor.max(sampling.clock_share_min * best),
             foreign_cpu_max: sampling.foreign_cpu_max,
             clock_ghz_best: best,
@@ -171,15 +184,18 @@ impl Judge {
         !self.is_slow(conditions) && !self.is_shared(conditions)
     }
 
-    /// The samples that count; all of them where too few do.
+    /// Returns the samples that count, or all samples if too few count.
     pub fn kept<'a, T>(&self, samples: &'a [BenchSample<T>]) -> Kept<'a, T> {
         let good: Vec<_> =
             samples.iter().filter(|sample| self.accepts(&sample.conditions)).collect();
+        // A median of one or two samples says little. With few samples in total, all must be
+        // undisturbed.
         let is_trusted = !samples.is_empty() && good.len() >= FEWEST.min(samples.len());
         Kept { samples: if is_trusted { good } else { samples.iter().collect() }, is_trusted }
     }
 
-    /// How well samples could be taken: `all` of them, and the `used` ones that figures are of.
+    /// Returns the quality of a run: `all` conditions, and those of the samples that are `used` for
+    /// the figures.
     pub fn quality<'a>(
         &self,
         all: impl Iterator<Item = &'a Conditions>,
@@ -207,15 +223,15 @@ impl Judge {
     }
 }
 
-/// The samples that figures are made of.
+/// The samples from which figures are computed.
 pub struct Kept<'a, T> {
     samples: Vec<&'a BenchSample<T>>,
-    /// Whether they were undisturbed.
+    /// Whether the samples were undisturbed.
     pub is_trusted: bool,
 }
 
 impl<T> Kept<'_, T> {
-    /// Median, least and largest of `figure`.
+    /// Returns median, minimum and maximum of `figure`.
     pub fn spread(&self, figure: impl Fn(&T) -> f64) -> Spread {
         let mut values: Vec<f64> = self.samples.iter().map(|s| figure(&s.value)).collect();
         let median = distribution::median(&mut values).unwrap_or(f64::NAN);
@@ -240,7 +256,7 @@ impl<T> Kept<'_, T> {
     }
 }
 
-/// Where the values of a figure lie.
+/// Median, minimum and maximum of a figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
     pub median: f64,
@@ -248,28 +264,28 @@ pub struct Spread {
     pub max: f64,
 }
 
-/// How well samples could be taken; part of every report.
+/// The quality of the samples, which is part of every report.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Quality {
     pub samples: usize,
-    /// Samples that did not count, of all.
+    /// Number of samples that did not count.
     pub rejected_samples: usize,
     pub rejected_slow_clock: usize,
     pub rejected_foreign_cpu: usize,
-    /// Whether enough counted; otherwise the figures are of all samples.
+    /// Whether enough samples counted; otherwise the figures include all samples.
     pub trusted: bool,
-    /// Median of those that the figures are of.
+    /// Median over the samples used for the figures.
     pub apparent_clock_ghz: f64,
-    /// The best of the run.
+    /// The highest clock of the run.
     pub apparent_clock_ghz_best: f64,
-    /// Below this a sample did not count.
+    /// Samples with a lower clock did not count.
     pub apparent_clock_ghz_min: f64,
-    /// Median of those that the figures are of.
+    /// Median over the samples used for the figures.
     pub foreign_cpu: Option<f64>,
 }
 
 impl Quality {
-    /// Facts about the samples for a table.
+    /// Formats the quality as rows of a table.
     pub fn rows(&self) -> [(&'static str, String); 2] {
         let foreign =
             self.foreign_cpu.map_or("unknown".to_owned(), |s| format!("{:.1} %", 100.0 * s));
@@ -296,7 +312,7 @@ impl Quality {
         ]
     }
 
-    /// What to warn of.
+    /// Returns a warning if too many samples were disturbed.
     pub fn warning(&self) -> Option<String> {
         (!self.trusted).then(|| {
             format!(
@@ -311,7 +327,7 @@ impl Quality {
 /// Warns of disturbed samples and prints the report. Returns the exit code.
 ///
 /// # Errors
-/// Standard output cannot be written.
+/// Fails if standard output cannot be written.
 pub fn conclude<T: Serialize>(
     session: &Session,
     quality: &Quality,
@@ -344,7 +360,7 @@ pub fn timed<T>(seconds: &mut Vec<f64>, run: impl FnOnce() -> T) -> T {
     value
 }
 
-/// The median; NaN of nothing.
+/// Returns the median; NaN if there are no values.
 pub fn median(mut values: Vec<f64>) -> f64 {
     distribution::median(&mut values).unwrap_or(f64::NAN)
 }

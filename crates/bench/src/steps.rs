@@ -16,7 +16,7 @@ use train::{Model, RankContext, SampleShare};
 use crate::batches::{self, Made};
 use crate::sample::{BenchSample, Watch};
 
-/// Steps before anything is timed.
+/// Number of steps before the first timed one.
 pub const WARM_UP: usize = 3;
 
 /// A recorded training step: its time and the spans of its operations.
@@ -26,8 +26,8 @@ pub struct BenchStep {
     pub spans: Vec<OpSpan>,
 }
 
-/// Recorded steps of a configuration, each on a batch of its own: what is reused from step to step
-/// are rows, not batches. Ends early once `stop` says so.
+/// Records steps of a configuration, each on a different batch, so that steps reuse rows but never
+/// whole batches. Ends early once `stop` is set.
 pub fn record_steps(
     config: &JobConfig,
     pooling: usize,
@@ -41,14 +41,14 @@ pub fn record_steps(
     wanted.map(|_| steps.record_step()).collect()
 }
 
-/// A model on one rank that trains on generated batches, and records steps.
+/// A model on one rank that trains on generated batches and records steps.
 pub struct BenchSteps<B: Backend> {
     pub context: RankContext<B>,
     model: Model<B>,
     batches: Vec<Batch>,
     /// The clock of recorded spans.
     pub clock: Clock,
-    /// Steps taken so far, of every kind.
+    /// Number of steps so far, of every kind.
     step: usize,
 }
 
@@ -56,7 +56,7 @@ impl<B: Backend> BenchSteps<B> {
     /// Builds the model of `config` and `batches` distinct batches.
     ///
     /// # Errors
-    /// An id distribution cannot be read, or the device has too little memory.
+    /// Fails if an id distribution cannot be read, or if the device has too little memory.
     pub fn new(
         config: &JobConfig,
         pooling: usize,
@@ -86,17 +86,19 @@ impl<B: Backend> BenchSteps<B> {
         Ok(Self { context, model: trained, batches, clock, step: 0 })
     }
 
-    /// Trains the next `count` steps; starts all of them before it waits for any. Returns the mean
-    /// loss of the last step.
+    /// Trains the next `count` steps. All are started before the first wait. Returns the mean loss
+    /// of the last step.
     ///
     /// # Errors
-    /// The loss is not finite, or the device fails.
+    /// Fails if the loss is not finite, or if the device fails.
     pub fn train(&mut self, count: usize) -> Result<f64, Error> {
         let first = self.step;
         let share = |number: usize| {
             let batch = &self.batches[number % self.batches.len()];
             SampleShare { batch, first_sample: 0, global_size: batch.size }
         };
+        // A GPU works asynchronously. Starting all steps before the first wait lets the host run
+        // ahead, as it does in training.
         let mut started = Vec::with_capacity(count);
         for number in first..first + count {
             let step = train::RunStep { number: number as u64, factor: 1.0 };
@@ -110,7 +112,8 @@ impl<B: Backend> BenchSteps<B> {
             loss = sum / share.global_size as f64;
         }
         if !loss.is_finite() {
-            // From here on weights stand still, and steps are faster than any that train.
+            // After a non-finite loss, weights no longer change, so steps would be faster than
+            // steps that train.
             let what = format!("the loss is {loss}, expected a finite number");
             let step = self.step as u64;
             return Err(train::Error::Diverged { step, what, checkpoint: None }.into());
@@ -123,6 +126,8 @@ impl<B: Backend> BenchSteps<B> {
     /// # Errors
     /// As [`BenchSteps::train`].
     pub fn record_step(&mut self) -> Result<BenchSample<BenchStep>, Error> {
+        // The sample covers the whole step, so that the clocks before and after belong to this step
+        // alone.
         let number = self.step as u64;
         let watch = Watch::start(self.context.device.host());
         self.context.profiler.begin_step(number);

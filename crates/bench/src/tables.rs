@@ -1,4 +1,4 @@
-//! Tables with what one call over all of them needs. Times nothing.
+//! Tables, with the buffers of one call over all of them. Callers measure the time.
 
 use device::buffer::Array;
 use device::ops::embedding_backward::TileOrigin;
@@ -10,14 +10,14 @@ use kernel_model::cpu::EqualTables;
 use schema::random::CounterRng;
 use schema::{Bytes, JaggedTensor, Op, OptimizerConfig};
 
-use setup::error::Error;
+use setup::error::{Error, RunError};
 use setup::machine;
 
-/// Rows initialised by one chunk.
+/// Number of floats that one chunk initializes.
 const FLOATS_PER_CHUNK: usize = 1 << 18;
 const LEARNING_RATE: f64 = 0.01;
 
-/// Equal tables, each with its own feature.
+/// Tables of equal size, each with its own feature.
 pub struct BenchTables {
     weights: Vec<Weights>,
     states: Vec<Array<f32>>,
@@ -25,22 +25,22 @@ pub struct BenchTables {
     dim: usize,
     slots: Vec<Slot>,
     config: OptimizerConfig,
-    /// Backward passes so far.
+    /// Number of backward passes so far.
     step: u64,
     scratch: embedding_backward::Scratch,
-    /// Pooled vectors, and their gradient; memory as the trainer's, or the output would not go past
-    /// the caches.
+    /// Pooled vectors, and their gradient. The type of memory must equal the trainer's, because
+    /// otherwise the output would not be streamed past the caches.
     pooled: Array<f32>,
 }
 
-/// Refuses tables that this machine has no memory for.
+/// Returns an error if this machine has too little memory for the tables.
 pub fn check_memory(shape: &EqualTables) -> Result<(), Error> {
     let state = size_of::<f32>() * shape.optimizer.state_per_row(shape.dim);
     let per_row = (shape.dim * shape.data_type.bytes() + state) as u64;
     let needed = Bytes((shape.count as u64).saturating_mul(shape.rows).saturating_mul(per_row));
-    match machine::memory::available() {
+    match machine::available_memory::read() {
         Some(available) if needed > available.bytes => {
-            Err(Error::BenchMemory { needed, available: available.bytes })
+            Err(RunError::BenchMemory { needed, available: available.bytes }.into())
         }
         _ => Ok(()),
     }
@@ -61,7 +61,8 @@ impl BenchTables {
         };
         let state = |_| {
             let mut state = Array::zeroed(rows * shape.optimizer.state_per_row(dim));
-            // Pages that nobody has written yet would be made during the first updates.
+            // The pages are written once, because untouched pages would be allocated during the
+            // first updates.
             state.fill(0.0);
             std::hint::black_box(state)
         };
@@ -78,7 +79,7 @@ impl BenchTables {
         }
     }
 
-    /// Bytes of the weights of all tables.
+    /// Total bytes of the weights of all tables.
     pub fn bytes(&self) -> u64 {
         (self.weights.len() * self.rows * self.row_bytes()) as u64
     }
@@ -88,7 +89,7 @@ impl BenchTables {
         self.weights.first().map_or(0, |weights| self.dim * weights.data_type().bytes())
     }
 
-    /// Looks up and pools.
+    /// Looks up and pools the rows of a batch.
     pub fn forward(&mut self, cpu: &Cpu, jagged: &JaggedTensor) -> Result<Op, Error> {
         let (rows, dim, name) = (self.rows, self.dim, "t");
         let views = self.weights.iter().map(Weights::view);
@@ -119,7 +120,7 @@ impl BenchTables {
         Ok(op)
     }
 
-    /// Updates the rows of the last forward, whose output serves as its gradient.
+    /// Updates the rows of the last forward pass, whose output serves as the gradient.
     pub fn backward(&mut self, cpu: &Cpu, jagged: &JaggedTensor) -> Result<Op, Error> {
         let (rows, dim, name) = (self.rows, self.dim, "t");
         let tables = (0..).zip(self.weights.iter_mut().zip(&mut self.states));
@@ -130,6 +131,8 @@ impl BenchTables {
                 rows,
                 dim,
                 name,
+                // The random bits of rounding depend on the table's number, so tables must have
+                // different ones.
                 origin: TileOrigin { table, row: 0, column: 0 },
             })
             .collect();
@@ -141,6 +144,7 @@ impl BenchTables {
             output: SlotOutput::Pooled,
             gradient: &self.pooled,
             rule: UpdateRule::new(&self.config, 1.0, self.step),
+            // Each step draws other random bits, as in training.
             rounding: CounterRng::new(0, self.step),
         };
         self.step += 1;
@@ -157,7 +161,7 @@ impl BenchTables {
     }
 }
 
-/// Fills a table with uniform values in `−0.5..0.5`.
+/// Fills a table with uniform random values in `−0.5..0.5`.
 fn fill<E: StoredWeight>(cpu: &Cpu, table: usize, weights: &mut [E]) {
     cpu.pool.run_slices(weights, FLOATS_PER_CHUNK, |chunk, part| {
         let rng = CounterRng::new(table as u64, chunk as u64);

@@ -21,7 +21,7 @@ use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::args::Reach;
-use setup::error::Error;
+use setup::error::{Error, UsageError};
 use setup::interrupt;
 
 /// Problems for which [`find_hint`] has advice.
@@ -81,10 +81,10 @@ pub fn connect_remote(
     reach: &Reach,
     patience: Duration,
 ) -> Result<Vec<Client>, Error> {
-    let Some(path) = &reach.token_file else { return Err(Error::NoToken) };
+    let Some(path) = &reach.token_file else { return Err(UsageError::NoToken.into()) };
     let token = fs::read_to_string(path).map_err(Error::io(path, "read"))?.trim().to_owned();
     if token.is_empty() {
-        return Err(Error::EmptyToken { path: path.clone() });
+        return Err(UsageError::EmptyToken { path: path.clone() }.into());
     }
     let tls = match &reach.ca {
         Some(path) => {
@@ -123,7 +123,7 @@ fn read_certificates(path: &Path) -> Result<Vec<Certificate<'static>>, Error> {
     });
     let certificates: Vec<Certificate<'static>> = items.collect();
     if certificates.is_empty() {
-        return Err(Error::NoCertificate { path: path.to_owned() });
+        return Err(UsageError::NoCertificate { path: path.to_owned() }.into());
     }
     Ok(certificates)
 }

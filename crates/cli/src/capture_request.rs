@@ -6,7 +6,7 @@ use std::{fs, io};
 
 use fleet::ipc::config::{Detail, Switch};
 use fleet::ipc::socket::SocketPlace;
-use setup::error::Error;
+use setup::error::{Error, UsageError};
 
 use crate::args::With;
 
@@ -21,14 +21,14 @@ pub fn socket_place(given: Option<&Path>) -> SocketPlace {
 /// Checks that a folder is empty or does not exist yet.
 ///
 /// # Errors
-/// [`Error::Exists`] if the folder has entries or cannot be listed.
+/// [`UsageError::Exists`] if the folder has entries or cannot be listed.
 pub fn check_empty_folder(folder: &Path) -> Result<(), Error> {
     let is_free = match fs::read_dir(folder) {
         Ok(mut entries) => entries.next().is_none(),
         // A folder that cannot be listed may hold anything, so it counts as occupied.
         Err(error) => error.kind() == io::ErrorKind::NotFound,
     };
-    if is_free { Ok(()) } else { Err(Error::Exists { path: folder.to_owned() }) }
+    if is_free { Ok(()) } else { Err(UsageError::Exists { path: folder.to_owned() }.into()) }
 }
 
 /// Converts the values of `--with` into the switches that Kineto understands.

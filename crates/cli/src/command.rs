@@ -24,7 +24,7 @@ use clap_complete::Shell;
 use crate::args::{Cli, Command};
 use setup::Session;
 use setup::args::OutputFormat;
-use setup::error::Error;
+use setup::error::{Error, UsageError};
 use setup::output;
 
 /// Runs a command and returns its exit code.
@@ -34,7 +34,7 @@ use setup::output;
 pub fn run(command: Command, session: &Session) -> Result<ExitCode, Error> {
     let is_findings = matches!(&command, Command::Trace(trace) if trace.is_findings());
     if session.console.format == OutputFormat::Sarif && !is_findings {
-        return Err(Error::NoSarif);
+        return Err(UsageError::NoSarif.into());
     }
     let has_rows = match &command {
         Command::Trace(trace) => trace.has_rows(),
@@ -43,7 +43,7 @@ pub fn run(command: Command, session: &Session) -> Result<ExitCode, Error> {
         _ => false,
     };
     if !has_rows && !matches!(session.console.format, OutputFormat::Table | OutputFormat::Json) {
-        return Err(Error::NoTable);
+        return Err(UsageError::NoTable.into());
     }
     // Checked before the work, so that an hour of it does not end at a file that cannot be written.
     output::check_all(&command.outputs())?;
@@ -80,7 +80,8 @@ fn moved_command(words: &[String]) -> Error {
         _ => ("rowmill-bench", words),
     };
     let now = std::iter::once(now.0).chain(now.1.iter().map(String::as_str));
-    Error::MovedCommand { was: "bench".to_owned(), now: now.collect::<Vec<_>>().join(" ") }
+    UsageError::MovedCommand { was: "bench".to_owned(), now: now.collect::<Vec<_>>().join(" ") }
+        .into()
 }
 
 fn print_completions(shell: Shell, session: &Session) -> Result<(), Error> {

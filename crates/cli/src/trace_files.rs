@@ -6,7 +6,7 @@ use std::path::Path;
 
 use analyze::classify::ClassRule;
 use analyze::{Classifier, Scope, WindowRule, clock, collectives, coverage};
-use setup::error::Error;
+use setup::error::{Error, UsageError};
 use trace::export::{self, Options, Overlaps, WhichArguments};
 use trace::merge::{self, Offsets};
 use trace::store::Job;
@@ -27,10 +27,10 @@ pub fn export_options() -> Options {
 /// Checks that `out` is not one of the traces of the job.
 ///
 /// # Errors
-/// [`Error::OutputIsInput`] if it is.
+/// [`UsageError::OutputIsInput`] if it is.
 pub fn refuse_input(job: &Job, out: &Path) -> Result<(), Error> {
     match job.traces.iter().find(|trace| is_same(&trace.origin.path, out)) {
-        Some(trace) => Err(Error::OutputIsInput { path: trace.origin.path.clone() }),
+        Some(trace) => Err(UsageError::OutputIsInput { path: trace.origin.path.clone() }.into()),
         None => Ok(()),
     }
 }

@@ -42,18 +42,18 @@ use crate::weights::{Weights, WeightsView};
 pub trait Backend: Sized + Send {
     /// An ordered queue of operations: a stream on a GPU, the calling thread on a CPU.
     type Queue: Send;
-    /// A matrix of activations or of their gradients, made for a number of rows and columns, as the
-    /// device's products read and write it.
+    /// A matrix of activations or of their gradients, in the layout that the device's matrix
+    /// products use.
     type Matrix: Default + Send;
     /// A row of f32: biases and other vectors, row-major pooled vectors, one value per sample.
     type Vector: Default + Send;
     /// A weight `[N, K]` of a linear layer, in every form that its products read, with its gradient
     /// and its optimizer state.
     type Weight: Default + Send;
-    /// All tiles of embedding tables that one rank holds, with their optimizer states, their slots
-    /// and what the sort of an update works in: one lookup and one update serve all of them.
+    /// All tiles of embedding tables on one rank, with their optimizer states, their slots and the
+    /// sort buffers of an update. One lookup and one update serve all of them.
     type Tables: Default + Send;
-    /// The ids of a batch where the device has a copy of its own.
+    /// The device's copy of the ids of a batch, if it needs one.
     type Jagged: Default + Send;
     /// The layout and buffers of an exchange of pooled vectors with other ranks.
     type Exchange: Default + Send;
@@ -62,11 +62,12 @@ pub trait Backend: Sized + Send {
     /// A point in a queue that the host can wait for.
     type Event: Send;
 
-    /// Whether the device runs asynchronously: the outcome of a step is then read once the next one
-    /// is queued, and the device checks ids.
+    /// Whether the device runs asynchronously. If so, the trainer reads the outcome of a step after
+    /// it has queued the next one, and the device checks ids.
     const IS_ASYNC: bool;
 
-    /// The host's thread pool, for initial values, checks before a checkpoint, and reading.
+    /// The host's thread pool. It computes initial values, checks values before a checkpoint, and
+    /// copies values that are read back.
     fn host(&self) -> &Pool;
 
     /// Whether the update of `optimizer` is fused into the product that computes a weight's
@@ -83,7 +84,8 @@ pub trait Backend: Sized + Send {
     fn weight_bytes(shape: WeightShape) -> usize;
     /// Bytes of `len` weights of a tile in a format.
     fn table_bytes(data_type: schema::DataType, len: usize) -> usize;
-    /// Bytes that the ids of a batch and the sort of its update take, beside the host's copy.
+    /// Bytes on the device for the ids of a batch and for the sort of its update. The host's copy
+    /// of the ids is not included.
     fn update_bytes(shape: crate::ops::embedding_backward::ScratchShape) -> usize;
 
     /// Creates a new queue of operations.
@@ -91,7 +93,8 @@ pub trait Backend: Sized + Send {
     /// # Errors
     /// If the device refuses.
     fn queue(&self) -> Result<Self::Queue, Error>;
-    /// Reports when a queue is done; `None` if it is done when a call returns.
+    /// Returns the completion times of a queue, or `None` for devices whose calls return only after
+    /// the work is done.
     ///
     /// # Errors
     /// If the device refuses.
@@ -133,7 +136,7 @@ pub trait Backend: Sized + Send {
     /// # Errors
     /// If memory runs out.
     fn scalars(&self) -> Result<Self::Scalars, Error>;
-    /// Grows a vector to at least `len` values. Its values are unspecified if it had fewer.
+    /// Grows a vector to at least `len` values. If it is enlarged, its values are unspecified.
     ///
     /// # Errors
     /// If memory runs out.
@@ -172,8 +175,8 @@ pub trait Backend: Sized + Send {
         scales: Option<&[f32]>,
         to: &mut Self::Jagged,
     ) -> Result<(), Error>;
-    /// Returns the first `len` values, in place if the host can read them, else copied to `room`.
-    /// Waits for the queue.
+    /// Returns the first `len` values, borrowed in place if the host can read them, otherwise
+    /// copied to `room`. Waits for the queue.
     ///
     /// # Errors
     /// If the device failed.
@@ -252,8 +255,8 @@ pub trait Backend: Sized + Send {
         vector: &mut Self::Vector,
         len: usize,
     ) -> Result<(), Error>;
-    /// Returns some rows of a tile and their state, in place if the host can read them, else copied
-    /// to `room`. Waits for the queue.
+    /// Returns some rows of a tile and their state, borrowed in place if the host can read them,
+    /// otherwise copied to `room`. Waits for the queue.
     ///
     /// # Errors
     /// If the device failed.
@@ -321,8 +324,8 @@ pub trait Backend: Sized + Send {
         queue: &Self::Queue,
         arguments: ColumnBackwardInput<'_, Self>,
     ) -> Result<(), Error>;
-    /// Updates a weight, for which no product is fused with the update, from its own gradient or
-    /// from the sum over all ranks.
+    /// Updates a weight from its own gradient or from the sum over all ranks. Serves weights whose
+    /// update is not fused into a product.
     ///
     /// # Errors
     /// [`Error::Shape`].
@@ -400,7 +403,7 @@ pub trait Backend: Sized + Send {
     /// step.
     ///
     /// # Errors
-    /// If a sample's vectors do not fit the device.
+    /// If the vectors of one sample exceed the device's shared memory.
     fn check_interaction(&self, _shape: &interaction::Shape) -> Result<(), Error> {
         Ok(())
     }
@@ -434,7 +437,7 @@ pub trait Backend: Sized + Send {
         shape: JoinShape,
         to: &mut Self::Matrix,
     ) -> Result<(), Error>;
-    /// Splits what [`Backend::join`] concatenated.
+    /// Splits a matrix that [`Backend::join`] concatenated.
     ///
     /// # Errors
     /// [`Error::Shape`], [`Error::Precision`].
@@ -539,8 +542,8 @@ pub trait Backend: Sized + Send {
     /// # Errors
     /// If the device failed.
     fn is_stopped(&self, queue: &Self::Queue, scalars: &Self::Scalars) -> Result<bool, Error>;
-    /// Stops the updates of the current step and of all later ones, because those of another rank
-    /// are stopped.
+    /// Stops the updates of the current step and of all later ones, because another rank has
+    /// stopped its updates.
     ///
     /// # Errors
     /// If the device refuses.
@@ -633,7 +636,7 @@ pub struct StepOutcome {
     pub bad_id: Option<usize>,
 }
 
-/// The ids to look up: those of a batch, or those that all ranks sent to this one.
+/// The ids to look up: the ids of this rank's batch, or the ids that all ranks sent to this one.
 pub struct BatchIds<'a, B: Backend> {
     pub jagged: &'a JaggedTensor,
     /// A factor per bag, `[F·B]`, feature-major.
@@ -646,7 +649,7 @@ pub struct BatchIds<'a, B: Backend> {
 #[derive(Clone, Copy)]
 pub enum GradientSum<'a> {
     Whole(&'a [f32]),
-    /// In several buffers; the function copies them into one.
+    /// The sum in several buffers; the function copies them into one.
     Pieces(&'a dyn Fn(&mut [f32])),
 }
 

@@ -15,35 +15,36 @@ const LARGE_BYTES: usize = 2 << 20;
 
 /// The system's allocator with large blocks on huge pages, for a program's `#[global_allocator]`.
 ///
-/// First touching memory costs a fault per page: on pages of 4 KiB that is a tenth of the time of
-/// reading a trace. A block that has grown large is advised each time it grows, before what is new
-/// of it is touched.
+/// The first access to a page costs a page fault. With pages of 4 KiB, page faults take a tenth of
+/// the time of reading a trace. A block that has grown large is advised on each growth, before its
+/// new part is touched.
 #[derive(Clone, Copy, Debug)]
 pub struct HugePages;
 
-// SAFETY: every call is passed on to `System` as it came; advice changes no contents.
+// SAFETY: every call is passed on to `System` unchanged, and `System` is a valid allocator. The
+// advice does not change the contents of memory.
 unsafe impl GlobalAlloc for HugePages {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller keeps the contract of `alloc`.
+        // SAFETY: our caller upholds the contract of `alloc`, which is passed on unchanged.
         advised(unsafe { System.alloc(layout) }, layout.size())
     }
 
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller keeps the contract of `alloc_zeroed`.
+        // SAFETY: our caller upholds the contract of `alloc_zeroed`, which is passed on unchanged.
         advised(unsafe { System.alloc_zeroed(layout) }, layout.size())
     }
 
     #[inline]
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: the caller keeps the contract of `realloc`.
+        // SAFETY: our caller upholds the contract of `realloc`, which is passed on unchanged.
         advised(unsafe { System.realloc(block, layout, size) }, size)
     }
 
     #[inline]
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the contract of `dealloc`.
+        // SAFETY: our caller upholds the contract of `dealloc`, which is passed on unchanged.
         unsafe { System.dealloc(block, layout) }
     }
 }
@@ -52,45 +53,46 @@ thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// [`HugePages`], counting, for the `#[global_allocator]` of tests.
+/// [`HugePages`] with a count of allocations, for the `#[global_allocator]` of tests.
 #[derive(Clone, Copy, Debug)]
 pub struct Counting;
 
 impl Counting {
-    /// Blocks that this thread allocated or enlarged.
+    /// Number of blocks that this thread has allocated or enlarged.
     #[must_use]
     pub fn allocations() -> u64 {
         ALLOCATIONS.get()
     }
 
     fn count() {
-        // A thread that ends has nothing to count any more.
+        // `try_with` fails while a thread ends and its counter is gone. Such allocations are not
+        // counted.
         let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
     }
 }
 
-// SAFETY: every call is passed on to `HugePages` as it came.
+// SAFETY: every call is passed on to `HugePages` unchanged, and `HugePages` is a valid allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         Self::count();
-        // SAFETY: the caller keeps the contract of `alloc`.
+        // SAFETY: our caller upholds the contract of `alloc`, which is passed on unchanged.
         unsafe { HugePages.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         Self::count();
-        // SAFETY: the caller keeps the contract of `alloc_zeroed`.
+        // SAFETY: our caller upholds the contract of `alloc_zeroed`, which is passed on unchanged.
         unsafe { HugePages.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         Self::count();
-        // SAFETY: the caller keeps the contract of `realloc`.
+        // SAFETY: our caller upholds the contract of `realloc`, which is passed on unchanged.
         unsafe { HugePages.realloc(block, layout, size) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the contract of `dealloc`.
+        // SAFETY: our caller upholds the contract of `dealloc`, which is passed on unchanged.
         unsafe { HugePages.dealloc(block, layout) }
     }
 }
@@ -103,20 +105,20 @@ fn advised(block: *mut u8, size: usize) -> *mut u8 {
     block
 }
 
-/// Words of a cache line.
+/// Number of 8-byte words in a cache line.
 const LINE_WORDS: usize = 8;
 
 /// A fixed number of values that begin on a cache line, on huge pages if they are many and the
 /// operating system grants them.
 ///
-/// A row of 128 bytes that begins in the middle of a line reaches into a third one: half as much
-/// again to fetch. Random rows of a large table miss the translation cache on every access; on
-/// pages of 2 MiB they miss it far less often. The advice for those has to come before the memory
-/// is first touched, hence a type that allocates.
+/// A row of 128 bytes that begins in the middle of a cache line occupies three lines instead of
+/// two, which is half as much again to fetch. Random rows of a large table miss the TLB on every
+/// access; with pages of 2 MiB they miss it far less often. The kernel must be advised to use huge
+/// pages before the memory is first touched, so this type allocates its memory itself.
 pub struct Array<E> {
     /// The allocation, whose start is not aligned.
     words: Vec<u64>,
-    /// The first word on a cache line.
+    /// Index of the first word that lies at the start of a cache line.
     start: usize,
     len: usize,
     element: PhantomData<E>,
@@ -141,7 +143,8 @@ impl<E: Pod> Array<E> {
         if bytes >= LARGE_BYTES {
             advise_huge_pages(words.as_ptr().cast(), bytes);
         }
-        // What the allocator gave is aligned for words, so a line begins within the first eight.
+        // The allocator aligns the memory for words, so a cache line begins within the first eight
+        // words.
         let start = words.as_ptr().align_offset(LINE_WORDS * 8).min(LINE_WORDS);
         Self { words, start, len, element: PhantomData }
     }
@@ -195,16 +198,17 @@ impl<E: Pod + fmt::Debug> fmt::Debug for Array<E> {
     }
 }
 
-/// Gives memory that was freed back to the operating system, so that what one part of a program
-/// needed for a while does not add up with what the next part needs.
+/// Returns freed memory to the operating system, so that the memory of one part of a program is
+/// available to the next part.
 ///
-/// The allocator keeps freed memory of each thread for that thread, also of threads that ended.
+/// glibc's allocator keeps the memory that a thread freed for that thread, even after the thread
+/// has ended.
 /// # Cost
 /// Walks all free blocks: some milliseconds for each GiB. Call it between the parts of a program,
 /// not within a loop.
 pub fn return_freed_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: the call takes no pointer and may be made from any thread.
+    // SAFETY: `malloc_trim` takes no pointer and may be called from any thread.
     unsafe {
         libc::malloc_trim(0);
     }
@@ -213,12 +217,12 @@ pub fn return_freed_memory() {
 /// Limits the arenas of the allocator (`M_ARENA_MAX`) for the threads that start from now on.
 ///
 /// By default glibc gives almost every thread an arena of its own, up to eight for each core, and
-/// never returns what lies at an arena's end: memory that one thread has freed is of no use to the
-/// next. An arena for each thread that runs at a time is enough. With 2 in place of 16, short
+/// never returns the end of an arena. Memory that one thread has freed is then of no use to another
+/// thread. One arena per concurrently running thread is enough. With 2 in place of 16, short
 /// training runs on two cores take 20 to 90 MiB less, in the same CPU time.
 pub fn limit_arenas(most: usize) {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: the call takes no pointer; it locks what it changes.
+    // SAFETY: `mallopt` takes no pointer and locks the state that it changes.
     unsafe {
         let most = i32::try_from(most.max(1)).unwrap_or(i32::MAX);
         libc::mallopt(libc::M_ARENA_MAX, most);
@@ -227,15 +231,15 @@ pub fn limit_arenas(most: usize) {
     let _ = most;
 }
 
-/// Marks the pages of a block; a refusal changes nothing but speed.
+/// Advises the kernel to use huge pages for a block. A refusal affects only speed.
 ///
-/// The first page is marked with all that is on it: marking only a part of what the allocator
-/// mapped would split the mapping, which could then no longer be grown without copying it.
+/// The advice starts at the first page of the block, which may hold other data too. Advising only a
+/// part of the allocator's mapping would split it, and a split mapping cannot grow without a copy.
 #[cold]
 fn advise_huge_pages(block: *const u8, size: usize) {
     #[cfg(target_os = "linux")]
-    // SAFETY: the pages hold the block and whatever the allocator put beside it, all mapped, and
-    // the advice changes the contents of no memory.
+    // SAFETY: `madvise` gets whole pages that hold the block and possibly other data of the
+    // allocator. All of them are mapped, and the advice does not change the contents of memory.
     unsafe {
         let page = libc::sysconf(libc::_SC_PAGESIZE).max(1) as usize;
         let start = block as usize / page * page;

@@ -1,5 +1,5 @@
-//! The CPU as a device: a parking thread pool and an instruction set, passed to every operation.
-//! Independent of the operations themselves.
+//! The CPU as a device: a parking thread pool and an instruction set, which every operation takes
+//! as an argument. Independent of the operations themselves.
 
 mod disjoint;
 mod isa;
@@ -23,19 +23,20 @@ pub struct Cpu {
 }
 
 impl Cpu {
-    /// `threads` threads (the caller's included) and the widest instruction set of this machine.
+    /// Creates `threads` threads (the caller's included) with the widest instruction set of this
+    /// machine.
     #[must_use]
     pub fn new(threads: usize) -> Self {
         Self::with_isa(threads, Isa::detect())
     }
 
-    /// `threads` threads and a chosen instruction set.
+    /// Creates `threads` threads with a chosen instruction set.
     #[must_use]
     pub fn with_isa(threads: usize, isa: Isa) -> Self {
         Self { pool: Pool::new(threads), isa }
     }
 
-    /// `threads` threads and the scalar kernels that run on any machine.
+    /// Creates `threads` threads with the scalar kernels, which run on any machine.
     #[must_use]
     pub fn portable(threads: usize) -> Self {
         Self::with_isa(threads, Isa::Portable)

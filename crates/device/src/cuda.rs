@@ -2,8 +2,8 @@
 //! events. Two kinds: NVIDIA's driver, opened at run time, and an emulator that compiles the same
 //! source as C++ and checks every access (decision 0048).
 //!
-//! Knows no operation: those are in the `cuda.rs` of their folders. This module and its files are
-//! the only ones that name `cudarc`.
+//! Operations are not here but in the `cuda.rs` of their folders. This module and its files are the
+//! only ones that name `cudarc`.
 
 mod argument;
 pub mod blas;
@@ -42,7 +42,7 @@ pub use native::{GpuProperties, device_count, driver_version};
 pub use options::{CudaOptions, EventPurpose};
 pub use source::{KernelSource, PRELUDE};
 
-/// A device and the way to talk to it; cheap to clone.
+/// A device and the functions to drive it; cheap to clone.
 #[derive(Clone)]
 pub struct Driver {
     machine: Arc<GpuMachine>,
@@ -54,11 +54,12 @@ pub struct Driver {
 pub enum Accuracy {
     #[default]
     F32,
-    /// Rounded to the 10 bits of TF32, with sums in f32: tensor cores then take them.
+    /// Rounds factors to the 10 mantissa bits of TF32 and sums in f32, so that tensor cores can be
+    /// used.
     Tf32,
 }
 
-/// Work in order. That of different streams has none, but by events.
+/// A stream: its work runs in order. Work of different streams is ordered only by events.
 pub struct Stream {
     driver: Driver,
     handle: usize,
@@ -95,11 +96,11 @@ enum KernelHandle {
 }
 
 impl Driver {
-    /// Device `ordinal` of NVIDIA's driver.
+    /// Opens device `ordinal` of NVIDIA's driver.
     ///
     /// # Errors
-    /// [`DriverError::NoDriver`], [`DriverError::NoFunction`] and [`DriverError::NoDevice`]; never
-    /// a panic.
+    /// [`DriverError::NoDriver`], [`DriverError::NoFunction`] and [`DriverError::NoDevice`]instead
+    /// of a panic of `cudarc`.
     pub fn cuda(ordinal: usize, options: CudaOptions) -> Result<Self, DriverError> {
         let device = native::NativeDevice::open(ordinal, options)?;
         let machine = Arc::new(GpuMachine::Native(Box::new(device)));
@@ -128,13 +129,14 @@ impl Driver {
         }
     }
 
-    /// Whether kernels are run by the emulator, whose work is done when a call returns.
+    /// Whether the emulator runs the kernels. Its work is done when a call returns.
     #[must_use]
     pub fn is_emulated(&self) -> bool {
         matches!(&*self.machine, GpuMachine::Emulated(_))
     }
 
-    /// Bytes free and bytes in all; `None` of the emulator, which has what the host has.
+    /// Returns free and total bytes of device memory; `None` for the emulator, which uses host
+    /// memory.
     ///
     /// # Errors
     /// [`DriverError::Call`].
@@ -163,7 +165,7 @@ impl Driver {
         }
     }
 
-    /// Bytes of shared memory that a block may have. A kernel that needs more than the 48 KB of
+    /// Bytes of shared memory available to a block. A kernel that needs more than the 48 KB of
     /// every GPU is granted them at its first launch.
     #[must_use]
     pub fn shared_limit(&self) -> usize {
@@ -173,10 +175,10 @@ impl Driver {
         }
     }
 
-    /// Compiles a source, or takes what an earlier run compiled.
+    /// Compiles a source, or loads it from the cache that an earlier run filled.
     ///
     /// # Errors
-    /// [`DriverError::Compile`] with the compiler's words.
+    /// [`DriverError::Compile`] with the compiler's log.
     pub fn module(&self, source: KernelSource) -> Result<Module, DriverError> {
         let handle = match &*self.machine {
             GpuMachine::Native(device) => ModuleHandle::Native(device.module(source)?),
@@ -185,7 +187,7 @@ impl Driver {
         Ok(Module { driver: self.clone(), name: source.name, handle })
     }
 
-    /// Memory with unspecified content, aligned to 256 bytes.
+    /// Allocates memory with unspecified content, aligned to 256 bytes.
     ///
     /// # Errors
     /// [`DriverError::OutOfMemory`].
@@ -197,7 +199,7 @@ impl Driver {
         Ok(Buffer::new(&self.machine, address, bytes))
     }
 
-    /// Pinned memory of the host, zeros.
+    /// Allocates zeroed, pinned host memory.
     ///
     /// # Errors
     /// [`DriverError::Call`].
@@ -221,7 +223,7 @@ impl Driver {
         Ok(Stream { driver: self.clone(), handle })
     }
 
-    /// A new event, not yet recorded.
+    /// Creates an event that is not yet recorded.
     ///
     /// # Errors
     /// [`DriverError::Call`].
@@ -235,7 +237,7 @@ impl Driver {
 }
 
 impl Module {
-    /// The kernel of this name.
+    /// Finds the kernel of this name.
     ///
     /// # Errors
     /// [`DriverError::NoKernel`].
@@ -267,7 +269,7 @@ impl Stream {
         self.handle
     }
 
-    /// Runs `kernel` after what the stream has before it.
+    /// Launches `kernel` after all earlier work of the stream.
     ///
     /// # Errors
     /// [`DriverError::Extent`] before anything runs; [`DriverError::Fault`] of the emulator.
@@ -296,11 +298,11 @@ impl Stream {
         }
     }
 
-    /// Copies bytes of the host to `buffer`, from byte `start` of it on. The bytes have been read
-    /// when this returns.
+    /// Copies host bytes to `buffer`, starting at byte `start`. The host bytes have been read when
+    /// this returns.
     ///
     /// # Errors
-    /// [`DriverError::Extent`] where they do not fit.
+    /// [`DriverError::Extent`] if they do not fit.
     pub fn upload(&self, buffer: &Buffer, start: usize, bytes: &[u8]) -> Result<(), DriverError> {
         let address = buffer.part("upload", start, bytes.len())?;
         if bytes.is_empty() {
@@ -313,10 +315,10 @@ impl Stream {
     }
 
     /// Copies parts of pinned memory, each to the start of a buffer, asynchronously. `done` is
-    /// recorded behind the copies; the memory comes back once it has passed.
+    /// recorded after the copies; waiting for the returned value gives the memory back.
     ///
     /// # Errors
-    /// [`DriverError::Extent`] where they do not fit.
+    /// [`DriverError::Extent`] if they do not fit.
     pub fn upload_pinned(
         &self,
         pinned: Pinned,
@@ -337,7 +339,7 @@ impl Stream {
     /// behind the copy.
     ///
     /// # Errors
-    /// [`DriverError::Extent`] where it does not fit.
+    /// [`DriverError::Extent`] if it does not fit.
     pub fn download_pinned(
         &self,
         buffer: &Buffer,
@@ -350,7 +352,7 @@ impl Stream {
         }
         match &*self.driver.machine {
             GpuMachine::Native(device) => {
-                // The memory is locked away in what this returns until `done` has passed.
+                // `InFlight`, which this function returns, owns the memory until `done` has passed.
                 device.download(self.handle, buffer.address(), &mut pinned.bytes_mut()[..bytes])?;
             }
             GpuMachine::Emulated(device) => {
@@ -364,7 +366,7 @@ impl Stream {
     /// Copies bytes of `buffer`, from byte `start` on, to the host, and waits for them.
     ///
     /// # Errors
-    /// [`DriverError::Extent`] where it has not so many.
+    /// [`DriverError::Extent`] if the buffer is shorter.
     pub fn download(
         &self,
         buffer: &Buffer,
@@ -387,7 +389,7 @@ impl Stream {
     /// Copies the first `bytes` of one buffer to another.
     ///
     /// # Errors
-    /// [`DriverError::Extent`] where either has not so many.
+    /// [`DriverError::Extent`] if either buffer is shorter.
     pub fn copy(&self, from: &Buffer, to: &Buffer, bytes: usize) -> Result<(), DriverError> {
         let (from, to) = (from.part("copy from", 0, bytes)?, to.part("copy to", 0, bytes)?);
         match &*self.driver.machine {
@@ -409,7 +411,7 @@ impl Stream {
         }
     }
 
-    /// Marks the moment in `event`.
+    /// Records `event` after the work queued so far.
     ///
     /// # Errors
     /// [`DriverError::Call`].
@@ -420,7 +422,7 @@ impl Stream {
         }
     }
 
-    /// Lets what follows in this stream wait for the moment of `event`.
+    /// Makes later work of this stream wait for `event`.
     ///
     /// # Errors
     /// [`DriverError::Call`].
@@ -434,7 +436,7 @@ impl Stream {
     /// Waits for all work of the stream.
     ///
     /// # Errors
-    /// [`DriverError::Call`], also of a kernel before.
+    /// [`DriverError::Call`], also if an earlier kernel failed.
     pub fn synchronize(&self) -> Result<(), DriverError> {
         match &*self.driver.machine {
             GpuMachine::Native(device) => device.synchronize(self.handle),

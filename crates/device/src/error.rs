@@ -6,7 +6,7 @@ use schema::batch::JaggedError;
 
 use crate::cuda::DriverError;
 
-/// A refused call; nothing was written that the caller keeps.
+/// An operation's error. No output of the caller has been written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// An argument has the wrong number of elements.
@@ -15,12 +15,12 @@ pub enum Error {
         op: &'static str,
         /// The argument, with its shape where that helps.
         what: &'static str,
-        /// Elements (or extent) the contract requires.
+        /// Number of elements (or extent) that the contract requires.
         expected: usize,
-        /// Elements (or extent) passed.
+        /// Number of elements (or extent) that was passed.
         got: usize,
     },
-    /// A factor of a product is in another precision than the other one.
+    /// The two factors of a product have different precisions.
     #[error("{op}: {what}: expected {expected}, got {got}")]
     Precision { op: &'static str, what: &'static str, expected: Precision, got: Precision },
     /// The jagged tensor's layout is broken.
@@ -46,7 +46,7 @@ pub enum Error {
         /// Rows of the table.
         rows: usize,
     },
-    /// A device other than the CPU, or what its kernels are compiled with, refused or failed.
+    /// A GPU, its driver or its compiler returned an error.
     #[error("{0}")]
     Driver(Box<DriverError>),
 }

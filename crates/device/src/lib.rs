@@ -2,8 +2,8 @@
 //!
 //! The only crate with numeric `unsafe`. It operates on slices, shapes and update rules,
 //! independent of files, traces, ranks and models. Every operation takes a [`cpu::Cpu`] first and
-//! gives the same bytes for any number of threads, because what is summed, and in which order,
-//! depends on the problem alone.
+//! gives the same bytes for any number of threads, because the order of all sums depends only on
+//! the problem.
 
 #![cfg_attr(
     not(target_arch = "x86_64"),

@@ -2,7 +2,7 @@
 //! apparent clock of its cores.
 //!
 //! Each measurement takes milliseconds on the threads of a pool, so that it can be interleaved with
-//! the work it bounds. Knows no operation, and judges no figure.
+//! the work it bounds. Independent of the operations; callers compare the figures.
 
 mod arithmetic;
 mod clock;
@@ -23,7 +23,7 @@ mod tests {
         for threads in [1, 3] {
             for isa in Isa::all() {
                 let cpu = Cpu::with_isa(threads, isa);
-                // A row that is not a whole number of registers, and fewer rows than chunks.
+                // Cases: rows that are not a multiple of a register, and fewer rows than chunks.
                 for (bytes, row_bytes) in [(1 << 20, 256), (1 << 16, 52), (40, 40)] {
                     let mut rows = RowSet::new(&cpu.pool, bytes, row_bytes);
                     positive(rows.stream_gb_per_s(&cpu));

@@ -1,13 +1,13 @@
 //! Files mapped into memory, to read a few rows of a large table without reading the rest. Does not
 //! interpret the bytes; the caller checks them first.
 //!
-//! # What a mapping promises
-//! The bytes are those of the file *now*: another process that writes to the file changes them
-//! under the reader, and one that cuts the file off makes the operating system send SIGBUS to
-//! whoever touches the lost part, as does a disk that cannot be read. Checkpoints are written under
-//! another name, renamed and never changed, and a deleted file stays mapped, so neither happens
-//! unless another process damages the file meanwhile. [`Mapping::check_length`] turns most of that
-//! into an error; what remains ends the program with a message instead of a core dump.
+//! # Guarantees of a mapping
+//! The bytes are the current contents of the file. A process that writes to the file changes them
+//! during a read. If a process truncates the file, or the disk cannot be read, the operating system
+//! sends SIGBUS to a thread that accesses the lost part. Checkpoints are written under another
+//! name, renamed and never changed, and a deleted file stays mapped, so neither change happens
+//! unless another process damages the file. [`Mapping::check_length`] turns most of that into an
+//! error; what remains ends the program with a message instead of a core dump.
 #![expect(unsafe_code, reason = "maps files, and catches the signal of a file that was cut off")]
 
 use std::fs::File;
@@ -17,7 +17,7 @@ use std::sync::Once;
 
 use memmap2::Mmap;
 
-/// All bytes of a file, read when they are first touched.
+/// All bytes of a file, read from disk when they are first accessed.
 #[derive(Debug)]
 pub struct Mapping {
     file: File,
@@ -25,24 +25,24 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// Maps all of `file`, to be read only.
+    /// Maps all of `file` for reading.
     ///
     /// # Errors
-    /// What the operating system said.
+    /// The operating system's error.
     pub fn map(file: File) -> io::Result<Self> {
         catch_lost_pages();
-        // SAFETY: the mapping is read only and lives as long as the value. Nothing in this program
-        // writes to a file under the name of a checkpoint; a foreign writer is the caller's risk,
-        // who compares checksums before using the bytes and copies them out.
+        // SAFETY: the mapping is read-only and lives as long as the value. This program never
+        // writes to a file under the name of a checkpoint. Against foreign writers, callers copy
+        // the bytes out and compare checksums before they use them.
         let bytes = unsafe { Mmap::map(&file)? };
         Ok(Self { file, bytes })
     }
 
-    /// Whether the file still has the length it was mapped with: the bytes beyond its end cannot be
-    /// touched.
+    /// Checks that the file still has the length with which it was mapped, because accessing bytes
+    /// beyond its end raises SIGBUS.
     ///
     /// # Errors
-    /// The bytes that the file has now, or what the operating system said.
+    /// The inner error is the present length of the file; the outer one is the operating system's.
     pub fn check_length(&self) -> io::Result<Result<(), u64>> {
         let now = self.file.metadata()?.len();
         Ok(if now < self.bytes.len() as u64 { Err(now) } else { Ok(()) })
@@ -57,22 +57,23 @@ impl Deref for Mapping {
     }
 }
 
-/// What is said when a page of a mapped file cannot be read.
+/// Message for a page of a mapped file that cannot be read.
 const LOST: &[u8] =
     b"error: a file was cut off, or its disk could not be read, while it was mapped\n\
     hint: `rowmill checkpoint verify` says which file of a checkpoint is damaged\n";
 
-/// Exit code of a command whose file was lost: as of any file that cannot be read.
+/// Exit code of a command whose file was lost, the same as for any unreadable file.
 const EXIT_FAILED: i32 = 1;
 
-/// Ends the program with a message where a page of a mapped file cannot be read. The program cannot
-/// continue: the instruction that touched the page cannot finish.
+/// Installs a signal handler that ends the program with a message if a page of a mapped file cannot
+/// be read. The program cannot continue, because the instruction that accessed the page cannot
+/// complete.
 fn catch_lost_pages() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let handler: extern "C" fn(libc::c_int) = on_lost_page;
-        // SAFETY: the handler makes only calls that are allowed in one (write, _exit), and the
-        // signal's former handler was the default, which would have ended the program too.
+        // SAFETY: the handler calls only async-signal-safe functions (`write`, `_exit`). It
+        // replaces the default handler, which would also have ended the program.
         unsafe {
             libc::signal(libc::SIGBUS, handler as libc::sighandler_t);
         }
@@ -80,7 +81,7 @@ fn catch_lost_pages() {
 }
 
 extern "C" fn on_lost_page(_signal: libc::c_int) {
-    // SAFETY: both calls are safe in a signal handler and the text is constant.
+    // SAFETY: both calls are async-signal-safe, and the text is a constant.
     unsafe {
         libc::write(libc::STDERR_FILENO, LOST.as_ptr().cast(), LOST.len());
         libc::_exit(EXIT_FAILED);
@@ -93,7 +94,7 @@ mod tests {
 
     use super::{EXIT_FAILED, LOST, Mapping};
 
-    /// Set for the child process that loses its file.
+    /// Environment variable that is set for the child process of the test, which loses its file.
     const CHILD: &str = "ROWMILL_TEST_LOST_PAGE";
 
     #[test]

@@ -1,12 +1,11 @@
-//! The few floating-point operations that the scalar oracles need, for f32 and f64 alike.
-//! Knows no operation: it exists so that one oracle serves as specification in f32 and as proof in
-//! f64.
+//! The few floating-point operations that the scalar oracles need, for f32 and f64 alike. One
+//! oracle thus serves as the specification in f32 and as the reference in f64.
 
 use std::fmt::Debug;
 use std::iter::Sum;
 use std::ops::{Add, AddAssign, Div, Mul, Neg, Sub, SubAssign};
 
-/// A real number as the oracles compute with it: f32 or f64.
+/// A real number type of the oracles: f32 or f64.
 pub trait Real:
     Copy
     + Debug
@@ -24,11 +23,9 @@ pub trait Real:
     + Widen<Self>
     + 'static
 {
-    /// 0.
     const ZERO: Self;
-    /// 1.
     const ONE: Self;
-    /// The nearest value to `value`.
+    /// Returns the nearest value of this type.
     fn from_f64(value: f64) -> Self;
     fn to_f64(self) -> f64;
     fn sqrt(self) -> Self;
@@ -36,11 +33,11 @@ pub trait Real:
     /// ln(1 + x), accurate near 0.
     fn ln_1p(self) -> Self;
     fn abs(self) -> Self;
-    /// The larger of both.
+    /// Returns the larger of the two.
     fn max(self, other: Self) -> Self;
 }
 
-/// A stored number that a [`Real`] holds exactly.
+/// A stored number type whose values a [`Real`] represents exactly.
 pub trait Widen<R>: Copy {
     fn widen(self) -> R;
 }

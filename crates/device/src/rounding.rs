@@ -1,12 +1,13 @@
 //! Stochastic rounding of f32 to the 16-bit formats of tables, and its random bits.
 //!
-//! A value between two neighbours becomes the upper one with the probability of its distance from
-//! the lower one, so the mean over many updates is exact where nearest rounding would lose every
-//! step that is smaller than half a unit. Values beyond the largest finite number become that
-//! number: one overflow must not poison a table. Infinities and NaNs stay what they are.
+//! A value between two neighboring numbers is rounded up with a probability proportional to its
+//! distance from the lower one. The mean over many updates is then exact, whereas rounding to
+//! nearest would lose every update smaller than half a unit. Values beyond the largest finite
+//! number become that number, so that one overflow does not spoil a table. Infinities and NaNs do
+//! not change.
 //!
-//! The random bits are a function of (seed, step, table, row, column) alone: neither threads nor
-//! vectors nor the cut of a table into tiles change a byte. Independent of optimizers.
+//! The random bits depend only on (seed, step, table, row, column), so neither threads, nor
+//! vectors, nor the division of a table into tiles change a byte. Independent of optimizers.
 
 use half::{bf16, f16};
 use schema::random::CounterRng;
@@ -19,13 +20,13 @@ pub(crate) const NAN: u32 = 0x7fc0_0000;
 pub(crate) const F16_NORMAL: u32 = 0x3880_0000;
 /// The largest finite number of f16, 65504, as bits of an f32.
 pub(crate) const F16_MAX: u32 = 0x477f_e000;
-/// The bits of an f32 mantissa that f16 has not.
+/// The bits of an f32 mantissa that f16 does not have.
 pub(crate) const F16_DROPPED: u32 = 0x1fff;
-/// Below the normal numbers those of f16 are multiples of `2⁻²⁴`.
+/// Subnormal numbers of f16 are multiples of `2⁻²⁴`; this is the number of them in 1.
 pub(crate) const F16_UNITS: f32 = 16_777_216.0;
 /// The largest finite number of bf16, as bits of an f32.
 pub(crate) const BF16_MAX: u32 = 0x7f7f_0000;
-/// The bits of an f32 mantissa that bf16 has not.
+/// The bits of an f32 mantissa that bf16 does not have.
 pub(crate) const BF16_DROPPED: u32 = 0xffff;
 
 /// The multipliers of [`noise`].
@@ -40,20 +41,21 @@ pub(crate) struct RowNoise {
 }
 
 impl RowNoise {
-    /// The bits of `row` (counted over the whole table) below the generator of (seed, step, table).
+    /// Derives the bits of `row` (counted over the whole table) from the generator of (seed, step,
+    /// table).
     #[inline(always)]
     pub fn new(table: CounterRng, row: u64, column: u32) -> Self {
         Self { key: table.bits(row), column }
     }
 
-    /// 32 random bits for column `column` of the tile.
+    /// Returns 32 random bits for column `column` of the tile.
     #[inline(always)]
     pub fn at(self, column: usize) -> u32 {
         noise(self.key, self.column.wrapping_add(column as u32))
     }
 }
 
-/// 32 random bits for a column of the row with this key: a multiplicative hash of both.
+/// Returns 32 random bits for a column of the row with this key, by a multiplicative hash of both.
 #[inline(always)]
 fn noise(key: u64, column: u32) -> u32 {
     let mut x = (key as u32).wrapping_add(column.wrapping_mul(MULTIPLIERS[0]));
@@ -62,14 +64,14 @@ fn noise(key: u64, column: u32) -> u32 {
     x ^ (x >> 16)
 }
 
-/// `value` as f16, up or down by `noise`.
+/// Rounds `value` to f16, up or down depending on `noise`.
 #[inline]
 pub fn to_f16(value: f32, noise: u32) -> f16 {
     let magnitude = value.to_bits() & !SIGN;
     let rounded = if magnitude >= INFINITY {
         if magnitude > INFINITY { NAN } else { INFINITY }
     } else if magnitude < F16_NORMAL {
-        // In units of the format: fewer than 2¹⁰, so 14 bits of a fraction are exact.
+        // In units of the format the value is below 2¹⁰, so 14 bits of its fraction are exact.
         let fraction = (noise >> 18) as f32 * (1.0 / 16_384.0);
         let units = (f32::from_bits(magnitude) * F16_UNITS + fraction) as i32;
         (units as f32 * (1.0 / F16_UNITS)).to_bits()
@@ -79,7 +81,7 @@ pub fn to_f16(value: f32, noise: u32) -> f16 {
     f16::from_f32(f32::from_bits(rounded | value.to_bits() & SIGN))
 }
 
-/// `value` as bf16, up or down by `noise`.
+/// Rounds `value` to bf16, up or down depending on `noise`.
 #[inline]
 pub fn to_bf16(value: f32, noise: u32) -> bf16 {
     let magnitude = value.to_bits() & !SIGN;

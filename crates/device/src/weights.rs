@@ -1,5 +1,5 @@
-//! The weights of a table in one of its formats, owned and borrowed. Independent of tables' shapes,
-//! and no arithmetic but that of single values.
+//! The weights of a table in one of its formats, owned and borrowed. Independent of the shapes of
+//! tables; its only arithmetic is the conversion of single values.
 
 use std::fmt;
 use std::ops::Range;
@@ -17,9 +17,9 @@ use crate::rounding;
 #[derive(Clone, Debug, PartialEq)]
 pub enum Weights {
     F32(Array<f32>),
-    /// 2 bytes each: 11 significant bits, up to 65504.
+    /// Takes 2 bytes per weight: 11 significant bits, up to 65504.
     F16(Array<f16>),
-    /// 2 bytes each: 8 significant bits, the range of f32.
+    /// Takes 2 bytes per weight: 8 significant bits, the range of f32.
     Bf16(Array<bf16>),
 }
 
@@ -39,7 +39,7 @@ pub enum WeightsMut<'a> {
     Bf16(&'a mut [bf16]),
 }
 
-/// Calls `$use` with the slice or vector of a value of one of the enums above.
+/// Calls `$use` with the slice or vector inside a value of one of the enums above.
 macro_rules! each {
     ($enum:ident, $value:expr, $name:ident => $use:expr) => {
         match $value {
@@ -143,10 +143,11 @@ impl<'a> WeightsView<'a> {
         }
     }
 
-    /// Whether those of `range` are finite numbers.
+    /// Whether the weights of `range` are finite.
     #[must_use]
     pub fn are_finite(self, range: Range<usize>) -> bool {
-        // No early end: the comparisons of a whole register cost less than a branch.
+        // The loop does not stop early, because comparing a whole register costs less than a
+        // branch.
         each!(WeightsView, self, values => {
             values[range].iter().fold(true, |good, value| good & value.is_finite())
         })
@@ -164,8 +165,8 @@ impl<'a> WeightsView<'a> {
         })
     }
 
-    /// How many of `range` have the largest magnitude of a 16-bit format, to which rounding cuts
-    /// larger values off; 0 of f32, which cuts nothing off.
+    /// Number of weights in `range` with the largest magnitude of a 16-bit format, to which
+    /// rounding clips larger values; 0 for f32, which does not clip.
     #[must_use]
     pub fn count_at_limit(self, range: Range<usize>) -> usize {
         let at_limit = |bits: u16, limit: u16| usize::from(bits & 0x7fff == limit);
@@ -180,21 +181,21 @@ impl<'a> WeightsView<'a> {
         }
     }
 
-    /// The first of `range` that [`Self::count_at_limit`] counts: its position among all, and its
-    /// value.
+    /// Finds the first weight in `range` that [`Self::count_at_limit`] counts: its position among
+    /// all weights, and its value.
     #[must_use]
     pub fn first_at_limit(self, mut range: Range<usize>) -> Option<(usize, f32)> {
         let i = range.find(|&i| self.count_at_limit(i..i + 1) > 0)?;
         Some((i, each!(WeightsView, self, values => values[i].widen())))
     }
 
-    /// Exact copies in f32.
+    /// Returns exact copies in f32.
     #[must_use]
     pub fn to_f32(self) -> Vec<f32> {
         each!(WeightsView, self, values => values.iter().map(|&value| value.widen()).collect())
     }
 
-    /// The bytes as they lie in memory.
+    /// Returns the bytes of the weights in memory order.
     #[must_use]
     pub fn bytes(self) -> &'a [u8] {
         match self {
@@ -206,7 +207,7 @@ impl<'a> WeightsView<'a> {
 }
 
 impl<'a> WeightsMut<'a> {
-    /// The bytes as they lie in memory.
+    /// Returns the bytes of the weights in memory order, for writing.
     #[must_use]
     pub fn into_bytes(self) -> &'a mut [u8] {
         match self {
@@ -228,10 +229,10 @@ impl<'a> WeightsMut<'a> {
         self.len() == 0
     }
 
-    /// Overwrites all weights with the nearest of `values`, which are as many.
+    /// Overwrites all weights with `values`, rounded to nearest.
     ///
     /// # Panics
-    /// If they are not.
+    /// If the numbers of values and weights differ.
     pub fn fill_from(&mut self, values: &[f32]) {
         match self {
             Self::F32(weights) => weights.copy_from_slice(values),
@@ -243,9 +244,9 @@ impl<'a> WeightsMut<'a> {
 
 /// A number format in which tables store weights.
 pub trait StoredWeight: Widen<f32> + Pod + PartialEq + fmt::Debug + Send + Sync {
-    /// The nearest to `value`.
+    /// Returns the nearest number of the format.
     fn nearest(value: f32) -> Self;
-    /// `value`, rounded up or down by `noise` where the format is narrower.
+    /// Rounds `value` up or down depending on `noise` if the format is narrower than f32.
     fn round(value: f32, noise: u32) -> Self;
 }
 

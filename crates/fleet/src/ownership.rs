@@ -126,6 +126,8 @@ pub fn decide(
     for claim in claims {
         let (processes, _) = counts.entry(claim.uid).or_default();
         *processes += 1;
+        // A user can start any number of processes, which must not slow down the decision or crowd
+        // out other users.
         if *processes > PROCESSES_PER_USER || decided.runs.len() >= PROCESSES_MAX {
             decided.refused.insert((Refusal::Limit, claim.pid));
             continue;
@@ -142,6 +144,8 @@ pub fn decide(
             }
             JoinedRun::Alone => {
                 let (_, own) = counts.entry(claim.uid).or_default();
+                // Runs in control groups are created by the scheduler, so only names from
+                // environments are limited.
                 let is_counted = claim.group.is_some() || own.contains(&run.job);
                 if !is_counted && own.len() >= RUNS_PER_USER {
                     decided.refused.insert((Refusal::Limit, claim.pid));
@@ -154,8 +158,8 @@ pub fn decide(
             }
         };
         for name in &claim.gpus {
-            let found = gpus.iter().find(|gpu| gpu.index == *name || gpu.uuid == *name);
-            match found {
+            let claimed_gpu = gpus.iter().find(|gpu| gpu.index == *name || gpu.uuid == *name);
+            match claimed_gpu {
                 Some(gpu) => candidates.entry(&gpu.uuid).or_default().push((claim, run.clone())),
                 None => {
                     decided.refused.insert((Refusal::Unproven, claim.pid));
@@ -211,12 +215,14 @@ impl Ownership {
         };
         let is_of_user = known.uid == run.uid
             || (known.user.is_some() && known.user == run.user)
+            // Some prologs write the user id in place of the name.
             || known.user == Some(claim.uid.to_string());
         let is_held = |gpu: &&KnownGpu| {
             self.holders.get(&gpu.uuid).is_some_and(|runs| runs.iter().any(|r| r.is_same(run)))
         };
         let computes = || gpus.iter().filter(is_held).any(|gpu| gpu.computing.contains(&claim.uid));
         let names_user = known.uid.is_some() || known.user.is_some();
+        // A user cannot create the control group of a job, so it proves the claim.
         let by_group = claim.group.is_some();
         match (by_group || is_of_user, names_user) {
             (true, _) => {}
@@ -226,6 +232,7 @@ impl Ownership {
         }
         let mut whole = known.clone();
         whole.fill(run);
+        // The record may appear at several GPUs, and each of them gets the missing fields.
         for held in self.holders.values_mut().flatten().filter(|held| held.is_same(run)) {
             held.fill(run);
         }
@@ -277,14 +284,14 @@ impl Ownership {
 /// GPU hold its instances that have no holders of their own.
 fn scheduler_holders(scheduler: &Holders, gpu: &KnownGpu) -> Vec<SchedulerRun> {
     let named = |keys: &[String; 2]| {
-        let mut found = Vec::<SchedulerRun>::new();
+        let mut holders = Vec::<SchedulerRun>::new();
         for run in keys.iter().filter_map(|key| scheduler.get(key)).flatten() {
-            match found.iter_mut().find(|known| known.is_same(run)) {
+            match holders.iter_mut().find(|known| known.is_same(run)) {
                 Some(known) => known.fill(run),
-                None => found.push(run.clone()),
+                None => holders.push(run.clone()),
             }
         }
-        found
+        holders
     };
     let own = named(&[gpu.index.clone(), gpu.uuid.clone()]);
     match &gpu.parent {

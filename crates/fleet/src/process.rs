@@ -132,6 +132,8 @@ impl Process {
         let text = fs::read_to_string(folder(self.pid).join("stat")).ok();
         let now = text.as_deref().and_then(stat);
         now.is_some_and(|(_, state, started)| {
+            // A zombie (Z) or dead (X) process does not run any more, and another start time
+            // belongs to another process with the same id.
             started == self.started && !matches!(state, 'Z' | 'X')
         })
     }
@@ -146,6 +148,7 @@ impl Process {
     pub fn root(&self) -> PathBuf {
         let ours = fs::read_link("/proc/self/ns/mnt").ok();
         let theirs = fs::read_link(folder(self.pid).join("ns/mnt")).ok();
+        // If the namespace is not accessible, the process is assumed to share our files.
         if theirs.is_none() || ours == theirs {
             return PathBuf::from("/");
         }
@@ -168,16 +171,18 @@ impl Process {
     pub fn libraries(&self, word: &str) -> Option<Vec<PathBuf>> {
         let mut maps = String::new();
         let file = fs::File::open(folder(self.pid).join("maps")).ok()?;
+        // A process may map any number of files, so the list is limited.
         file.take(MAPS_MAX).read_to_string(&mut maps).ok()?;
-        let mut found: Vec<PathBuf> = maps
+        let mut libraries: Vec<PathBuf> = maps
             .lines()
+            // The path is the last column, and no earlier column contains a slash.
             .filter_map(|line| line.find('/').map(|at| &line[at..]))
             .filter(|path| path.rsplit('/').next().is_some_and(|name| name.contains(word)))
             .map(PathBuf::from)
             .collect();
-        found.sort();
-        found.dedup();
-        Some(found)
+        libraries.sort();
+        libraries.dedup();
+        Some(libraries)
     }
 }
 
@@ -204,6 +209,8 @@ pub fn contains(process: &Process, path: &Path, needle: &[u8]) -> Option<bool> {
 fn search(mut file: impl Read, needle: &[u8]) -> Option<bool> {
     const BLOCK: usize = 1 << 20;
     let finder = memmem::Finder::new(needle);
+    // The end of each block is searched again with the next one, so that a match across the border
+    // is found.
     let keep = needle.len().saturating_sub(1);
     let mut block = vec![0; BLOCK + keep];
     let mut held = 0;
@@ -240,6 +247,7 @@ fn stat(line: &str) -> Option<(u32, char, u64)> {
     let mut fields = line[line.rfind(')')? + 1..].split_ascii_whitespace();
     let state = fields.next()?.chars().next()?;
     let parent = fields.next()?.parse().ok()?;
+    // The start time is field 22 of `stat`. State and parent, fields 3 and 4, are already consumed.
     Some((parent, state, fields.nth(17)?.parse().ok()?))
 }
 
@@ -257,8 +265,10 @@ fn variables(file: impl Read) -> io::Result<BTreeMap<String, String>> {
         let text = pair.strip_suffix(&[0]).unwrap_or(&pair);
         let at = text.iter().position(|&byte| byte == b'=').unwrap_or(0);
         let (name, value) = (&text[..at], text.get(at + 1..).unwrap_or_default());
-        let known = VARIABLES.iter().find(|known| known.as_bytes() == name);
-        if let Some(name) = known
+        let variable = VARIABLES.iter().find(|variable| variable.as_bytes() == name);
+        if let Some(name) = variable
+            // A longer value is skipped instead of truncated, because a truncated value could be
+            // another valid one.
             && value.len() <= VALUE_MAX.min(left)
         {
             left -= value.len();

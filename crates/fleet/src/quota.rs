@@ -47,6 +47,7 @@ impl<K: Ord + Clone> Quotas<K> {
     pub fn take(&mut self, now: Duration, key: &K) -> bool {
         let is_known = self.buckets.contains_key(key);
         let is_full = self.buckets.len() >= self.keys_max;
+        // Pruning visits all senders, so many new senders must not cause it at every message.
         if is_full && !is_known && now.saturating_sub(self.pruned) >= PRUNE {
             self.pruned = now;
             self.prune(now);
@@ -69,8 +70,8 @@ impl<K: Ord + Clone> Quotas<K> {
     /// Returns the refusals per sender since the last call. `None` stands for all senders that
     /// share a bucket.
     pub fn take_refused(&mut self) -> Vec<(Option<K>, u64)> {
-        let known = self.buckets.iter_mut().map(|(key, bucket)| (Some(key.clone()), bucket));
-        known
+        let tracked = self.buckets.iter_mut().map(|(key, bucket)| (Some(key.clone()), bucket));
+        tracked
             .chain([(None, &mut self.rest)])
             .filter(|(_, bucket)| bucket.refused > 0)
             .map(|(key, bucket)| (key, std::mem::take(&mut bucket.refused)))
@@ -82,6 +83,7 @@ impl<K: Ord + Clone> Quotas<K> {
         let rate = self.rate;
         self.buckets.retain(|_, bucket| {
             bucket.fill(now, rate);
+            // Refusals that were not reported yet must not be lost.
             bucket.left < rate.burst || bucket.refused > 0
         });
     }
@@ -91,6 +93,8 @@ impl Bucket {
     fn fill(&mut self, now: Duration, rate: Rate) {
         let since = now.saturating_sub(self.filled).as_secs_f64();
         self.left = (self.left + since * rate.per_s).min(rate.burst);
+        // Callers on several threads may pass times out of order. Time must not run backward, or
+        // units would be granted twice.
         self.filled = self.filled.max(now);
     }
 }

@@ -64,6 +64,8 @@ impl Sampler {
             target.looks += 1;
             for thread in threads(&folder(&target.process)) {
                 let Some(place) = place(&thread) else { continue };
+                // Beyond the limit, only places that are already counted grow, because a process
+                // chooses the names of its threads.
                 let is_known = target.places.contains_key(&place);
                 if is_known || target.places.len() < PLACES_MAX {
                     *target.places.entry(place).or_default() += 1;
@@ -82,6 +84,7 @@ impl Sampler {
 impl SampledProcess {
     fn end(self) -> Sampled {
         let is_ended = self.is_ended || !self.process.is_alive();
+        // The process id of an ended process may belong to another one by now.
         let after = if is_ended { Used::default() } else { used(&folder(&self.process)) };
         let mut waiting: Vec<Waiting> = self
             .places
@@ -93,6 +96,7 @@ impl SampledProcess {
                 looks,
             })
             .collect();
+        // The sort is stable, so places with equal counts keep the order of their names.
         waiting.sort_by_key(|row| std::cmp::Reverse(row.looks));
         waiting.truncate(TOLD_MAX);
         Sampled {
@@ -110,6 +114,8 @@ impl SampledProcess {
 
 /// Returns the resources used between two readings. Memory is the later value, with its growth.
 fn since(after: &Used, before: &Used) -> Used {
+    // A counter may decrease if a thread ended, because its usage is no longer in the sum. The
+    // difference is then unknown.
     let count = |pick: fn(&Used) -> Option<u64>| pick(after)?.checked_sub(pick(before)?);
     let grown = after.anonymous_bytes.zip(before.anonymous_bytes);
     let grown = grown.map(|(now, then)| now.cast_signed() - then.cast_signed());
@@ -157,6 +163,7 @@ fn used(folder: &Path) -> Used {
         add(&mut cpu_ns, numbers.next().flatten());
         add(&mut run_delay_ns, numbers.next().flatten());
         let status = text("status");
+        // `status` of a process counts only its main thread, so the threads are added up.
         add(&mut voluntary, named(&status, "voluntary_ctxt_switches:"));
         add(&mut forced, named(&status, "nonvoluntary_ctxt_switches:"));
     }

@@ -114,6 +114,7 @@ impl Server {
             sum_us: AtomicU64::new(0),
         });
         let own = Arc::clone(&shared);
+        // The thread needs little stack, and the agent should use little memory.
         let builder = thread::Builder::new().name("polls".to_owned()).stack_size(256 << 10);
         let thread = builder.spawn(move || own.run(&socket, tap.as_ref()))?;
         Ok(Self { shared, thread: Mutex::new(Some(thread)) })
@@ -143,6 +144,7 @@ impl Server {
         let before = table.messages;
         let is_quiet =
             |table: &mut ServerTable| table.messages == before && table.failure.is_none();
+        // The count of messages also detects a poll that arrived before this thread began to wait.
         let waited = self.shared.heard.wait_timeout_while(table, wait, is_quiet);
         let (mut table, _) = waited.unwrap_or_else(PoisonError::into_inner);
         match table.failure.take() {
@@ -183,6 +185,8 @@ impl Server {
         if member.request.as_ref().is_some_and(|request| !request.is_over()) {
             return None;
         }
+        // Both values come from one lock of the table, so no poll can come between the check and
+        // the request.
         let own_pid = member.own_pid;
         table.capture.request(pid, request);
         Some(own_pid)

@@ -107,6 +107,7 @@ impl StepMessage {
         let phase = Phase::ALL.iter().position(|phase| *phase == self.phase).unwrap_or(0);
         (bytes[0], bytes[1]) = (1, u8::try_from(phase).unwrap_or(0));
         bytes[4..8].copy_from_slice(&self.own_pid.to_le_bytes());
+        // All ones mean "unknown" in the format.
         let exposed = self.exposed_ns.unwrap_or(u64::MAX);
         for (at, field) in [self.step, self.monotonic_ns, self.samples, exposed].iter().enumerate()
         {
@@ -154,6 +155,7 @@ impl StepProgress {
     /// a step never counts as hung, because the expected time is unknown.
     pub fn is_hung(&self, now: Duration, busy: f64) -> bool {
         let (Some(stepped), Some(median)) = (self.stepped, self.step_time()) else { return false };
+        // A job with slow steps has a longer limit, because one slow step is not a hang.
         let limit = HANG_MIN.max(median * 10);
         self.phase == Phase::Train && busy >= HANG_BUSY && now.saturating_sub(stepped) > limit
     }
@@ -170,6 +172,8 @@ impl ReportedSteps {
     /// Processes a message. Messages of processes above the limits are counted and dropped.
     pub fn receive(&mut self, now: Duration, peer: Peer, message: &StepMessage) {
         let Peer { pid, uid } = peer;
+        // The kernel reports process 0 for a sender outside our namespace, which cannot be
+        // identified.
         if pid == 0 {
             return;
         }

@@ -135,12 +135,12 @@ impl UntrustedFolder {
             Err(Errno::AGAIN) => return Err(UntrustedError::Leased { path }),
             Err(errno) => return Err(UntrustedError::io(&path, "open")(errno)),
         };
-        let found = rustix::fs::fstat(&file).map_err(UntrustedError::io(&path, "look at"))?;
-        check(&path, &found, expected)?;
-        if identity(&found) != identity(&before) {
+        let stat = rustix::fs::fstat(&file).map_err(UntrustedError::io(&path, "look at"))?;
+        check(&path, &stat, expected)?;
+        if identity(&stat) != identity(&before) {
             return Err(UntrustedError::Changed { path });
         }
-        let (size, modified) = (length(&found), modified(&found));
+        let (size, modified) = (length(&stat), modified(&stat));
         Ok(Some(UntrustedFile { file: file.into(), path, size, modified }))
     }
 
@@ -162,8 +162,8 @@ impl UntrustedFolder {
     /// Whether `name` in this folder still is the folder `other`.
     pub fn holds(&self, name: &str, other: &Self) -> bool {
         let here = rustix::fs::statat(&self.descriptor, name, AtFlags::SYMLINK_NOFOLLOW);
-        let there = rustix::fs::fstat(&other.descriptor);
-        here.is_ok_and(|here| there.is_ok_and(|there| identity(&here) == identity(&there)))
+        let held = rustix::fs::fstat(&other.descriptor);
+        here.is_ok_and(|here| held.is_ok_and(|held| identity(&here) == identity(&held)))
     }
 
     /// Removes the folder `other`, which was created here as `name`, with the files of `uid` in it.
@@ -182,9 +182,9 @@ impl UntrustedFolder {
         let Ok(entries) = rustix::fs::Dir::read_from(&self.descriptor) else { return };
         for entry in entries.flatten().take(CLEARED_MAX) {
             let name = entry.file_name();
-            let found = rustix::fs::statat(&self.descriptor, name, AtFlags::SYMLINK_NOFOLLOW);
+            let stat = rustix::fs::statat(&self.descriptor, name, AtFlags::SYMLINK_NOFOLLOW);
             let is_users =
-                found.is_ok_and(|found| found.st_uid == uid && kind(&found) != FileType::Directory);
+                stat.is_ok_and(|stat| stat.st_uid == uid && kind(&stat) != FileType::Directory);
             if is_users {
                 // Removes the directory entry, never the target of a link. Its owner could remove
                 // it as well.
@@ -214,11 +214,11 @@ impl UntrustedFolder {
     /// Creating and opening are two steps. If the folder is not empty or not ours, it was replaced.
     fn give(&self, who: &Credentials) -> Result<(), UntrustedError> {
         let look = || rustix::fs::fstat(&self.descriptor);
-        let found = look().map_err(UntrustedError::io(&self.path, "look at"))?;
-        if found.st_uid != credentials::own_uid() || !self.is_empty() {
+        let stat = look().map_err(UntrustedError::io(&self.path, "look at"))?;
+        if stat.st_uid != credentials::own_uid() || !self.is_empty() {
             return Err(UntrustedError::Replaced { path: self.path.clone() });
         }
-        if found.st_uid == who.uid {
+        if stat.st_uid == who.uid {
             return Ok(());
         }
         let (uid, gid) = (Uid::from_raw(who.uid), Gid::from_raw(who.gid));

@@ -3,8 +3,11 @@
 /// Most bins of a feature.
 const MOST: usize = 255;
 
+use serde::{Deserialize, Serialize};
+
 /// Maps each feature to at most 255 bins, so that trees compare bytes instead of floats.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct Bins {
     /// Upper ends of the bins of each feature, rising. A value belongs to the first bin whose end
     /// it does not exceed.
@@ -35,6 +38,12 @@ impl Bins {
             ends
         };
         Self { ends: (0..features).map(ends).collect() }
+    }
+
+    /// Checks that the bins of each feature are few enough for a byte, finite and rising.
+    pub fn is_valid(&self) -> bool {
+        let is_finite = |ends: &Vec<f32>| ends.iter().all(|end| end.is_finite());
+        self.ends.iter().all(|ends| ends.len() < MOST && ends.is_sorted() && is_finite(ends))
     }
 
     /// Returns the upper ends of the bins of each feature.

@@ -71,7 +71,7 @@ enum GrowingNode {
 }
 
 /// Trains a forest. `seed` chooses the features that each tree may split on.
-pub fn forest(table: &BinnedRows, params: BoostingParams, seed: u64) -> Forest {
+pub fn train_forest(table: &BinnedRows, params: BoostingParams, seed: u64) -> Forest {
     if table.targets.is_empty() {
         return Forest::default();
     }
@@ -82,8 +82,8 @@ pub fn forest(table: &BinnedRows, params: BoostingParams, seed: u64) -> Forest {
     let mut residuals: Vec<f32> = table.targets.iter().map(|target| target - start).collect();
     let random = CounterRng::new(seed, 0);
     for round in 0..params.rounds {
-        let chosen = chosen(table.features, params.features, random.child(round as u64));
-        let tree = tree(table, &residuals, &chosen, params);
+        let chosen = choose_features(table.features, params.features, random.child(round as u64));
+        let tree = grow_tree(table, &residuals, &chosen, params);
         for (row, left) in residuals.iter_mut().enumerate() {
             let from = row * table.features;
             *left -= tree.value(&table.bins[from..from + table.features]);
@@ -94,7 +94,7 @@ pub fn forest(table: &BinnedRows, params: BoostingParams, seed: u64) -> Forest {
 }
 
 /// Clips residuals at a quantile and scales them to integer gradients (Huber loss).
-fn gradients(residuals: &[f32]) -> Vec<i32> {
+fn compute_gradients(residuals: &[f32]) -> Vec<i32> {
     let mut off: Vec<f32> = residuals.iter().map(|left| left.abs()).collect();
     let at = ((off.len() - 1) as f64 * OFF) as usize;
     let most = off.select_nth_unstable_by(at, f32::total_cmp).1.max(f32::MIN_POSITIVE);
@@ -104,7 +104,7 @@ fn gradients(residuals: &[f32]) -> Vec<i32> {
 }
 
 /// Draws the features that one tree may split on, in ascending order.
-fn chosen(features: usize, part: f64, random: CounterRng) -> Vec<usize> {
+fn choose_features(features: usize, part: f64, random: CounterRng) -> Vec<usize> {
     let wanted = ((features as f64 * part).ceil() as usize).clamp(1, features);
     let mut all: Vec<usize> = (0..features).collect();
     all.sort_by_key(|&feature| random.bits(feature as u64));
@@ -113,33 +113,39 @@ fn chosen(features: usize, part: f64, random: CounterRng) -> Vec<usize> {
     all
 }
 
-fn tree(table: &BinnedRows, residuals: &[f32], chosen: &[usize], params: BoostingParams) -> Tree {
+fn grow_tree(
+    table: &BinnedRows,
+    residuals: &[f32],
+    chosen: &[usize],
+    params: BoostingParams,
+) -> Tree {
     let mut rows: Vec<u32> = (0..residuals.len() as u32).collect();
     let mut nodes: Vec<GrowingNode> = Vec::new();
-    let gradients = gradients(residuals);
-    let sums = histogram(table, &gradients, &rows, chosen);
-    let mut leaves = vec![leaf(&mut nodes, 0..rows.len(), sums, chosen, params)];
+    let gradients = compute_gradients(residuals);
+    let sums = sum_by_bin(table, &gradients, &rows, chosen);
+    let mut leaves = vec![push_leaf(&mut nodes, 0..rows.len(), sums, chosen, params)];
     while leaves.len() < params.leaves.min(LEAVES) {
-        // The first of the best ones: the order does not depend on how gains are rounded.
+        // Of equal gains, the first leaf wins, so that the order does not depend on rounding.
         let mut best: Option<(usize, Split)> = None;
         for (at, leaf) in leaves.iter().enumerate() {
             if let Some(split) = leaf.best
-                && best.is_none_or(|(_, found)| split.gain > found.gain)
+                && best.is_none_or(|(_, other)| split.gain > other.gain)
             {
                 best = Some((at, split));
             }
         }
         let Some((at, split)) = best else { break };
         let parent = leaves.swap_remove(at);
-        let middle = parent.start + part(table, &mut rows[parent.start..parent.end], split);
+        let middle =
+            parent.start + partition_rows(table, &mut rows[parent.start..parent.end], split);
         let (left, right) = (parent.start..middle, middle..parent.end);
         let is_left_small = left.len() <= right.len();
         let small = if is_left_small { &rows[left.clone()] } else { &rows[right.clone()] };
-        let small = histogram(table, &gradients, small, chosen);
-        let large = difference(parent.sums, &small);
+        let small = sum_by_bin(table, &gradients, small, chosen);
+        let large = subtract_sums(parent.sums, &small);
         let (left_sums, right_sums) = if is_left_small { (small, large) } else { (large, small) };
-        let left = leaf(&mut nodes, left, left_sums, chosen, params);
-        let right = leaf(&mut nodes, right, right_sums, chosen, params);
+        let left = push_leaf(&mut nodes, left, left_sums, chosen, params);
+        let right = push_leaf(&mut nodes, right, right_sums, chosen, params);
         let (feature, bin) = (split.feature, split.bin);
         nodes[parent.node] =
             GrowingNode::Split { feature, bin, left: left.node, right: right.node };
@@ -149,7 +155,7 @@ fn tree(table: &BinnedRows, residuals: &[f32], chosen: &[usize], params: Boostin
     in_preorder(&nodes, &rows, residuals, params.rate)
 }
 
-fn leaf(
+fn push_leaf(
     nodes: &mut Vec<GrowingNode>,
     range: Range<usize>,
     sums: Vec<BinSum>,
@@ -160,12 +166,17 @@ fn leaf(
     let gradient: i64 = sums[..BINS].iter().map(|sum| sum.gradient).sum();
     nodes.push(GrowingNode::Leaf { start, end });
     let total = BinSum { gradient, rows: (end - start) as u32 };
-    let best = best_split(&sums, total, chosen, params.rows);
+    let best = find_best_split(&sums, total, chosen, params.rows);
     Leaf { start, end, sums, best, node: nodes.len() - 1 }
 }
 
 /// Sums gradients and rows by bin, for each of the chosen features.
-fn histogram(table: &BinnedRows, gradients: &[i32], rows: &[u32], chosen: &[usize]) -> Vec<BinSum> {
+fn sum_by_bin(
+    table: &BinnedRows,
+    gradients: &[i32],
+    rows: &[u32],
+    chosen: &[usize],
+) -> Vec<BinSum> {
     let mut sums = vec![BinSum::default(); chosen.len() * BINS];
     for &row in rows {
         let row = row as usize;
@@ -180,7 +191,7 @@ fn histogram(table: &BinnedRows, gradients: &[i32], rows: &[u32], chosen: &[usiz
     sums
 }
 
-fn difference(mut all: Vec<BinSum>, part: &[BinSum]) -> Vec<BinSum> {
+fn subtract_sums(mut all: Vec<BinSum>, part: &[BinSum]) -> Vec<BinSum> {
     for (sum, part) in all.iter_mut().zip(part) {
         sum.gradient -= part.gradient;
         sum.rows -= part.rows;
@@ -188,7 +199,7 @@ fn difference(mut all: Vec<BinSum>, part: &[BinSum]) -> Vec<BinSum> {
     all
 }
 
-fn best_split(sums: &[BinSum], total: BinSum, chosen: &[usize], least: u32) -> Option<Split> {
+fn find_best_split(sums: &[BinSum], total: BinSum, chosen: &[usize], least: u32) -> Option<Split> {
     let score = |sum: i64, rows: u32| {
         (sum as f64 / f64::from(GRADIENT_MOST)).powi(2) / (f64::from(rows) + RIDGE)
     };
@@ -212,7 +223,7 @@ fn best_split(sums: &[BinSum], total: BinSum, chosen: &[usize], least: u32) -> O
             }
             let parts = score(left.gradient, left.rows) + score(gradient - left.gradient, right);
             let gain = parts - whole;
-            if gain > 1e-9 && best.is_none_or(|found| gain > found.gain) {
+            if gain > 1e-9 && best.is_none_or(|other| gain > other.gain) {
                 best = Some(Split { gain, feature, bin });
             }
         }
@@ -221,7 +232,7 @@ fn best_split(sums: &[BinSum], total: BinSum, chosen: &[usize], least: u32) -> O
 }
 
 /// Partitions rows by a split, stable on both sides, and returns the number of rows on the left.
-fn part(table: &BinnedRows, rows: &mut [u32], split: Split) -> usize {
+fn partition_rows(table: &BinnedRows, rows: &mut [u32], split: Split) -> usize {
     let is_left = |row: &u32| {
         usize::from(table.bins[*row as usize * table.features + split.feature]) <= split.bin
     };
@@ -254,7 +265,7 @@ fn in_preorder(nodes: &[GrowingNode], rows: &[u32], residuals: &[f32], rate: f64
     let most = values.iter().map(|value| value.abs()).fold(0.0, f64::max);
     let step = ((most / f64::from(LEAF_MOST)) as f32).max(f32::MIN_POSITIVE);
     let mut tree = Tree::new(step);
-    // What is to be written: a node, and the split whose right side it begins.
+    // Nodes still to be written, each with the split whose right side it begins.
     let mut open: Vec<(usize, Option<usize>)> = vec![(0, None)];
     while let Some((at, right_of)) = open.pop() {
         if let Some(split) = right_of {

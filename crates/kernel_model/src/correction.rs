@@ -1,5 +1,7 @@
 //! Correction of the shared forest for one device, found from a few of its rows.
 
+use serde::{Deserialize, Serialize};
+
 use super::latency::Latency;
 
 /// Distance above the launch overhead, in factors of e, from which a latency is all kernel time.
@@ -8,7 +10,8 @@ const FREE_OF_FLOOR: f64 = 0.4;
 /// Corrects the shared forest for one device: a linear function of how far a latency lies above the
 /// launch overhead, in logarithms. It fades to zero at the launch overhead, where a latency
 /// contains no kernel time.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Correction {
     /// Height above the launch overhead at which the correction equals `shift`.
     pub middle: f64,

@@ -23,9 +23,9 @@ pub struct TableLookup {
     pub batch: u64,
     pub rows: u64,
     pub dim: u64,
-    /// Ids of a bag, on average.
+    /// Mean number of ids per bag.
     pub pooling: f64,
-    /// Ids of the longest bag.
+    /// Number of ids in the longest bag.
     pub longest_bag: u64,
     pub popularity: Popularity,
 }
@@ -49,12 +49,12 @@ impl TableLookup {
         self.batch as f64 * self.pooling
     }
 
-    /// Bytes of one row, in whole transactions.
+    /// Returns the bytes of one row in whole memory transactions.
     fn row_bytes(&self) -> f64 {
         sectors(4.0 * self.dim as f64)
     }
 
-    /// Bytes of indices and results, which no cache keeps.
+    /// Returns the bytes of indices and results, which no cache keeps.
     fn passing_bytes(&self) -> f64 {
         self.batch as f64 * (sectors(4.0 * self.pooling) + self.row_bytes())
     }
@@ -191,7 +191,7 @@ fn hit_rate_ns(tables: &[TableLookup], device: &HardwareSpec, times: f64) -> f64
         let tables_at_once = (blocks / table.batch as f64).ceil().max(1.0);
         let cached = device.l2_bytes as f64 / (tables_at_once * 4.0 * table.dim as f64);
         let (rows, cached) = (table.rows as f64, cached.min(table.rows as f64));
-        // C(cached, L) ÷ C(rows, L), factor by factor.
+        // The probability C(cached, L) ÷ C(rows, L), multiplied factor by factor to avoid overflow.
         let bag = table.pooling.round() as u64;
         let all_hit: f64 = (0..bag)
             .map(|at| ((cached - at as f64) / (rows - at as f64)).clamp(0.0, 1.0))

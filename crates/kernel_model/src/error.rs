@@ -9,7 +9,7 @@ pub enum Error {
     Operation { name: String, known: Vec<&'static str> },
     #[error("expected a column {column:?}, got {}", names(got))]
     Column { column: &'static str, got: Vec<String> },
-    /// Rows of a table that are no measurements.
+    /// Rows of a table that are not measurements.
     #[error(
         "{count} of {rows} rows are not measurements; line {line}: expected {expected}, got {got:?}"
     )]
@@ -31,7 +31,7 @@ pub enum Error {
     Hardware(#[from] schema::topology::HardwareError),
 }
 
-/// Names of a table's columns as they may stand in a message: the file may be none of text.
+/// Shortens and escapes the column names of a table for a message, because the file may be binary.
 fn names(all: &[String]) -> String {
     const SHOWN: usize = 20;
     const LETTERS: usize = 40;

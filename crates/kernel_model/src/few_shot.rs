@@ -50,7 +50,7 @@ pub fn calibrate(mut model: KernelModel, rows: &[Measured]) -> Result<KernelMode
     let mut keys: Vec<&HardwareSpec> = rows.iter().map(|row| row.device).collect();
     keys.sort_by(|a, b| a.key.cmp(&b.key));
     keys.dedup_by(|a, b| a.key == b.key);
-    let known = LaunchOverheads::usual_of(model.devices.iter().map(|device| &device.floors));
+    let usual = LaunchOverheads::median_of(model.devices.iter().map(|device| &device.floors));
     let line = Baseline::median(model.devices.iter().map(|device| device.line));
     for device in keys {
         let own: Vec<Measured> =
@@ -59,7 +59,7 @@ pub fn calibrate(mut model: KernelModel, rows: &[Measured]) -> Result<KernelMode
             own.iter().filter(|row| !row.timed.is_call()).copied().collect();
         let trees = SharedForest { bins: &model.bins, pooled: &model.pooled };
         let found = if kernels.is_empty() {
-            fit_device(model.kind, trees, &known, line, &own)?
+            fit_device(model.kind, trees, &usual, line, &own)?
         } else {
             fit_kernel_times(model.kind, trees, &kernels)?
         };
@@ -73,12 +73,12 @@ pub fn calibrate(mut model: KernelModel, rows: &[Measured]) -> Result<KernelMode
 pub fn fit_device(
     kind: Kind,
     trees: SharedForest<'_>,
-    known: &LaunchOverheads,
+    usual: &LaunchOverheads,
     line: Baseline,
     rows: &[Measured],
 ) -> Result<DeviceModel, Error> {
-    enough(kind, rows)?;
-    let floors = floors(known, rows);
+    require_rows(kind, rows)?;
+    let floors = scale_overheads(usual, rows);
     let point = |row: &Measured| BaselinePoint {
         roofline_ns: roofline_ns(&row.work, row.device),
         floor_ns: floors.ns(row.work.name()),
@@ -92,12 +92,12 @@ pub fn fit_device(
             (latency(trees.bins, trees.pooled, &row.work, row.device, floor), row.latency_ns)
         })
         .collect();
-    let correction = fitted(&found);
-    // Each row by the line through the others: what new rows are off by.
+    let correction = fit_correction(&found);
+    // Predict each row by a correction fitted to the others: this gives the error on new rows.
     let left_out = (0..found.len()).map(|at| {
         let mut others = found.clone();
         let (one, measured) = others.remove(at);
-        (measured / fitted(&others).applied(one).ns).ln()
+        (measured / fit_correction(&others).applied(one).ns).ln()
     });
     let (low, high) = quantiles(left_out);
     Ok(DeviceModel {
@@ -107,12 +107,12 @@ pub fn fit_device(
         timed: Timed::Call,
         line,
         slack: slack(rows.iter().map(|row| (row, row.latency_ns))),
-        learnt: DeviceResidual::Adapted(correction),
+        residual: DeviceResidual::Adapted(correction),
         interval: ErrorInterval::flat(low, high),
     })
 }
 
-fn enough(kind: Kind, rows: &[Measured]) -> Result<(), Error> {
+fn require_rows(kind: Kind, rows: &[Measured]) -> Result<(), Error> {
     let (kind, expected, got) = (kind.name(), ROWS_LEAST, rows.len());
     if got < expected { Err(Error::TooFew { kind, expected, got }) } else { Ok(()) }
 }
@@ -133,41 +133,41 @@ fn fit_kernel_times(
     trees: SharedForest<'_>,
     rows: &[Measured],
 ) -> Result<DeviceModel, Error> {
-    enough(kind, rows)?;
+    require_rows(kind, rows)?;
     let fold = |row: &Measured| split::hash(&row.work, 1) % FOLDS;
     let without = |one: u64| rows.iter().filter(move |row| fold(row) != one);
     let left_out: Vec<(u64, DeviceModel)> = (0..FOLDS)
-        .map(|one| (one, over_line(&without(one).copied().collect::<Vec<_>>(), rows[0].device)))
+        .map(|one| (one, fit_baseline(&without(one).copied().collect::<Vec<_>>(), rows[0].device)))
         .collect();
-    let offs = |residual: Residual| -> Vec<f64> {
+    let log_errors = |residual: Residual| -> Vec<f64> {
         let fold_residuals = |(one, base): &(u64, DeviceModel)| {
             let others: Vec<Measured> = without(*one).copied().collect();
             let model = base.clone().with_residual(residual, trees, &others);
             let tested = rows.iter().filter(|row| fold(row) == *one);
-            tested.map(|row| off(&model, row, trees)).collect::<Vec<_>>()
+            tested.map(|row| log_error(&model, row, trees)).collect::<Vec<_>>()
         };
         left_out.iter().flat_map(fold_residuals).collect()
     };
-    let error = |offs: &[f64]| offs.iter().map(|off| off.abs()).sum::<f64>();
-    let mut best = (Residual::None, offs(Residual::None));
+    let error = |errors: &[f64]| errors.iter().map(|error| error.abs()).sum::<f64>();
+    let mut best = (Residual::None, log_errors(Residual::None));
     for residual in [Residual::Own, Residual::Pooled] {
-        let found = offs(residual);
-        if error(&found) < error(&best.1) {
-            best = (residual, found);
+        let errors = log_errors(residual);
+        if error(&errors) < error(&best.1) {
+            best = (residual, errors);
         }
     }
-    let model = over_line(rows, rows[0].device).with_residual(best.0, trees, rows);
+    let model = fit_baseline(rows, rows[0].device).with_residual(best.0, trees, rows);
     let (low, high) = quantiles(best.1.into_iter());
     Ok(DeviceModel { interval: ErrorInterval::flat(low, high), ..model })
 }
 
-fn off(model: &DeviceModel, row: &Measured, trees: SharedForest<'_>) -> f64 {
-    let found = model.latency(trees.bins, Some(trees.pooled), &row.work, row.device);
-    (row.latency_ns / found.ns).ln()
+fn log_error(model: &DeviceModel, row: &Measured, trees: SharedForest<'_>) -> f64 {
+    let latency = model.latency(trees.bins, Some(trees.pooled), &row.work, row.device);
+    (row.latency_ns / latency.ns).ln()
 }
 
 /// Fits a baseline over the shortest kernel of each operation.
-fn over_line(rows: &[Measured], device: &HardwareSpec) -> DeviceModel {
+fn fit_baseline(rows: &[Measured], device: &HardwareSpec) -> DeviceModel {
     let mut shortest: BTreeMap<&str, f64> = BTreeMap::new();
     for row in rows {
         let least = shortest.entry(row.work.name()).or_insert(f64::INFINITY);
@@ -187,7 +187,7 @@ fn over_line(rows: &[Measured], device: &HardwareSpec) -> DeviceModel {
         timed: Timed::Kernel,
         line,
         slack: slack(rows.iter().map(|row| (row, row.latency_ns))),
-        learnt: DeviceResidual::Own(Forest::default()),
+        residual: DeviceResidual::Own(Forest::default()),
         interval: ErrorInterval::flat(0.0, 0.0),
     }
 }
@@ -202,17 +202,18 @@ impl DeviceModel {
     ) -> Self {
         match residual {
             Residual::None => {}
-            Residual::Own => self.learnt = DeviceResidual::Own(self.own_trees(trees.bins, rows)),
+            Residual::Own => self.residual = DeviceResidual::Own(self.own_trees(trees.bins, rows)),
             Residual::Pooled => {
                 // Predict without correction first, then fit the correction to the errors.
                 let none = Correction { middle: 0.0, shift: 0.0, slope: 0.0 };
-                self.learnt = DeviceResidual::Adapted(none);
-                let found = |row: &Measured| {
-                    let found = self.latency(trees.bins, Some(trees.pooled), &row.work, row.device);
-                    (found, row.latency_ns)
+                self.residual = DeviceResidual::Adapted(none);
+                let predict = |row: &Measured| {
+                    let latency =
+                        self.latency(trees.bins, Some(trees.pooled), &row.work, row.device);
+                    (latency, row.latency_ns)
                 };
-                let found: Vec<(Latency, f64)> = rows.iter().map(found).collect();
-                self.learnt = DeviceResidual::Adapted(fitted(&found));
+                let found: Vec<(Latency, f64)> = rows.iter().map(predict).collect();
+                self.residual = DeviceResidual::Adapted(fit_correction(&found));
             }
         }
         self
@@ -235,16 +236,16 @@ impl DeviceModel {
             let base = self.line.ns(roofline_ns(&row.work, row.device), floor_ns);
             table.targets.push((row.latency_ns / base).ln() as f32);
         }
-        boosting::forest(&table, OWN, features as u64)
+        boosting::train_forest(&table, OWN, features as u64)
     }
 }
 
 /// Scales the launch overheads of other devices by the rows that are at their overhead: rows of the
 /// operation if there are any, else of all operations.
-fn floors(known: &LaunchOverheads, rows: &[Measured]) -> LaunchOverheads {
-    let ratio = |row: &Measured| row.latency_ns / known.ns(row.work.name());
+fn scale_overheads(usual: &LaunchOverheads, rows: &[Measured]) -> LaunchOverheads {
+    let ratio = |row: &Measured| row.latency_ns / usual.ns(row.work.name());
     let is_at_floor = |row: &&Measured| {
-        roofline_ns(&row.work, row.device) < 0.3 * known.ns(row.work.name()) && ratio(row) < 3.0
+        roofline_ns(&row.work, row.device) < 0.3 * usual.ns(row.work.name()) && ratio(row) < 3.0
     };
     let factors = |name: Option<&str>| {
         let own = rows.iter().filter(|row| name.is_none_or(|name| row.work.name() == name));
@@ -256,14 +257,14 @@ fn floors(known: &LaunchOverheads, rows: &[Measured]) -> LaunchOverheads {
     };
     let all = factors(None).map(|found| found.0);
     let all = all.unwrap_or_else(|| rows.iter().map(ratio).fold(1.0, f64::min).ln());
-    known.with_each(|name, ns| {
+    usual.with_each(|name, ns| {
         let (own, count) = factors(Some(name)).unwrap_or((all, 0.0));
         ns * ((count * own + ALL * all) / (count + ALL)).exp()
     })
 }
 
 /// Fits a correction to pairs of predicted and measured latency, by ridge regression towards zero.
-fn fitted(rows: &[(Latency, f64)]) -> Correction {
+fn fit_correction(rows: &[(Latency, f64)]) -> Correction {
     const SHIFT_RIDGE: f64 = 0.3;
     const SLOPE_RIDGE: f64 = 8.0;
     let share = |row: &(Latency, f64)| share(&row.0);

@@ -1,18 +1,12 @@
-//! Boosted trees in memory and on disk: bits in preorder, about a hundred bytes for a tree of 31
-//! leaves.
+//! Boosted trees: their evaluation, and their stored form.
 
 use std::ops::RangeInclusive;
 
-use super::bit_stream::{BitReader, BitWriter};
+use serde::{Deserialize, Serialize};
 
-/// Bits of a leaf: a whole number of steps of its tree.
-const LEAF_BITS: u32 = 10;
-/// Largest step number of a leaf; the smallest is its negative.
-pub const LEAF_MOST: i32 = (1 << (LEAF_BITS - 1)) - 1;
-/// Bits of a feature's number.
-const FEATURE_BITS: u32 = 6;
-/// Bits of a bin.
-const BIN_BITS: u32 = 8;
+/// Largest value of a leaf in steps of its tree; the smallest is its negative. Few steps keep files
+/// small.
+pub const LEAF_MOST: i32 = 511;
 /// Value of [`Node::below`] that marks a leaf: no bin lies below 0.
 const LEAF: u8 = 0;
 /// Number of the last bin.
@@ -86,13 +80,14 @@ impl Tree {
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct ExcludedLeaves {
     tree: u16,
-    /// All bits but those of the excluded leaves.
+    /// A bit for each leaf of the tree; 0 for the excluded leaves.
     mask: u32,
 }
 
-/// Some trees, their splits ordered by feature and bin. A row goes through those that it is not
-/// below, one after the other, and each tree is left with its leaf as the lowest bit. No step
-/// waits for the one before it, as on the way down a tree.
+/// A group of trees that is evaluated at once (QuickScorer, SIGIR 2015). Splits are ordered by
+/// feature and bin. Each split that a row is not below masks out the leaves on its left; the lowest
+/// remaining bit of a tree is the row's leaf. Unlike a walk down a tree, no step depends on the
+/// previous one.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct TreesTogether {
     /// Sorted by feature, then bin.
@@ -100,24 +95,25 @@ struct TreesTogether {
     /// First split of each feature, and the end of its splits that each bin is not below.
     begins: Vec<usize>,
     ends: Vec<[u32; 256]>,
-    /// The leaves of all trees, from left to right, and where those of each tree begin.
+    /// Values of the leaves of all trees, from left to right, and the index of each tree's first
+    /// leaf.
     leaves: Vec<f32>,
     firsts: Vec<u32>,
 }
 
 impl TreesTogether {
     fn new(trees: &[Tree]) -> Self {
-        let mut found = Self::default();
+        let mut group = Self::default();
         let mut splits: Vec<(u8, u8, ExcludedLeaves)> = Vec::new();
         for (number, tree) in trees.iter().enumerate() {
-            found.firsts.push(found.leaves.len() as u32);
-            // Leaves before each node, in preorder: from left to right.
+            group.firsts.push(group.leaves.len() as u32);
+            // Number of leaves to the left of each node.
             let mut before = Vec::with_capacity(tree.nodes.len());
             let mut leaves = 0u32;
             for (node, value) in tree.nodes.iter().zip(&tree.values) {
                 before.push(leaves);
                 if node.below == LEAF {
-                    found.leaves.push(*value);
+                    group.leaves.push(*value);
                     leaves += 1;
                 }
             }
@@ -138,11 +134,11 @@ impl TreesTogether {
             let ends = std::array::from_fn(|bin| {
                 (begin + of_feature.partition_point(|split| usize::from(split.1) <= bin)) as u32
             });
-            found.begins.push(begin);
-            found.ends.push(ends);
+            group.begins.push(begin);
+            group.ends.push(ends);
         }
-        found.splits = splits.into_iter().map(|(.., excluded)| excluded).collect();
-        found
+        group.splits = splits.into_iter().map(|(.., excluded)| excluded).collect();
+        group
     }
 
     /// Sums the values of all trees for a row, in tree order.
@@ -161,7 +157,8 @@ impl TreesTogether {
 }
 
 /// A sum of boosted trees, clamped to the range of the training targets.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "ForestColumns", into = "ForestColumns")]
 pub struct Forest {
     start: f32,
     bounds: (f32, f32),
@@ -186,62 +183,97 @@ impl Forest {
         (f64::from(self.start) + sum).max(bounds.0).min(bounds.1)
     }
 
-    /// Appends all trees as packed bits.
-    pub fn write(&self, out: &mut BitWriter) {
-        for value in [self.start, self.bounds.0, self.bounds.1] {
-            out.float(value);
-        }
-        out.bits(self.trees.len() as u32, 16);
-        for tree in &self.trees {
-            out.float(tree.step);
-            for (node, value) in tree.nodes.iter().zip(&tree.values) {
-                let is_leaf = node.below == LEAF;
-                out.bits(u32::from(is_leaf), 1);
-                if is_leaf {
-                    let steps = (value / tree.step).round() as i32 + LEAF_MOST;
-                    out.bits(steps as u32, LEAF_BITS);
-                } else {
-                    out.bits(u32::from(node.feature), FEATURE_BITS);
-                    out.bits(u32::from(node.below - 1), BIN_BITS);
-                }
-            }
-        }
-    }
-
-    /// Reads the bits that [`Forest::write`] wrote; `None` if they do not form a forest on
-    /// `features`.
+    /// Checks that no tree splits on a feature beyond the first `features`.
     #[must_use]
-    pub fn read(input: &mut BitReader<'_>, features: usize) -> Option<Self> {
-        let mut float = || input.float().filter(|value| value.is_finite());
-        let (start, bounds) = (float()?, (float()?, float()?));
-        let count = input.bits(16)?;
-        let trees = (0..count).map(|_| read_tree(input, features)).collect::<Option<_>>()?;
-        (bounds.0 <= bounds.1).then(|| Self::new(start, bounds.0..=bounds.1, trees))
+    pub fn splits_only_on(&self, features: usize) -> bool {
+        let mut nodes = self.trees.iter().flat_map(|tree| &tree.nodes);
+        nodes.all(|node| node.below == LEAF || usize::from(node.feature) < features)
     }
 }
 
-fn read_tree(input: &mut BitReader<'_>, features: usize) -> Option<Tree> {
-    let mut tree = Tree::new(input.float().filter(|step| step.is_finite())?);
-    // Splits whose left side is being read.
-    let mut open: Vec<usize> = Vec::new();
-    loop {
-        // A split has a leaf more than there are splits.
-        if tree.nodes.len() >= 2 * LEAVES - 1 {
-            return None;
-        }
-        if input.bits(1)? == 0 {
-            let feature = input.bits(FEATURE_BITS)? as u8;
-            let bin = input.bits(BIN_BITS)? as u8;
-            if usize::from(feature) >= features || bin > BIN_MOST {
-                return None;
+/// A forest as it is stored: one array per field, which compresses and parses much better than one
+/// object per node. Trees follow each other, with their nodes in preorder.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ForestColumns {
+    start: f32,
+    bounds: (f32, f32),
+    /// The step of each tree.
+    steps: Vec<f32>,
+    /// [`Node::below`] of each node.
+    below: Vec<u8>,
+    /// The feature of each split.
+    features: Vec<u8>,
+    /// The value of each leaf as a multiple of its tree's step.
+    leaves: Vec<i32>,
+}
+
+impl From<Forest> for ForestColumns {
+    fn from(forest: Forest) -> Self {
+        let mut columns = Self {
+            start: forest.start,
+            bounds: forest.bounds,
+            steps: forest.trees.iter().map(|tree| tree.step).collect(),
+            below: Vec::new(),
+            features: Vec::new(),
+            leaves: Vec::new(),
+        };
+        for tree in &forest.trees {
+            for (node, value) in tree.nodes.iter().zip(&tree.values) {
+                columns.below.push(node.below);
+                if node.below == LEAF {
+                    columns.leaves.push((value / tree.step).round() as i32);
+                } else {
+                    columns.features.push(node.feature);
+                }
             }
-            open.push(tree.push_split(feature, bin));
+        }
+        columns
+    }
+}
+
+impl TryFrom<ForestColumns> for Forest {
+    type Error = &'static str;
+
+    fn try_from(columns: ForestColumns) -> Result<Self, Self::Error> {
+        let (low, high) = columns.bounds;
+        let mut numbers = [columns.start, low, high].into_iter().chain(columns.steps.clone());
+        if !numbers.all(f32::is_finite) || low > high {
+            return Err("expected finite numbers and rising bounds");
+        }
+        let (mut below, mut features) = (columns.below.into_iter(), columns.features.into_iter());
+        let mut leaves = columns.leaves.into_iter();
+        let tree = |step| next_tree(step, &mut below, &mut features, &mut leaves);
+        let trees: Option<Vec<Tree>> = columns.steps.into_iter().map(tree).collect();
+        let is_at_end = below.len() + features.len() + leaves.len() == 0;
+        let trees =
+            trees.filter(|_| is_at_end).ok_or("expected whole trees of at most 32 leaves")?;
+        Ok(Self::new(columns.start, low..=high, trees))
+    }
+}
+
+/// Takes the nodes of one tree from the columns; `None` if the columns end before the tree does.
+fn next_tree(
+    step: f32,
+    below: &mut impl Iterator<Item = u8>,
+    features: &mut impl Iterator<Item = u8>,
+    leaves: &mut impl Iterator<Item = i32>,
+) -> Option<Tree> {
+    let mut tree = Tree::new(step);
+    // Splits whose right side has not begun yet.
+    let mut open: Vec<usize> = Vec::new();
+    // A tree has one leaf more than splits.
+    while tree.nodes.len() < 2 * LEAVES - 1 {
+        let below = below.next()?;
+        if below != LEAF {
+            open.push(tree.push_split(features.next()?, below - 1));
             continue;
         }
-        tree.push_leaf(input.bits(LEAF_BITS)? as i32 - LEAF_MOST);
+        tree.push_leaf(leaves.next()?);
         let Some(split) = open.pop() else { return Some(tree) };
         tree.begin_right(split);
     }
+    None
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ const PAGEABLE: f64 = 8.1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SingleKind {
     EmbeddingForward,
-    /// The update of the rows of such a lookup by SGD.
+    /// The update of the looked-up rows by SGD.
     EmbeddingBackward,
     /// `parts` matrices of `rows × columns` side by side.
     Concat,
@@ -150,7 +150,7 @@ impl SingleWork {
         let all = sizes.iter().try_fold(1u128, |all, size| all.checked_mul(u128::from(*size)));
         let squared = matches!(kind, SingleKind::TrilForward | SingleKind::TrilBackward);
         let all = if squared { all.and_then(|all| all.checked_mul(sizes[1].into())) } else { all };
-        // A batch of ids of every row of every table is more than there ever is.
+        // The product of batch, tables and rows exceeds 2^53 even for ordinary lookups.
         let most = if kind.is_lookup() { MOST << 40 } else { MOST };
         match all {
             Some(all)

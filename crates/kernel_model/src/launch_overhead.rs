@@ -107,33 +107,33 @@ fn calls(rows: &[Measured], floor_ns: f64, drift_ns: f64) -> Vec<(u32, f64)> {
     if !rows.first().is_some_and(waits_for_memory) {
         return Vec::new();
     }
-    let mut found: Vec<(&Measured, f64)> = rows
+    let mut hidden: Vec<(&Measured, f64)> = rows
         .iter()
         .filter(|row| roofline_ns(&row.work, row.device) < UNSEEN * floor_ns)
         .map(|row| (row, without(row, drift_ns)))
         .filter(|call| call.1 < SLOW * floor_ns)
         .collect();
-    if found.len() < CALLS {
+    if hidden.len() < CALLS {
         return Vec::new();
     }
-    let all = middle(found.iter().map(|call| call.1)).unwrap_or(floor_ns);
+    let all = middle(hidden.iter().map(|call| call.1)).unwrap_or(floor_ns);
     let apart = |ns: f64, other: f64| (ns / other).ln().abs();
-    let count = found.len() as f64;
+    let count = hidden.len() as f64;
     let mean = |sum: f64| sum / count;
-    let of_all = mean(found.iter().map(|call| apart(call.1, all)).sum());
+    let of_all = mean(hidden.iter().map(|call| apart(call.1, all)).sum());
     let by_size = |size: fn(&Measured) -> u64| {
-        let mut calls = found.clone();
+        let mut calls = hidden.clone();
         calls.sort_by_key(|(row, _)| (size(row), row.work, row.place));
         mean(beside(&calls).map(|(ns, others)| apart(ns, others)).sum())
     };
     let by_sizes = by_size(|row| roofline_ns(&row.work, row.device) as u64)
         .min(by_size(|row| row.work.sizes().last().copied().unwrap_or(0)));
-    found.sort_by_key(|(row, _)| row.place);
-    let by_time: f64 = mean(beside(&found).map(|(ns, others)| apart(ns, others)).sum());
+    hidden.sort_by_key(|(row, _)| row.place);
+    let by_time: f64 = mean(beside(&hidden).map(|(ns, others)| apart(ns, others)).sum());
     if by_time >= BY_TIME * of_all.min(by_sizes) {
         return Vec::new();
     }
-    found.into_iter().map(|(row, ns)| (row.place, ns)).collect()
+    hidden.into_iter().map(|(row, ns)| (row.place, ns)).collect()
 }
 
 /// Returns whether a row is of a memory-bound kind.
@@ -150,7 +150,7 @@ fn beside<'a>(calls: &'a [(&Measured, f64)]) -> impl Iterator<Item = (f64, f64)>
     })
 }
 
-/// The median, or the mean of the two in the middle.
+/// Returns the median, the mean of the two middle values if their number is even.
 fn middle(values: impl Iterator<Item = f64>) -> Option<f64> {
     median::float_median(&mut values.collect::<Vec<f64>>())
 }
@@ -182,11 +182,11 @@ fn drift_ns(rows: &[Measured]) -> f64 {
         (places / block.len() as f64, latencies[latencies.len() / 50])
     };
     let (slope, correlation) = line(rows.chunks(rows.len().div_ceil(BLOCKS)).map(low));
-    // Blocks of one floor scatter round it; those of one that grows lie on a line.
+    // Blocks with a constant floor scatter around it. Blocks with a growing floor lie on a line.
     if correlation > 0.8 { slope } else { 0.0 }
 }
 
-/// Slope and correlation of points.
+/// Computes slope and correlation of points.
 fn line(points: impl Iterator<Item = (f64, f64)> + Clone) -> (f64, f64) {
     let count = points.clone().count() as f64;
     let sum = |of: fn((f64, f64)) -> f64| points.clone().map(of).sum::<f64>() / count;

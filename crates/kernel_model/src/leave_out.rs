@@ -49,13 +49,13 @@ struct Others {
     line: Baseline,
 }
 
-fn without(devices: &[&DeviceRows], left_out: usize) -> Others {
+fn train_others(devices: &[&DeviceRows], left_out: usize) -> Others {
     let others = all_but(devices, left_out);
     let bins = bins(&others);
     let unseen = forest(&others, &bins, UNSEEN);
     let floors: Vec<LaunchOverheads> = others.iter().map(|device| device.floors_ns()).collect();
     let line = Baseline::median(others.iter().map(|device| device.line));
-    Others { bins, unseen, floors: LaunchOverheads::usual_of(floors.iter()), line }
+    Others { bins, unseen, floors: LaunchOverheads::median_of(floors.iter()), line }
 }
 
 fn all_but<'a>(devices: &[&'a DeviceRows], left_out: usize) -> Vec<&'a DeviceRows> {
@@ -74,11 +74,11 @@ impl Others {
 /// Computes the interval for unmeasured devices: the worst of the devices when each is left out.
 pub(super) fn interval(devices: &[&DeviceRows], threads: usize) -> ErrorInterval {
     if devices.len() < 2 {
-        // Nothing is known of any other: a factor of e.
+        // A single device shows nothing about others, so assume a factor of e.
         return ErrorInterval::flat(-1.0, 1.0);
     }
     let ends = in_parallel(threads, devices.len(), |at| {
-        let (others, device) = (without(devices, at), devices[at]);
+        let (others, device) = (train_others(devices, at), devices[at]);
         quantiles(
             device
                 .part(Part::Calibrate)
@@ -100,7 +100,7 @@ pub fn evaluate_left_out_devices(kind: Kind, rows: &[Measured], threads: usize) 
 }
 
 fn row(kind: Kind, devices: &[&DeviceRows], at: usize) -> LeftOutRow {
-    let (others, device) = (without(devices, at), devices[at]);
+    let (others, device) = (train_others(devices, at), devices[at]);
     let tested: Vec<&Measured> =
         device.part(Part::Test).filter(|row| device.is_above_floor(row)).collect();
     let error = |predict: &dyn Fn(&Measured) -> f64| {
@@ -110,9 +110,9 @@ fn row(kind: Kind, devices: &[&DeviceRows], at: usize) -> LeftOutRow {
         |row: &Measured| roofline_ns(&row.work, row.device).max(others.floors.ns(row.work.name()));
     let pooled = forest(&all_but(devices, at), &others.bins, POOLED);
     let shots = (0..DRAWS).map(|draw| {
-        let rows = drawn(device, draw);
-        let learnt = few_shot::SharedForest { bins: &others.bins, pooled: &pooled };
-        few_shot::fit_device(kind, learnt, &others.floors, others.line, &rows).map_or(
+        let rows = draw_rows(device, draw);
+        let shared = few_shot::SharedForest { bins: &others.bins, pooled: &pooled };
+        few_shot::fit_device(kind, shared, &others.floors, others.line, &rows).map_or(
             f64::NAN,
             |model| {
                 error(&|row| model.latency(&others.bins, Some(&pooled), &row.work, row.device).ns)
@@ -120,7 +120,7 @@ fn row(kind: Kind, devices: &[&DeviceRows], at: usize) -> LeftOutRow {
         )
     });
     let shots_mape_pct = shots.sum::<f64>() / DRAWS as f64;
-    // From the remaining devices, as for a user with an unmeasured device.
+    // Compute the interval from the remaining devices, as for a user with an unmeasured device.
     let interval = interval(&all_but(devices, at), 1);
     let covered = device.part(Part::Test).filter(|row| {
         let (low, high) = interval.at(0.0);
@@ -139,10 +139,11 @@ fn row(kind: Kind, devices: &[&DeviceRows], at: usize) -> LeftOutRow {
     }
 }
 
-/// Draws rows to calibrate with, without the drift that the host added.
-fn drawn(device: &DeviceRows, draw: u64) -> Vec<Measured> {
+/// Draws training rows for calibration, with latencies corrected for the drift of the host.
+fn draw_rows(device: &DeviceRows, draw: u64) -> Vec<Measured> {
     let mut rows: Vec<Measured> = device.part(Part::Train).copied().collect();
-    // Element-wise operations of one size have one hash: each is drawn by itself.
+    // Element-wise operations of one size share a hash, so a salt by operation draws each
+    // independently.
     let salt = |row: &Measured| {
         1 + draw + DRAWS * row.work.element().map_or(0, |element| 1 + element as u64)
     };

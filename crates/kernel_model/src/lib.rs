@@ -8,7 +8,6 @@
 
 mod baseline;
 mod bins;
-mod bit_stream;
 mod boosting;
 mod correction;
 pub mod cpu;

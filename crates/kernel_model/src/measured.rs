@@ -61,7 +61,7 @@ impl Table {
     /// Creates a reader from the names of the columns.
     ///
     /// # Errors
-    /// [`Error::Column`] where name, latency or device has none.
+    /// [`Error::Column`] if the column of name, latency or device is missing.
     pub fn new(header: Vec<String>) -> Result<Self, Error> {
         let at = |column: &'static str| {
             let found = header.iter().position(|name| name.eq_ignore_ascii_case(column));
@@ -75,8 +75,8 @@ impl Table {
     /// Reads one row. A row that is not a measurement is counted and reported by [`Table::finish`].
     ///
     /// # Errors
-    /// [`Error::Column`] where the operation's sizes have none, [`Error::Hardware`] for a device
-    /// that is not known, [`Error::Operation`] for an operation that is not.
+    /// [`Error::Column`] if a column of the operation's sizes is missing, [`Error::Hardware`] for
+    /// an unknown device, [`Error::Operation`] for an unknown operation.
     pub fn add(&mut self, line: u64, fields: &[&str]) -> Result<(), Error> {
         let place = self.rows as u32;
         self.rows += 1;
@@ -146,7 +146,7 @@ pub struct Operation {
 /// Finds the operation with a name.
 ///
 /// # Errors
-/// [`Error::Operation`] with all names.
+/// [`Error::Operation`], which lists all names.
 pub fn operation(name: &str) -> Result<Operation, Error> {
     let kind = match name {
         "linear" => Kind::Linear,
@@ -186,7 +186,7 @@ fn columns(operation: Operation) -> &'static [&'static str] {
             "B",
             "Input_Channel",
             "Output_Channel",
-            // Spelled like this in the tables of NeuSight.
+            // NeuSight's tables misspell this column.
             "Kernel_Szie",
             "Input_Size",
             "Stride",

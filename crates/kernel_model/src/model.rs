@@ -13,11 +13,12 @@ use super::latency::{Latency, latency};
 use super::measured::Timed;
 use super::work::{Kind, Work};
 
-/// Below this many launch overheads a latency contains no information on the kernel.
+/// Latencies below this multiple of the launch overhead contain no information on the kernel.
 const HIDDEN: f64 = 1.1;
-/// Above this many launch overheads a latency is kernel time alone.
+/// Latencies above this multiple of the launch overhead are kernel time alone.
 const SEEN: f64 = 3.0;
-/// At [`SEEN`] a kernel may take this many times the time of similar kernels; at [`HIDDEN`], once.
+/// Largest plausible ratio of a kernel's time to that of similar kernels at [`SEEN`]. At [`HIDDEN`]
+/// the ratio is 1.
 const BELIEVED: f64 = 12.0;
 /// Shortest kernel that was ever recorded.
 const LAUNCH_NS: f64 = 1_000.0;
@@ -47,13 +48,13 @@ impl LaunchOverheads {
     /// Returns the overhead of an operation; the geometric mean of the others if it was not
     /// measured.
     pub(super) fn ns(&self, name: &str) -> f64 {
-        let found = self.0.iter().find(|(known, _)| known == name).map(|(_, ns)| *ns);
-        found.unwrap_or_else(|| mean(self.0.iter().map(|(_, ns)| *ns)))
+        let own_ns = self.0.iter().find(|(operation, _)| operation == name).map(|(_, ns)| *ns);
+        own_ns.unwrap_or_else(|| mean(self.0.iter().map(|(_, ns)| *ns)))
     }
 
     /// Takes the median over devices for each operation, the lower of the two in the middle: few
     /// hosts are much faster than others, but some are much slower.
-    pub(super) fn usual_of<'a>(all: impl Iterator<Item = &'a Self> + Clone) -> Self {
+    pub(super) fn median_of<'a>(all: impl Iterator<Item = &'a Self> + Clone) -> Self {
         let mut names: Vec<&String> =
             all.clone().flat_map(|one| &one.0).map(|one| &one.0).collect();
         names.sort();
@@ -76,15 +77,16 @@ impl LaunchOverheads {
     }
 }
 
-/// Computes the geometric mean; 1 of no values.
+/// Computes the geometric mean; 1 if there are no values.
 fn mean(values: impl Iterator<Item = f64>) -> f64 {
     let (sum, count) =
         values.fold((0.0, 0.0), |(sum, count), value| (sum + value.ln(), count + 1.0));
     if count > 0.0 { (sum / count).exp() } else { 1.0 }
 }
 
-/// How the residual over a device's baseline is predicted.
-#[derive(Clone, Debug, PartialEq)]
+/// The method that predicts the residual over a device's baseline.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(super) enum DeviceResidual {
     /// By a forest trained on this device.
     Own(Forest),
@@ -93,18 +95,20 @@ pub(super) enum DeviceResidual {
 }
 
 /// The part of a model that is specific to one device.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct DeviceModel {
     /// Key of its hardware.
     pub(super) device: String,
-    /// Rows it was learnt from.
+    /// Number of its training rows.
     pub(super) rows: usize,
+    #[serde(rename = "floors_ns")]
     pub(super) floors: LaunchOverheads,
     pub(super) timed: Timed,
     pub(super) line: Baseline,
     /// Median of measured over roofline time of long kernels.
     pub(super) slack: f64,
-    pub(super) learnt: DeviceResidual,
+    pub(super) residual: DeviceResidual,
     pub(super) interval: ErrorInterval,
 }
 
@@ -125,14 +129,14 @@ impl DeviceModel {
         device: &HardwareSpec,
     ) -> Latency {
         let floor_ns = self.floors.ns(work.name());
-        // Nothing hides a kernel that was measured by itself.
+        // Kernels that were timed alone are not hidden by launch overhead.
         let hidden_ns = if self.timed.is_call() { floor_ns } else { 0.0 };
         let baseline = DeviceBaseline { overhead_ns: floor_ns, line: self.line };
         let by = |forest: &Forest| Latency {
             floor_ns: hidden_ns,
             ..latency(bins, forest, work, device, baseline)
         };
-        match (&self.learnt, pooled) {
+        match (&self.residual, pooled) {
             (DeviceResidual::Own(forest), _) => by(forest),
             (DeviceResidual::Adapted(correction), Some(forest)) => correction.applied(by(forest)),
             (DeviceResidual::Adapted(_), None) => {
@@ -182,7 +186,8 @@ pub struct Price {
 }
 
 /// The parts of a model that price devices without any measurement.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Unseen {
     /// Forest of all devices over the roofline.
     pub forest: Forest,
@@ -191,7 +196,8 @@ pub(super) struct Unseen {
 }
 
 /// The trained model of one kind of kernel for all devices.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct KernelModel {
     pub(super) kind: Kind,
     pub(super) sources: Vec<Source>,
@@ -237,12 +243,14 @@ impl KernelModel {
         let least = physics_ns(work, device).max(launch_ns);
         let high_ns = latency.ns * high * wider;
         let by_roofline = roofline_ns(work, device) * slack;
-        // Just above the floor it is the host that varies: a kernel far below it is still not seen.
+        // Latencies just above the floor may still be variations of the host's time, so a kernel
+        // far below the floor remains hidden.
         let above = (latency.ns / latency.floor_ns / HIDDEN).ln() / (SEEN / HIDDEN).ln();
         let believed = by_roofline * BELIEVED.powf(above.max(0.0));
         let is_under_floor = above < 0.0 || (above < 1.0 && latency.ns > believed);
         let (mean_ns, low_ns) = if is_under_floor {
-            // Anything from physics to the floor would have been measured as the floor.
+            // Every kernel between the physical limit and the floor would have been measured as the
+            // floor.
             let mean = believed.max(least).min(latency.ns.max(least));
             (mean, least.min(mean))
         } else {
@@ -257,19 +265,19 @@ impl KernelModel {
     /// Predicts a latency, with the factors of its interval and the roofline slack.
     pub(super) fn latency(&self, work: &Work, device: &HardwareSpec) -> (Latency, (f64, f64), f64) {
         if let Some(own) = self.find_device(device) {
-            let found = own.latency(&self.bins, Some(&self.pooled), work, device);
-            return (found, own.interval.at(found.above_floor), own.slack);
+            let latency = own.latency(&self.bins, Some(&self.pooled), work, device);
+            return (latency, own.interval.at(latency.above_floor), own.slack);
         }
-        let floors = LaunchOverheads::usual_of(self.devices.iter().map(|device| &device.floors));
+        let floors = LaunchOverheads::median_of(self.devices.iter().map(|device| &device.floors));
         let overhead_ns = floors.ns(work.name());
         let baseline = DeviceBaseline { overhead_ns, line: Baseline::ROOFLINE };
-        let found = latency(&self.bins, &self.unseen.forest, work, device, baseline);
+        let predicted = latency(&self.bins, &self.unseen.forest, work, device, baseline);
         let slack = mean(self.devices.iter().map(|device| device.slack));
-        (found, self.unseen.interval.at(found.above_floor), slack)
+        (predicted, self.unseen.interval.at(predicted.above_floor), slack)
     }
 
     fn find_device(&self, device: &HardwareSpec) -> Option<&DeviceModel> {
-        self.devices.iter().find(|known| known.device == device.key)
+        self.devices.iter().find(|own| own.device == device.key)
     }
 
     /// Finds the size that is farthest outside the training data, and its distance in factors of e.
@@ -277,7 +285,7 @@ impl KernelModel {
         let mut farthest = (None, 0.0);
         for (at, &asked) in work.sizes().iter().enumerate() {
             let (least, most) = (self.least[at], self.most[at]);
-            // Padding may be 0.
+            // Avoid the logarithm of 0, because padding may be 0.
             let log = |size: u64| (size as f64).max(0.5).ln();
             let distance = (log(least) - log(asked)).max(log(asked) - log(most));
             if distance > farthest.1 {

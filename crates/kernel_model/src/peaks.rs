@@ -32,7 +32,8 @@ impl MeasuredPeaks {
             let rate = |count: f64| 1e9 * count / row.latency_ns;
             match row.work.kind() {
                 Kind::Linear | Kind::Bmm => flops = rate(of_work).max(flops),
-                // Winograd's algorithm does fewer.
+                // Winograd's algorithm does fewer FLOPs than are counted, so the rate would be too
+                // high.
                 Kind::Conv => {}
                 Kind::LayerNorm | Kind::Softmax | Kind::ElementWise => {
                     if moved > BEYOND_L2 * device.l2_bytes as f64 {
@@ -41,7 +42,7 @@ impl MeasuredPeaks {
                 }
             }
         }
-        let or = |found: f64, other: f64| if found > 0.0 { found } else { other };
+        let or = |rate: f64, other: f64| if rate > 0.0 { rate } else { other };
         Self {
             flops: or(flops, device.sustained_f32.unwrap_or(device.peak.f32)),
             bytes: or(bytes, device.dram_sustained.unwrap_or(device.dram)),
@@ -58,10 +59,10 @@ impl MeasuredPeaks {
 
 /// Finds the peaks of every device of the rows.
 pub fn peaks_by_device(rows: &[Measured]) -> BTreeMap<&'static str, MeasuredPeaks> {
-    let mut found = BTreeMap::new();
+    let mut peaks = BTreeMap::new();
     for row in rows {
         let device: &'static HardwareSpec = row.device;
-        found.entry(&*device.key).or_insert_with(|| MeasuredPeaks::from_rows(device, rows));
+        peaks.entry(&*device.key).or_insert_with(|| MeasuredPeaks::from_rows(device, rows));
     }
-    found
+    peaks
 }

@@ -13,7 +13,7 @@ use super::parallel::in_parallel;
 use super::split::Part;
 use super::work::{Element, Kind, Work};
 
-/// Rows as an MLP reads them.
+/// Rows in the form that an MLP is trained on.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MlpExamples {
     /// `[N, inputs]`, row by row: logarithms of sizes; other inputs as they are.
@@ -22,7 +22,8 @@ pub struct MlpExamples {
     pub targets: Vec<f32>,
 }
 
-/// What one MLP learns: the latencies of one kind on one device, split as for our own models.
+/// The training problem of one MLP: the latencies of one kind on one device, split as for rowmill's
+/// own models.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MlpProblem {
     pub kind: Kind,
@@ -66,7 +67,8 @@ fn put_inputs(work: &Work, to: &mut Vec<f32>) {
         }
         (_, sizes) => to.extend(sizes.iter().copied().map(log)),
     }
-    // The published MLPs are of one operation each; these five share one.
+    // Each published MLP models one operation. Our five element-wise operations share an MLP, so
+    // the operation is an input.
     if work.kind() == Kind::ElementWise {
         let is = |element: &Element| f32::from(u8::from(work.element() == Some(*element)));
         to.extend(Element::ALL.iter().map(is));
@@ -82,13 +84,13 @@ pub trait Regressor {
     /// Trains for one epoch over all rows.
     ///
     /// # Errors
-    /// Where it cannot.
+    /// The error of the implementation.
     fn epoch(&mut self) -> Result<(), Self::Error>;
 
     /// Predicts the targets of rows.
     ///
     /// # Errors
-    /// Where it cannot.
+    /// The error of the implementation.
     fn predict(&mut self, inputs: &[f32]) -> Result<Vec<f32>, Self::Error>;
 }
 
@@ -130,9 +132,9 @@ impl<R: Regressor> MlpLearner<R> {
         for _ in 0..epochs {
             self.regressor.epoch()?;
             self.epochs += 1;
-            let found = self.regressor.predict(&problem.calibrate.inputs)?;
-            let pairs = found.iter().zip(&problem.calibrate.targets);
-            let error = gmae(pairs.map(|(found, target)| (nanos(*found), nanos(*target))));
+            let predicted = self.regressor.predict(&problem.calibrate.inputs)?;
+            let pairs = predicted.iter().zip(&problem.calibrate.targets);
+            let error = gmae(pairs.map(|(predicted, target)| (nanos(*predicted), nanos(*target))));
             // A comparison with NaN is false, so diverged MLPs are skipped.
             if error < self.best.calibrate_gmae_pct {
                 let predicted = self.regressor.predict(&problem.test.inputs)?;
@@ -151,7 +153,7 @@ fn nanos(ln_us: f32) -> f64 {
 /// creates an MLP. `None` if no MLP has a finite error, as without calibration rows.
 ///
 /// # Errors
-/// Those of the MLPs.
+/// Passes on the errors of the MLPs.
 pub fn search<R: Regressor>(
     problem: &MlpProblem,
     grid: MlpGrid,
@@ -165,8 +167,8 @@ pub fn search<R: Regressor>(
         let mut learner = MlpLearner { regressor, setting, epochs: 0, best };
         learner.learn(problem, first)?;
         let error = learner.best.calibrate_gmae_pct;
-        // The first of equal ones.
-        let least = chosen.as_ref().map_or(f64::INFINITY, |found| found.best.calibrate_gmae_pct);
+        // Of equal errors, the first setting wins.
+        let least = chosen.as_ref().map_or(f64::INFINITY, |chosen| chosen.best.calibrate_gmae_pct);
         if error < least {
             chosen = Some(learner);
         }
@@ -188,7 +190,7 @@ pub fn search<R: Regressor>(
 /// Results are in the order of the problems, without those that no MLP solves.
 ///
 /// # Errors
-/// The first of the MLPs'.
+/// The first error of an MLP, in the order of the problems.
 pub fn search_all<'a, R: Regressor>(
     problems: &'a [MlpProblem],
     grid: MlpGrid,
@@ -199,7 +201,7 @@ pub fn search_all<'a, R: Regressor>(
 where
     R::Error: Send,
 {
-    // The longest first, so that no thread ends long after the others.
+    // Start the longest jobs first, so that no thread ends long after the others.
     let mut order: Vec<usize> = (0..problems.len()).collect();
     order.sort_by_key(|at| std::cmp::Reverse(problems[*at].train.targets.len()));
     let searched = in_parallel(threads, order.len(), |job| {
@@ -215,9 +217,9 @@ where
 
 /// Adds the errors of chosen MLPs to `table`, computed on the same test rows as its other errors.
 pub fn add(table: &mut [KernelRow], rows: &[Measured], chosen: &[ChosenMlp]) {
-    for of_kind in chosen.chunk_by(|one, next| one.kind == next.kind) {
-        let devices = by_device(of_kind[0].kind, rows);
-        for mlp in of_kind {
+    for mlps in chosen.chunk_by(|one, next| one.kind == next.kind) {
+        let devices = by_device(mlps[0].kind, rows);
+        for mlp in mlps {
             let is_same =
                 |row: &&mut KernelRow| row.kind == mlp.kind.name() && row.device == mlp.device;
             let device = devices.iter().find(|device| *device.device.key == *mlp.device);

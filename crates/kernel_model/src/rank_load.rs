@@ -8,20 +8,20 @@ use crate::Estimate;
 use crate::embedding::{BAG_BYTES, CACHE_SHARE, HitCurve, V100, sectors};
 use crate::tile_use::TileUse;
 
-/// Lookups of V100 whose longest bag decides are within this; see [`UNMEASURED`].
+/// Lowest and highest factor on V100 lookups that are bound by their longest bag.
 const MEASURED: (f64, f64) = (0.87, 1.15);
 /// Lowest and highest factor on the time of a formula that was not compared with measurements.
 const UNMEASURED: (f64, f64) = (0.5, 2.0);
-/// Linearizing, scanning and sorting a handful of ids: the public 8-rank DLRM trace (V100), for one
-/// module of tables.
+/// Time to linearize, scan and sort a handful of ids: measured in the public 8-rank DLRM trace
+/// (V100), for one module of tables.
 const SORT_START_NS: f64 = 54_000.0;
-/// The two kernels that update rows, for a handful of them: same source.
+/// Time of the two kernels that update a handful of rows, from the same trace.
 const UPDATE_START_NS: f64 = 17_000.0;
-/// Bytes of an id and its place while they are sorted.
+/// Bytes of an id with its position while both are sorted.
 const SORTED_BYTES: f64 = 12.0;
 /// Bits of a key that one pass of the sort orders.
 const SORT_BITS: f64 = 8.0;
-/// Threads' groups that sum the gradients of one row together.
+/// Thread groups that sum the gradients of one row together.
 const GROUPS_PER_ROW: f64 = 32.0;
 
 /// Number of kernel launches of a lookup.
@@ -32,14 +32,14 @@ pub const BACKWARD_LAUNCHES: u32 = 12;
 /// Precomputed terms of a tile that do not depend on the rank that holds it.
 #[derive(Clone, Debug)]
 pub struct TileTerms {
-    /// Columns that each sample gets.
+    /// Columns that the tile adds to each sample.
     width: f64,
     bags: f64,
     uses: f64,
     longest: f64,
     /// Bytes of a row in whole transactions.
     row_bytes: f64,
-    /// Bytes that no cache keeps.
+    /// Bytes of indices and results, which no cache keeps.
     passing_bytes: f64,
     /// Bytes of the rows that a batch uses.
     used_bytes: f64,
@@ -49,7 +49,7 @@ pub struct TileTerms {
     update_bytes: f64,
     gradient_bytes: f64,
     gradient_reads: f64,
-    /// Uses of the row that is used most.
+    /// Lookups of the most popular row.
     hottest: f64,
     weights: u64,
     states: u64,
@@ -61,11 +61,11 @@ impl TileTerms {
     pub fn new(tile: &TileUse, rule: Optimizer, alike: Option<(&TileUse, &Self)>) -> Self {
         let (bags, dim, uses) = (tile.bags as f64, tile.dim as f64, tile.uses);
         let row_bytes = sectors(dim * tile.weight_bytes as f64);
-        let known = alike.filter(|(other, _)| {
+        let equal = alike.filter(|(other, _)| {
             other.uses == uses && other.rows == tile.rows && other.popularity == tile.popularity
         });
         let curve =
-            known.map_or_else(|| HitCurve::new(&tile.popularity, uses), |(_, terms)| terms.curve);
+            equal.map_or_else(|| HitCurve::new(&tile.popularity, uses), |(_, terms)| terms.curve);
         let rows_used = tile.rows_used();
         let state = rule.state_per_row(tile.dim) as f64;
         let row = (tile.dim * tile.weight_bytes) as u64;
@@ -93,7 +93,7 @@ impl TileTerms {
 /// Time and memory of the tiles of one rank: lookups, row updates, weights and states.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RankLoad {
-    /// Columns that each sample of the batch gets from it.
+    /// Columns that the rank's tiles add to each sample.
     pub width: f64,
     /// Ids looked up in a batch.
     pub uses: f64,
@@ -106,7 +106,7 @@ pub struct RankLoad {
     pub states: u64,
 }
 
-/// Sums over the tiles of a rank that lookup and update times follow from.
+/// Sums over the tiles of a rank, from which lookup and update times are computed.
 #[derive(Clone, Copy, Default)]
 struct Sums {
     used: f64,
@@ -133,7 +133,7 @@ impl RankLoad {
         for tile in tiles {
             is_empty = false;
             load.add(tile);
-            // Tables share the cache by the bytes they use of it.
+            // Tables share the cache in proportion to the bytes they use.
             let share = if sums.used > 0.0 { tile.used_bytes / sums.used } else { 0.0 };
             let cached = CACHE_SHARE * device.l2_bytes as f64 * share / tile.row_bytes;
             sums.add(tile, tile.curve.at(cached));
@@ -190,7 +190,8 @@ fn backward(sums: &Sums, uses: f64, device: &HardwareSpec) -> Estimate {
     let (dram, l2) = bandwidths(device);
     let passes = (sums.rows.max(2.0).log2() / SORT_BITS).ceil();
     let sort = 1e9 * 2.0 * passes * SORTED_BYTES * uses / dram;
-    // The gradient of a bag is read once for each of its ids, from the cache as far as it fits.
+    // The gradient of a bag is read once for each of its ids. Reads hit the cache as far as the
+    // gradients fit.
     let cache = CACHE_SHARE * device.l2_bytes as f64;
     let missed = (1.0 - cache / sums.gradients.max(1.0)).max(0.0);
     let reads = (sums.gradient_reads * missed).max(sums.gradients.min(sums.gradient_reads));

@@ -1,4 +1,4 @@
-//! How far the long kernels of a device stay behind the roofline.
+//! Measures the distance of a device's long kernels from the roofline.
 
 use super::feature::roofline_ns;
 use super::measured::Measured;
@@ -9,7 +9,7 @@ pub fn slack<'a>(rows: impl Iterator<Item = (&'a Measured, f64)>) -> f64 {
     let mut ratios: Vec<(f64, f64)> = rows
         .map(|(row, latency)| (latency, latency / roofline_ns(&row.work, row.device)))
         .collect();
-    // Launch overhead matters least in the longer half.
+    // Keep the longer half, in which launch overhead matters least.
     ratios.sort_by(|a, b| b.0.total_cmp(&a.0));
     ratios.truncate(ratios.len().div_ceil(2));
     let mut ratios: Vec<f64> = ratios.into_iter().map(|(_, ratio)| ratio).collect();

@@ -78,7 +78,7 @@ impl StateDrift {
     }
 }
 
-/// Keeps the `count` nearest rows, the first of equal ones.
+/// Keeps the `count` nearest rows; of equally near ones, the first.
 fn nearest(
     mut rows: Vec<DriftSample>,
     count: usize,
@@ -90,7 +90,7 @@ fn nearest(
     rows
 }
 
-/// Returns the median residual of rows; 0 of no rows.
+/// Returns the median residual of rows; 0 if there are none.
 fn middle(rows: Vec<DriftSample>) -> f64 {
     let mut log_residual: Vec<f64> = rows.into_iter().map(|row| row.log_residual).collect();
     median::float_median(&mut log_residual).unwrap_or_default()

@@ -37,7 +37,7 @@ pub struct SuiteMeasured {
 /// A kernel of a suite, priced by a trained model or by a formula.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SuiteWork {
-    Learnt(Work),
+    Learned(Work),
     Single(SingleWork),
 }
 
@@ -49,7 +49,7 @@ impl SuiteWork {
 
     fn hash(&self, salt: u64) -> u64 {
         match self {
-            Self::Learnt(work) => hash(work, salt),
+            Self::Learned(work) => hash(work, salt),
             Self::Single(work) => {
                 let start = mix(work.kind() as u64 + 101) ^ mix(salt.wrapping_add(7));
                 let next = |hash: u64, size: &u64| mix(hash.wrapping_mul(31).wrapping_add(*size));
@@ -120,7 +120,7 @@ struct TableLine {
 /// The kernels that one row of the table is about.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum TableKernel {
-    Learnt(Kind),
+    Learned(Kind),
     Single(SingleKind),
 }
 
@@ -182,7 +182,7 @@ const LINES: [TableLine; 20] = [
     ),
     line("memcpy to host", TableKernel::Single(SingleKind::CopyToHost), None, Published::Bytes),
     line("memcpy on device", TableKernel::Single(SingleKind::Copy), None, Published::Bytes),
-    line("GEMM", TableKernel::Learnt(Kind::Linear), least(5.80, 10.00), Published::Roofline),
+    line("GEMM", TableKernel::Learned(Kind::Linear), least(5.80, 10.00), Published::Roofline),
     line(
         "transpose",
         TableKernel::Single(SingleKind::Transpose),
@@ -201,10 +201,10 @@ const LINES: [TableLine; 20] = [
         least(2.71, 4.76),
         Published::None,
     ),
-    line("bmm", TableKernel::Learnt(Kind::Bmm), None, Published::Roofline),
-    line("layer_norm", TableKernel::Learnt(Kind::LayerNorm), None, Published::Roofline),
-    line("softmax", TableKernel::Learnt(Kind::Softmax), None, Published::Roofline),
-    line("element_wise", TableKernel::Learnt(Kind::ElementWise), None, Published::Roofline),
+    line("bmm", TableKernel::Learned(Kind::Bmm), None, Published::Roofline),
+    line("layer_norm", TableKernel::Learned(Kind::LayerNorm), None, Published::Roofline),
+    line("softmax", TableKernel::Learned(Kind::Softmax), None, Published::Roofline),
+    line("element_wise", TableKernel::Learned(Kind::ElementWise), None, Published::Roofline),
 ];
 
 /// Highest rates of training kernels, per nanosecond.
@@ -217,7 +217,7 @@ struct Reached {
 /// device.
 ///
 /// # Errors
-/// What `model` says.
+/// Passes on the errors of `model`.
 pub fn rows<E>(
     measured: &[SuiteMeasured],
     device: &'static HardwareSpec,
@@ -231,20 +231,20 @@ pub fn rows<E>(
             continue;
         }
         let model = match line.kernel {
-            TableKernel::Learnt(kind) => Some(model(kind)?),
+            TableKernel::Learned(kind) => Some(model(kind)?),
             TableKernel::Single(_) => None,
         };
         let mut judged = Judged { twenty: vec![Vec::new(); DRAWS as usize], ..Judged::default() };
         for fold in 0..FOLDS {
             let is_judged = |row: &&SuiteMeasured| row.work.fold() == fold;
-            let (tested, learnt): (Vec<&SuiteMeasured>, Vec<&SuiteMeasured>) =
+            let (tested, learned): (Vec<&SuiteMeasured>, Vec<&SuiteMeasured>) =
                 own.iter().partition(is_judged);
-            let learnt: Vec<SuiteMeasured> = learnt.into_iter().copied().collect();
-            let rates = reached(measured, fold, device);
-            judged.published.extend(line.published_ns(&learnt, device, &rates, &tested));
+            let learned: Vec<SuiteMeasured> = learned.into_iter().copied().collect();
+            let rates = find_rates(measured, fold, device);
+            judged.published.extend(line.published_ns(&learned, device, &rates, &tested));
             match &model {
-                Some(model) => learnt_kind(model, device, &learnt, &tested, &mut judged),
-                None => single_kind(device, &learnt, &tested, &mut judged),
+                Some(model) => evaluate_model(model, device, &learned, &tested, &mut judged),
+                None => evaluate_formula(device, &learned, &tested, &mut judged),
             }
         }
         rows.push(judged.row(line, own.len()));
@@ -267,14 +267,14 @@ struct Judged {
 
 impl Judged {
     fn row(&self, line: &TableLine, shapes: usize) -> SuiteRow {
-        let known = |pairs: &Pairs| (!pairs.is_empty()).then(|| ErrorPair::from_pairs(pairs));
-        let shots: Vec<ErrorPair> = self.twenty.iter().filter_map(known).collect();
-        let all = known(&self.all);
+        let errors = |pairs: &Pairs| (!pairs.is_empty()).then(|| ErrorPair::from_pairs(pairs));
+        let shots: Vec<ErrorPair> = self.twenty.iter().filter_map(errors).collect();
+        let all = errors(&self.all);
         SuiteRow {
             kernel: line.label,
             shapes,
             paper: line.paper,
-            published: known(&self.published),
+            published: errors(&self.published),
             no_rows: ErrorPair::from_pairs(&self.no_rows),
             twenty: ErrorPair::mean(&shots),
             all,
@@ -287,7 +287,7 @@ impl Judged {
 impl TableLine {
     fn holds(&self, work: &SuiteWork, device: &HardwareSpec) -> bool {
         match (work, self.kernel) {
-            (SuiteWork::Learnt(work), TableKernel::Learnt(kind)) => work.kind() == kind,
+            (SuiteWork::Learned(work), TableKernel::Learned(kind)) => work.kind() == kind,
             (SuiteWork::Single(work), TableKernel::Single(kind)) => {
                 work.kind() == kind && (!self.is_large || is_large(work, device))
             }
@@ -298,24 +298,26 @@ impl TableLine {
     /// Predicts with the paper's formula; empty where it has none.
     fn published_ns(
         &self,
-        learnt: &[SuiteMeasured],
+        learned: &[SuiteMeasured],
         device: &HardwareSpec,
         rates: &Reached,
         tested: &[&SuiteMeasured],
     ) -> Pairs {
-        // Lookups by the rate that was reached here, as published.
+        // Like the paper, price lookups by the highest rate reached on this device.
         let here = HardwareSpec { dram_sustained: Some(1e9 * rates.bytes), ..device.clone() };
-        let own = learnt.iter().map(|row| moved(&row.work) / row.ns).fold(0.0, f64::max);
+        let own = learned.iter().map(|row| bytes_moved(&row.work) / row.ns).fold(0.0, f64::max);
         let formula_ns = |work: &SuiteWork| -> Option<f64> {
             Some(match (self.published, work) {
-                (Published::Bytes, _) if own > 0.0 => moved(work) / own,
-                (Published::Roofline, SuiteWork::Learnt(work)) => {
+                (Published::Bytes, _) if own > 0.0 => bytes_moved(work) / own,
+                (Published::Roofline, SuiteWork::Learned(work)) => {
                     let (flops, bytes) = work.flops_and_bytes();
                     (flops / rates.flops).max(bytes / rates.bytes)
                 }
-                (Published::Plain, SuiteWork::Single(work)) => lookups(work, &here, Hits::Ignored),
+                (Published::Plain, SuiteWork::Single(work)) => {
+                    published_lookup_ns(work, &here, Hits::Ignored)
+                }
                 (Published::HitRate, SuiteWork::Single(work)) => {
-                    lookups(work, &here, Hits::Counted)
+                    published_lookup_ns(work, &here, Hits::Counted)
                 }
                 _ => return None,
             })
@@ -332,7 +334,7 @@ enum Hits {
 }
 
 /// Evaluates the published formula of lookups or row updates.
-fn lookups(work: &SingleWork, device: &HardwareSpec, hits: Hits) -> f64 {
+fn published_lookup_ns(work: &SingleWork, device: &HardwareSpec, hits: Hits) -> f64 {
     let tables = work.tables();
     match (work.kind(), hits) {
         (SingleKind::EmbeddingBackward, Hits::Ignored) => {
@@ -351,61 +353,62 @@ fn is_large(work: &SingleWork, device: &HardwareSpec) -> bool {
     work.tables().iter().map(bytes).sum::<f64>() > device.l2_bytes as f64
 }
 
-fn moved(work: &SuiteWork) -> f64 {
+fn bytes_moved(work: &SuiteWork) -> f64 {
     match work {
-        SuiteWork::Learnt(work) => work.flops_and_bytes().1,
+        SuiteWork::Learned(work) => work.flops_and_bytes().1,
         SuiteWork::Single(work) => work.bytes(),
     }
 }
 
-/// Finds the highest rates over all rows outside a fold; data-sheet rates if there are none.
-fn reached(measured: &[SuiteMeasured], fold: u64, device: &HardwareSpec) -> Reached {
-    let learnt = || measured.iter().filter(|row| row.work.fold() != fold);
+/// Finds the highest rates over all rows outside a fold, or takes data-sheet rates if there are
+/// none.
+fn find_rates(measured: &[SuiteMeasured], fold: u64, device: &HardwareSpec) -> Reached {
+    let learned = || measured.iter().filter(|row| row.work.fold() != fold);
     let is_over_memory = |row: &&SuiteMeasured| {
         let is_pass = match row.work {
-            SuiteWork::Learnt(work) => work.kind() == Kind::ElementWise,
+            SuiteWork::Learned(work) => work.kind() == Kind::ElementWise,
             SuiteWork::Single(work) => work.kind() == SingleKind::Copy,
         };
-        is_pass && moved(&row.work) > BEYOND_L2 * device.l2_bytes as f64
+        is_pass && bytes_moved(&row.work) > BEYOND_L2 * device.l2_bytes as f64
     };
     let flops = |row: &SuiteMeasured| match row.work {
-        SuiteWork::Learnt(work) if matches!(work.kind(), Kind::Linear | Kind::Bmm) => {
+        SuiteWork::Learned(work) if matches!(work.kind(), Kind::Linear | Kind::Bmm) => {
             Some(work.flops_and_bytes().0 / row.ns)
         }
         _ => None,
     };
-    let bytes = learnt().filter(is_over_memory).map(|row| moved(&row.work) / row.ns);
+    let bytes = learned().filter(is_over_memory).map(|row| bytes_moved(&row.work) / row.ns);
     let bytes = bytes.reduce(f64::max).unwrap_or(1e-9 * device.dram);
-    let flops = learnt().filter_map(flops).reduce(f64::max);
+    let flops = learned().filter_map(flops).reduce(f64::max);
     Reached { bytes, flops: flops.unwrap_or(1e-9 * device.peak.f32) }
 }
 
 /// Draws a few rows to calibrate with.
-fn drawn(learnt: &[SuiteMeasured], draw: u64) -> Vec<SuiteMeasured> {
-    let mut rows = learnt.to_vec();
+fn draw_rows(learned: &[SuiteMeasured], draw: u64) -> Vec<SuiteMeasured> {
+    let mut rows = learned.to_vec();
     rows.sort_by_key(|row| (row.work.hash(1 + draw), row.work));
     rows.truncate(SHOTS);
     rows
 }
 
 /// Evaluates a trained model of other devices, calibrated by rows of this one.
-fn learnt_kind(
+fn evaluate_model(
     model: &KernelModel,
     device: &'static HardwareSpec,
-    learnt: &[SuiteMeasured],
+    learned: &[SuiteMeasured],
     tested: &[&SuiteMeasured],
     judged: &mut Judged,
 ) {
     let work = |row: &SuiteMeasured| match row.work {
-        SuiteWork::Learnt(work) => Some(work),
+        SuiteWork::Learned(work) => Some(work),
         SuiteWork::Single(_) => None,
     };
-    let adapted = |learnt: &[SuiteMeasured]| {
+    let adapted = |learned: &[SuiteMeasured]| {
         let row = |(place, row): (u32, &SuiteMeasured)| {
             let (latency_ns, timed) = (row.ns, Timed::Kernel);
             Some(Measured { work: work(row)?, device, latency_ns, timed, place })
         };
-        let rows: Vec<Measured> = (0..).zip(learnt).filter_map(row).collect();
+        let rows: Vec<Measured> = (0..).zip(learned).filter_map(row).collect();
         few_shot::calibrate(model.clone(), &rows).ok()
     };
     let tested: Vec<(Work, f64)> =
@@ -413,10 +416,10 @@ fn learnt_kind(
     let alone = tested.iter().map(|(work, ns)| (model.price(work, device).mean_ns, *ns));
     judged.no_rows.extend(alone);
     for (draw, pairs) in (0..).zip(&mut judged.twenty) {
-        let Some(model) = adapted(&drawn(learnt, draw)) else { continue };
+        let Some(model) = adapted(&draw_rows(learned, draw)) else { continue };
         pairs.extend(tested.iter().map(|(work, ns)| (model.latency(work, device).0.ns, *ns)));
     }
-    let Some(model) = adapted(learnt) else { return };
+    let Some(model) = adapted(learned) else { return };
     for (work, ns) in &tested {
         let (found, (low, high), _) = model.latency(work, device);
         judged.all.push((found.ns, *ns));
@@ -425,15 +428,15 @@ fn learnt_kind(
 }
 
 /// Evaluates formulas and, with rows, a fitted sum of amounts with residual correction.
-fn single_kind(
+fn evaluate_formula(
     device: &HardwareSpec,
-    learnt: &[SuiteMeasured],
+    learned: &[SuiteMeasured],
     tested: &[&SuiteMeasured],
     judged: &mut Judged,
 ) {
     let single = |row: &SuiteMeasured| match row.work {
         SuiteWork::Single(work) => Some(work),
-        SuiteWork::Learnt(_) => None,
+        SuiteWork::Learned(_) => None,
     };
     let asked = |row: &SuiteMeasured| Some((amounts(&single(row)?, device), row.ns));
     let fitted = |rows: &[SuiteMeasured]| {
@@ -444,10 +447,10 @@ fn single_kind(
     judged.no_rows.extend(alone);
     let tested: Vec<(CpuWork, f64)> = tested.iter().filter_map(|row| asked(row)).collect();
     for (draw, pairs) in (0..).zip(&mut judged.twenty) {
-        let model = fitted(&drawn(learnt, draw));
+        let model = fitted(&draw_rows(learned, draw));
         pairs.extend(tested.iter().map(|(work, ns)| (model.price(work).mean_ns, *ns)));
     }
-    let model = fitted(learnt);
+    let model = fitted(learned);
     for (work, ns) in &tested {
         let price = model.price(work);
         judged.all.push((price.mean_ns, *ns));

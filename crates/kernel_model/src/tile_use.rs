@@ -50,17 +50,17 @@ pub fn list_tiles(
         first.push(count);
         count += table.features.len();
     }
-    // Tables alike are described once.
-    let mut known: Vec<(u64, usize, Popularity)> = Vec::new();
+    // Compute the popularity of equal tables only once.
+    let mut computed: Vec<(u64, usize, Popularity)> = Vec::new();
     let mut popularity = |rows: u64, feature: usize| {
         let is_alike = |one: &&(u64, usize, Popularity)| {
             one.0 == rows && features[one.1].ids == features[feature].ids
         };
-        if let Some(found) = known.iter().rev().take(8).find(is_alike) {
-            return found.2.clone();
+        if let Some(equal) = computed.iter().rev().take(8).find(is_alike) {
+            return equal.2.clone();
         }
         let made = Popularity::from_distribution(&features[feature].ids, rows);
-        known.push((rows, feature, made.clone()));
+        computed.push((rows, feature, made.clone()));
         made
     };
     let one = |tile: &Tile| {

@@ -35,19 +35,19 @@ pub fn train(
     threads: usize,
 ) -> Result<KernelModel, Error> {
     let devices = by_device(kind, rows);
-    let learnt = |device: &DeviceRows| device.part(Part::Train).count();
-    let fewest = devices.iter().map(learnt).min().unwrap_or(0);
+    let training_rows = |device: &DeviceRows| device.part(Part::Train).count();
+    let fewest = devices.iter().map(training_rows).min().unwrap_or(0);
     if fewest < ROWS_LEAST {
         let (kind, expected) = (kind.name(), ROWS_LEAST);
         return Err(Error::TooFew { kind, expected, got: fewest });
     }
     let all: Vec<&DeviceRows> = devices.iter().collect();
     let bins = bins(&all);
-    let calibrating = |device: &DeviceRows| device.part(Part::Calibrate).count();
-    let fewest = devices.iter().map(calibrating).min().unwrap_or(0);
+    let calibration_rows = |device: &DeviceRows| device.part(Part::Calibrate).count();
+    let fewest = devices.iter().map(calibration_rows).min().unwrap_or(0);
     let folds = if fewest < CALIBRATION_FEW { FOLDS as usize } else { 0 };
-    // The longest first, so that no thread ends long after the others. Of each device the trees of
-    // all rows, then those without a fold.
+    // Start the longest jobs first, so that no thread ends long after the others. Each device has
+    // one job for the forest of all rows, followed by one job per left-out fold.
     let grown = in_parallel(threads, 2 + devices.len() * (1 + folds), |job| match job {
         0 => forest(&all, &bins, POOLED),
         1 => forest(&all, &bins, UNSEEN),
@@ -80,29 +80,31 @@ fn build_device_model(device: &DeviceRows, bins: &Bins, mut forests: Vec<Forest>
         timed: device.rows.first().map(|row| row.timed).unwrap_or_default(),
         line: device.line,
         slack: slack(device.part(Part::Train).map(|row| (row, device.latency_ns(row)))),
-        learnt: DeviceResidual::Own(forest),
+        residual: DeviceResidual::Own(forest),
         interval: ErrorInterval::flat(0.0, 0.0),
     };
-    let off = |model: &DeviceModel, row: &Measured| {
-        let found = model.latency(bins, None, &row.work, row.device);
-        (found.above_floor, (device.latency_ns(row) / found.ns).ln())
+    let error = |model: &DeviceModel, row: &Measured| {
+        let latency = model.latency(bins, None, &row.work, row.device);
+        (latency.above_floor, (device.latency_ns(row) / latency.ns).ln())
     };
     let calibration = |model: &DeviceModel| -> Vec<(f32, f64)> {
-        device.part(Part::Calibrate).map(|row| off(model, row)).collect()
+        device.part(Part::Calibrate).map(|row| error(model, row)).collect()
     };
-    let without = |forest| DeviceModel { learnt: DeviceResidual::Own(forest), ..model.clone() };
+    let without = |forest| DeviceModel { residual: DeviceResidual::Own(forest), ..model.clone() };
     let folds: Vec<DeviceModel> = forests.into_iter().map(without).collect();
-    let mut offs = calibration(&model);
-    // Trees that lack a fold are farther off than those of all rows. By how much is known on
-    // calibration rows, which none of them has seen.
-    let nearer =
-        error_interval::ratio(&offs, &folds.iter().flat_map(calibration).collect::<Vec<_>>());
+    let mut errors_of_rows = calibration(&model);
+    // Forests that lack a fold have larger errors than the forest of all rows. The ratio is
+    // measured on calibration rows, which no forest was trained on.
+    let nearer = error_interval::ratio(
+        &errors_of_rows,
+        &folds.iter().flat_map(calibration).collect::<Vec<_>>(),
+    );
     for (fold, lacking) in (0..).zip(&folds) {
         let unseen = device.part(Part::Train).filter(|row| fold_of(row) == fold);
-        let found = unseen.map(|row| off(lacking, row));
-        offs.extend(found.map(|(above_floor, off)| (above_floor, nearer * off)));
+        let errors = unseen.map(|row| error(lacking, row));
+        errors_of_rows.extend(errors.map(|(above_floor, off)| (above_floor, nearer * off)));
     }
-    model.interval = ErrorInterval::from_rows(offs);
+    model.interval = ErrorInterval::from_rows(errors_of_rows);
     model
 }
 
@@ -110,8 +112,8 @@ fn build_device_model(device: &DeviceRows, bins: &Bins, mut forests: Vec<Forest>
 fn ranges(kind: Kind, rows: &[Measured]) -> (Vec<u64>, Vec<u64>) {
     let count = kind.sizes().len();
     let (mut least, mut most) = (vec![u64::MAX; count], vec![0; count]);
-    let learnt = rows.iter().filter(|row| row.work.kind() == kind);
-    for row in learnt.filter(|row| Part::for_work(&row.work) == Part::Train) {
+    let of_this_kind = rows.iter().filter(|row| row.work.kind() == kind);
+    for row in of_this_kind.filter(|row| Part::for_work(&row.work) == Part::Train) {
         for (at, &size) in row.work.sizes().iter().enumerate() {
             least[at] = size.min(least[at]);
             most[at] = size.max(most[at]);

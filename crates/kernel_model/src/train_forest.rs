@@ -100,7 +100,7 @@ pub fn grow(
         table.bins.extend_from_slice(&placed[..features]);
         table.targets.push(target);
     }
-    boosting::forest(&table, config.params, features as u64)
+    boosting::train_forest(&table, config.params, features as u64)
 }
 
 fn examples(

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 
 use analyze::distribution;
+use schema::TableRow;
 use serde::Serialize;
 
 use crate::calibration::{Calibration, mean};
 use crate::program::{OVERHEADS, Overhead};
 
 /// Statistics of one kind of host overhead, over all operators or for one of them.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct OverheadRow {
     /// The rank, step or file that the samples come from.
     pub source: String,

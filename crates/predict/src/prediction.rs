@@ -5,6 +5,7 @@ mod interval;
 pub mod next;
 pub mod what_if;
 
+use schema::TableRow;
 use serde::Serialize;
 
 use evidence::EvidenceShares;
@@ -22,7 +23,7 @@ use crate::simulate::{self, Simulation};
 
 /// The predicted step of one rank: of a recording, of a recording with edits, or of a program that
 /// was never run. Columns that only some of these have are optional.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, TableRow)]
 pub struct PredictedStepRow {
     /// Name of the edits. This and the other columns about edits are left out without edits.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -5,6 +5,7 @@ pub mod from_execution_trace;
 pub mod from_trainer;
 
 use analyze::collectives::CollectiveOperation;
+use schema::CellType;
 use serde::{Deserialize, Serialize};
 use trace::store::{LaunchShape, StringId, Strings};
 
@@ -83,7 +84,9 @@ pub enum MarkKind {
 
 /// Why the host takes time: the overheads T1 to T5 of arXiv:2201.07821, split where the paper uses
 /// one name for two.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, CellType,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Overhead {
     /// T1: between two operators of a thread.

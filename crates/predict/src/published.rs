@@ -4,6 +4,7 @@
 pub mod algorithm1;
 pub mod published_code;
 
+use schema::TableRow;
 use serde::Serialize;
 
 use crate::Error;
@@ -14,7 +15,7 @@ use crate::simulate;
 
 /// Errors of published methods on a rank whose samples were not used for calibration. They belong
 /// beside the error of our prediction, [`leave_out::LeftOutRankRow`].
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct PublishedRow {
     pub rank: u32,
     pub measured_ns: i64,

@@ -3,13 +3,17 @@
 //! This crate uses neither files nor clocks nor threads nor the environment. All other crates may
 //! depend on it.
 
+// The derives of `table` name this crate by its path from outside; here only tests use them.
+#[cfg(test)]
+extern crate self as schema;
+
 pub mod batch;
 pub mod config;
 mod config_error;
 pub mod distribution;
 pub mod facts;
 pub mod feature_stats;
-pub mod file_form;
+pub mod file_format;
 pub mod median;
 pub mod model;
 pub mod op;
@@ -22,6 +26,7 @@ pub mod reference;
 pub mod row_scope;
 pub mod source;
 pub mod synthetic;
+pub mod table;
 pub mod topology;
 pub mod training;
 pub mod unit;
@@ -40,6 +45,7 @@ pub use plan::{ShardingPlan, Tile};
 pub use row_scope::RowScope;
 pub use source::DataConfig;
 pub use synthetic::SyntheticConfig;
+pub use table::{CellType, Column, ColumnType, ColumnUnit, TableRow};
 pub use topology::{HardwareSpec, Topology};
 pub use training::{Figure, Precision, TrainingConfig};
 pub use unit::{Bytes, Nanos, Rank, Share, TableId};

@@ -1,4 +1,4 @@
-//! Options that several commands of both binaries share, as typed.
+//! Options that several commands of both programs share, as clap parses them.
 
 mod device;
 mod output_path;
@@ -15,10 +15,10 @@ pub use selection::{ClassifyChoice, Selection, WindowChoice};
 pub use size::size;
 pub use step::NeverRunStep;
 
-/// Most threads: more than any machine has cores, few enough to start.
+/// Limit of `--threads`: more than the cores of any machine, and few enough that all can start.
 const THREADS_MAX: usize = 1024;
 
-/// Most ranks of one process, each a thread at least.
+/// Limit of the ranks of one process. Each rank is at least one thread.
 pub const RANKS_MAX: u32 = 1024;
 
 /// The options of every command.
@@ -58,7 +58,7 @@ pub enum OutputFormat {
     Sarif,
 }
 
-/// When colour is used.
+/// When messages are colored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Color {
     /// On a terminal, unless NO_COLOR is set.
@@ -138,8 +138,8 @@ pub enum Sharding {
     Mixed,
 }
 
-/// The subcommand that the arguments of this process name, with its options; `verb` is the whole
-/// command line of the program.
+/// Finds the subcommand that the arguments of this process name, with its options. `verb` is the
+/// definition of the program's whole command line.
 pub fn command_in_use(mut verb: clap::Command) -> clap::Command {
     let matches = verb.clone().try_get_matches_from(std::env::args_os()).ok();
     let mut matches = matches.as_ref();
@@ -151,7 +151,7 @@ pub fn command_in_use(mut verb: clap::Command) -> clap::Command {
     verb
 }
 
-/// Parses `KEY=VALUE`, a change of a configuration.
+/// Parses `KEY=VALUE`, which overrides a key of the configuration.
 pub fn key_value(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or("expected KEY=VALUE, such as batch_size=4096")?;
     Ok((key.trim().to_owned(), value.trim().to_owned()))

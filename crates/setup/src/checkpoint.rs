@@ -1,28 +1,30 @@
-//! Which checkpoint is meant: the folder itself, or of a run the best, else the newest whole one.
+//! Finds the checkpoint that a path names. The path is a checkpoint folder or a run folder, which
+//! stands for the run's best checkpoint, or for its newest undamaged one.
 
 use std::path::{Path, PathBuf};
 
 use data::Fitted;
 use train::checkpoint::{self, Checkpoint};
 
-use crate::error::Error;
+use crate::error::{Error, RunError, UsageError};
 use crate::render::Console;
 
 const MANIFEST: &str = "manifest.json";
 
-/// The checkpoint folder at `path`, or of the run folder `path` the best where it keeps one, else
-/// the newest good one.
+/// Finds the checkpoint folder at `path`. If `path` is a run folder, takes its best checkpoint if
+/// it keeps one, else its newest undamaged one, and names damaged ones on stderr.
 ///
-/// Damaged ones that are newer are named on stderr.
+/// # Errors
+/// `path` does not exist, or has no undamaged checkpoint.
 pub fn find(path: &Path, console: Console) -> Result<PathBuf, Error> {
     if path.join(MANIFEST).exists() {
         return Ok(path.to_owned());
     }
     if !path.exists() {
-        return Err(Error::NoSuchInput { path: path.to_owned() });
+        return Err(UsageError::NoSuchInput { path: path.to_owned() }.into());
     }
     if !path.is_dir() {
-        return Err(Error::NoCheckpoint { path: path.to_owned() });
+        return Err(RunError::NoCheckpoint { path: path.to_owned() }.into());
     }
     if let Some(best) = checkpoint::best(path) {
         match damage(&best) {
@@ -42,8 +44,12 @@ pub fn find(path: &Path, console: Console) -> Result<PathBuf, Error> {
     }
     match found.checkpoint {
         Some(good) => Ok(good.folder().to_owned()),
-        None if found.refused.is_empty() => Err(Error::NoCheckpoint { path: path.to_owned() }),
-        None => Err(Error::NoneWhole { path: path.to_owned(), count: found.refused.len() }),
+        None if found.refused.is_empty() => {
+            Err(RunError::NoCheckpoint { path: path.to_owned() }.into())
+        }
+        None => {
+            Err(RunError::NoneWhole { path: path.to_owned(), count: found.refused.len() }.into())
+        }
     }
 }
 
@@ -53,7 +59,7 @@ pub fn find_for_rows(path: &Path, console: Console) -> Result<PathBuf, Error> {
 }
 
 /// Checkpoints of a run up to this size are verified before they are mapped, which takes about
-/// 10 ms; larger ones when a row is looked up.
+/// 10 ms. In larger ones, each row is verified when it is looked up.
 const VERIFIED_BYTES: u64 = 64 << 20;
 
 /// Finds a checkpoint as [`find_for_rows`] does, but does not verify all of a large one.
@@ -74,41 +80,42 @@ fn check_reads_rows(folder: PathBuf) -> Result<PathBuf, Error> {
     let checkpoint = Checkpoint::open(&folder)?;
     let is_unknown = checkpoint.manifest().fitted.is_null();
     if is_unknown && Fitted::without_data(&checkpoint.config().data).is_none() {
-        return Err(Error::NoTransforms { path: folder });
+        return Err(UsageError::NoTransforms { path: folder }.into());
     }
     Ok(folder)
 }
 
-/// The checkpoints at `path`: itself, or all of the run folder `path`, oldest first.
+/// Lists the checkpoints at `path`: the folder itself, or all of a run folder, oldest first.
 pub fn all(path: &Path) -> Result<Vec<PathBuf>, Error> {
     if path.join(MANIFEST).exists() {
         return Ok(vec![path.to_owned()]);
     }
     if !path.exists() {
-        return Err(Error::NoSuchInput { path: path.to_owned() });
+        return Err(UsageError::NoSuchInput { path: path.to_owned() }.into());
     }
     let folders = if path.is_dir() { checkpoint::list(path)? } else { Vec::new() };
     if folders.is_empty() {
-        return Err(Error::NoCheckpoint { path: path.to_owned() });
+        return Err(RunError::NoCheckpoint { path: path.to_owned() }.into());
     }
     Ok(folders)
 }
 
-/// The run folder of a checkpoint folder `<run>/checkpoints/step-…`.
+/// Returns the run folder of a checkpoint folder `<run>/checkpoints/step-…`.
 pub fn run_of(checkpoint: &Path) -> Option<PathBuf> {
     let checkpoints = checkpoint.parent()?;
     (checkpoints.file_name()? == "checkpoints").then(|| checkpoints.parent().map(Path::to_owned))?
 }
 
-/// Refuses to resume a run whose newest checkpoint is damaged; names damage and the one before.
+/// Refuses to resume a run whose newest checkpoint is damaged. The error names the damage and the
+/// previous undamaged checkpoint.
 pub fn check_newest(run: &Path) -> Result<(), Error> {
     let Some(newest) = checkpoint::list(run)?.pop() else { return Ok(()) };
     let Some(reason) = damage(&newest) else { return Ok(()) };
     let previous = checkpoint::previous_good(&newest)?;
-    Err(Error::DamagedCheckpoint { path: newest, reason, previous })
+    Err(RunError::DamagedCheckpoint { path: newest, reason, previous }.into())
 }
 
-/// What is wrong with a checkpoint, if anything.
+/// Describes the damage of a checkpoint; `None` if it is undamaged.
 pub fn damage(folder: &Path) -> Option<String> {
     match Checkpoint::open(folder) {
         Ok(checkpoint) => checkpoint.verify().first().map(ToString::to_string),
@@ -116,7 +123,7 @@ pub fn damage(folder: &Path) -> Option<String> {
     }
 }
 
-/// Refuses a checkpoint to resume from that is not among those of `run`, or is damaged.
+/// Refuses to resume `run` from a checkpoint that is damaged or belongs to another run.
 pub fn check_chosen(run: &Path, chosen: &Path) -> Result<(), Error> {
     let folders = checkpoint::list(run)?;
     let whole = std::fs::canonicalize(chosen).map_err(Error::io(chosen, "open"))?;
@@ -125,9 +132,11 @@ pub fn check_chosen(run: &Path, chosen: &Path) -> Result<(), Error> {
     let Some(folder) = folders.iter().find(is_chosen) else {
         let names = folders.iter().filter_map(|folder| folder.file_name());
         let names = names.map(|name| name.to_string_lossy().into_owned()).collect();
-        return Err(Error::NotOfRun { path: chosen.to_owned(), run: run.to_owned(), names });
+        return Err(
+            UsageError::NotOfRun { path: chosen.to_owned(), run: run.to_owned(), names }.into()
+        );
     };
     let Some(reason) = damage(folder) else { return Ok(()) };
     let previous = checkpoint::previous_good(folder)?;
-    Err(Error::DamagedCheckpoint { path: chosen.to_owned(), reason, previous })
+    Err(RunError::DamagedCheckpoint { path: chosen.to_owned(), reason, previous }.into())
 }

@@ -1,10 +1,11 @@
-//! Which configuration is meant: a TOML file, or one of those built into the binary.
+//! Finds the configuration that a name stands for: a TOML file, or a ready-made configuration that
+//! is built into the program.
 
 use std::path::Path;
 
 use schema::JobConfig;
 
-use crate::error::Error;
+use crate::error::{Error, UsageError};
 
 /// Name and text of every ready-made configuration, by name; `build.rs` embeds `configs/*.toml`.
 pub const READY_MADE: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/ready_made.rs"));
@@ -12,7 +13,7 @@ pub const READY_MADE: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/read
 /// A configuration with its overrides applied.
 #[derive(Clone, Debug)]
 pub struct ResolvedJob {
-    /// What the user called it: a path or a ready-made name.
+    /// The path or the ready-made name that the user gave.
     pub origin: String,
     pub config: JobConfig,
 }
@@ -20,19 +21,21 @@ pub struct ResolvedJob {
 /// Reads the configuration `name` with `overrides` applied in their order.
 pub fn job(name: &str, overrides: &[(String, String)]) -> Result<ResolvedJob, Error> {
     let text = text(name)?;
-    let config = JobConfig::parse(&text, overrides)
-        .map_err(|source| Error::Config { origin: name.to_owned(), source: Box::new(source) })?;
+    let config = JobConfig::parse(&text, overrides).map_err(|source| UsageError::Config {
+        origin: name.to_owned(),
+        source: Box::new(source),
+    })?;
     Ok(ResolvedJob { origin: name.to_owned(), config })
 }
 
-/// The overrides of a command that may also say what parts the fields of its files.
+/// Combines the overrides of `--set` with those of `--delimiter`, which come first.
 pub fn overrides(delimiter: Option<&str>, set: &[(String, String)]) -> Vec<(String, String)> {
     let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
-    let parted = delimiter.map(|text| [pair("data.format", "csv"), pair("data.delimiter", text)]);
-    parted.into_iter().flatten().chain(set.iter().cloned()).collect()
+    let csv = delimiter.map(|text| [pair("data.format", "csv"), pair("data.delimiter", text)]);
+    csv.into_iter().flatten().chain(set.iter().cloned()).collect()
 }
 
-/// The ready-made configurations, parsed.
+/// Parses all ready-made configurations.
 pub fn ready_made() -> Result<Vec<ResolvedJob>, Error> {
     READY_MADE.iter().map(|(name, _)| job(name, &[])).collect()
 }
@@ -46,20 +49,21 @@ fn text(name: &str) -> Result<String, Error> {
         return Ok((*text).to_owned());
     }
     let known = READY_MADE.iter().map(|(known, _)| *known).collect();
-    Err(Error::UnknownConfig { name: name.to_owned(), known })
+    Err(UsageError::UnknownConfig { name: name.to_owned(), known }.into())
 }
 
-/// Largest configuration there may be: beyond it a file is data.
-const LARGEST: u64 = 16 << 20;
+/// Size limit of a configuration. A larger file is taken for data.
+const BYTES_MAX: u64 = 16 << 20;
 
 fn text_of(path: &Path) -> Result<String, Error> {
     let about = std::fs::metadata(path).map_err(Error::io(path, "read"))?;
-    let data = || Error::NotAConfig { path: path.to_owned() };
-    if about.len() > LARGEST {
+    let data = || Error::from(UsageError::NotAConfig { path: path.to_owned() });
+    if about.len() > BYTES_MAX {
         return Err(data());
     }
     let bytes = std::fs::read(path).map_err(Error::io(path, "read"))?;
     let text = String::from_utf8(bytes).map_err(|_| data())?;
+    // A file with another name is a configuration only if its first line looks like TOML.
     let is_named = path.extension().is_some_and(|extension| extension == "toml");
     let lines = || text.lines().map(str::trim).filter(|line| !line.is_empty());
     let is_key = |line: &str| line.starts_with(['#', '[']) || line.contains('=');

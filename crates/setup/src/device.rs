@@ -1,5 +1,5 @@
-//! The device that `--device` names, opened, with its kernels compiled: what is missing is said
-//! before anything is read or written.
+//! Opens the device that `--device` names and compiles its kernels. Commands do this before they
+//! read or write anything, so that a missing driver or compiler is reported at once.
 
 use std::path::{Path, PathBuf};
 
@@ -16,32 +16,32 @@ use schema::Bytes;
 
 use crate::Session;
 use crate::args::{DeviceName, OnDevice};
-use crate::error::Error;
+use crate::error::{Error, UsageError};
 
-/// Where a model is computed.
+/// An open device that computes a model.
 #[derive(Clone, Debug)]
 pub enum ComputeDevice {
-    /// On the host's cores.
     Cpu(Isa),
     Gpu(Driver),
 }
 
 impl ComputeDevice {
-    /// Bytes free and bytes in all of a GPU; `None` of what has the host's memory.
+    /// Returns the free and the total bytes of a GPU's memory, or `None` for devices that use the
+    /// host's memory.
     ///
     /// # Errors
-    /// [`Error::NoDevice`] where it does not answer.
+    /// [`UsageError::NoDevice`] if the driver does not answer.
     pub fn memory(&self, name: DeviceName) -> Result<Option<[Bytes; 2]>, Error> {
         let Self::Gpu(driver) = self else { return Ok(None) };
-        let refused = |source| Error::NoDevice { name, source: Box::new(source) };
+        let refused = |source| UsageError::NoDevice { name, source: Box::new(source) };
         let memory = driver.memory().map_err(refused)?;
         Ok(memory.map(|bytes| bytes.map(|bytes| Bytes(bytes as u64))))
     }
 
-    /// Opens the device and compiles its kernels, or takes what an earlier run compiled.
+    /// Opens the device and compiles its kernels, or loads those that an earlier run compiled.
     ///
     /// # Errors
-    /// [`Error::NoDevice`] saying what is missing.
+    /// [`UsageError::NoDevice`] names the missing driver, library or compiler.
     pub fn open(on: OnDevice, session: &Session) -> Result<Self, Error> {
         let OnDevice { device: name, tf32 } = on;
         let opened = match name {
@@ -50,13 +50,13 @@ impl ComputeDevice {
             DeviceName::Cuda(number) => cuda(number, session),
             DeviceName::Emulated => emulation().map(Driver::emulated),
         };
-        let refused = |source| Error::NoDevice { name, source };
+        let refused = |source| Error::from(UsageError::NoDevice { name, source });
         let driver = opened.map_err(|error| refused(Box::new(error)))?;
         let driver = driver.with_accuracy(if tf32 { Accuracy::Tf32 } else { Accuracy::F32 });
         session.console.detail(format_args!("device: {}", driver.name()));
         match Cuda::new(driver.clone(), 1) {
             Ok(device) => {
-                tell_of_products(name, &device, session);
+                report_products(name, &device, session);
                 Ok(Self::Gpu(driver))
             }
             Err(device::Error::Driver(error)) => Err(refused(error)),
@@ -74,23 +74,24 @@ impl ComputeDevice {
         }
     }
 
-    /// Makes the device multiply bf16 as `run` did so far.
+    /// Makes the device multiply bf16 matrices with the same instructions as `run` did so far.
     ///
     /// # Errors
-    /// [`Error::OtherArithmetic`] where this CPU cannot.
+    /// [`UsageError::OtherArithmetic`] if this CPU lacks them.
     pub fn multiplying_as(self, products: Bf16Products, run: &Path) -> Result<Self, Error> {
         match self {
-            Self::Cpu(isa) => isa
-                .with_bf16_products(products)
-                .map(Self::Cpu)
-                .ok_or_else(|| Error::OtherArithmetic { run: run.to_owned() }),
+            Self::Cpu(isa) => {
+                let isa = isa.with_bf16_products(products);
+                let refused = || UsageError::OtherArithmetic { run: run.to_owned() };
+                Ok(Self::Cpu(isa.ok_or_else(refused)?))
+            }
             Self::Gpu(driver) => Ok(Self::Gpu(driver)),
         }
     }
 }
 
-/// Whose products the device computes with.
-fn tell_of_products(name: DeviceName, device: &Cuda, session: &Session) {
+/// Reports which library computes matrix products on the device.
+fn report_products(name: DeviceName, device: &Cuda, session: &Session) {
     match device.library_version() {
         Some(version) => session.console.detail(format_args!("products: cuBLASLt {version}")),
         None if matches!(name, DeviceName::Cuda(_)) => session.console.warn(format_args!(
@@ -101,7 +102,8 @@ fn tell_of_products(name: DeviceName, device: &Cuda, session: &Session) {
     }
 }
 
-/// Runs `$body` with `$open`, which opens `$device` with so many threads of the host.
+/// Runs `$body` with a function `$open(threads)`, which opens `$device` with a number of host
+/// threads. A macro because CPU and GPU are of different types.
 #[macro_export]
 macro_rules! on_device {
     ($device:expr, $open:ident => $body:expr) => {
@@ -118,12 +120,13 @@ macro_rules! on_device {
         }
     };
 }
-/// The C++ compiler of the emulator.
+
+/// Returns the C++ compiler that compiles kernels for the emulator.
 pub fn compiler() -> PathBuf {
     std::env::var_os("CXX").map_or_else(|| "g++".into(), PathBuf::from)
 }
 
-/// The GPU of this number, else the one that belongs to this process among those of its host.
+/// Opens the GPU with this number, or without a number the GPU of this process's local rank.
 fn cuda(number: Option<usize>, session: &Session) -> Result<Driver, DriverError> {
     let ordinal = match number {
         Some(number) => number,
@@ -132,14 +135,14 @@ fn cuda(number: Option<usize>, session: &Session) -> Result<Driver, DriverError>
     Driver::cuda(ordinal, cuda_options()?)
 }
 
-/// Spreads the processes that a launcher started on one host over the GPUs that they see.
+/// Assigns the processes that a launcher started on one host to the GPUs in turn.
 fn ordinal_of_local_rank(session: &Session) -> Result<usize, DriverError> {
     let launcher = launcher::detect(|name| std::env::var(name).ok());
     let Some(local_rank) = launcher.and_then(|launcher| launcher.local_rank) else { return Ok(0) };
     let (local_rank, count) = (local_rank as usize, device_count()?);
-    // A scheduler may show each process a GPU of its own: then nothing is shared.
+    // A scheduler may show each process only a GPU of its own, which is then not shared.
     let has_own = count == 1 && variable("CUDA_VISIBLE_DEVICES").is_some();
-    // One line for each host.
+    // Only the first rank without a GPU of its own warns, so each host prints one line.
     if local_rank == count && count > 0 && !has_own {
         session.console.warn(format_args!(
             "more processes on this host than its {count} GPUs: local rank {local_rank} shares \
@@ -149,25 +152,25 @@ fn ordinal_of_local_rank(session: &Session) -> Result<usize, DriverError> {
     Ok(local_rank.checked_rem(count).unwrap_or(0))
 }
 
-/// How GPUs are used here.
+/// Reads the settings of GPUs from environment variables.
 ///
 /// # Errors
-/// As [`kernels`].
+/// No folder for compiled kernels is known.
 pub fn cuda_options() -> Result<CudaOptions, DriverError> {
-    Ok(CudaOptions::from_variables(|name| std::env::var_os(name), kernels()?))
+    Ok(CudaOptions::from_variables(|name| std::env::var_os(name), kernel_folder()?))
 }
 
-/// The emulator as a trainer uses it: barriers, masks and the ends of buffers are checked, single
-/// accesses are not, which would take 30 times as long.
+/// Configures the emulator for training: it checks barriers, masks and the ends of buffers.
+/// Checking every access would take 30 times as long.
 fn emulation() -> Result<Emulation, DriverError> {
-    let (compiler, cache) = (compiler(), kernels()?);
+    let (compiler, cache) = (compiler(), kernel_folder()?);
     let (order, checks, replaced) = (BlockOrder::Ascending, Checks::Few, Vec::new());
     let shared_limit = H100_SHARED_BYTES;
     Ok(Emulation { compiler, cache, order, checks, shared_limit, replaced })
 }
 
-/// The folder of compiled kernels: that of `ROWMILL_KERNELS`, else one below the user's cache.
-fn kernels() -> Result<PathBuf, DriverError> {
+/// Returns the folder of compiled kernels: `ROWMILL_KERNELS`, or a folder in the user's cache.
+fn kernel_folder() -> Result<PathBuf, DriverError> {
     let cache = || variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
     let folder = variable("ROWMILL_KERNELS")
         .or_else(|| cache().map(|cache| cache.join("rowmill").join("kernels")));
@@ -177,7 +180,7 @@ fn kernels() -> Result<PathBuf, DriverError> {
     })
 }
 
-/// A variable of the environment that is set and not empty.
+/// Reads an environment variable; an empty one counts as unset.
 fn variable(name: &str) -> Option<PathBuf> {
     std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
 }

@@ -1,8 +1,8 @@
-//! What a user can do about a device or a library of NVIDIA that cannot be used.
+//! Hints for devices and NVIDIA libraries that cannot be used.
 
 use device::cuda::DriverError;
 
-/// What to do about a device that cannot be used.
+/// Returns the hint for a device that cannot be used.
 pub fn suggest_cure(error: &DriverError) -> &'static str {
     match error {
         DriverError::NoDriver { .. } => {
@@ -22,7 +22,7 @@ pub fn suggest_cure(error: &DriverError) -> &'static str {
     }
 }
 
-/// What to do about a library that is missing or cannot be used.
+/// Returns the hint for a library that is missing or cannot be used.
 pub fn suggest_library_cure(library: &str) -> &'static str {
     match library {
         "NVRTC" => {

@@ -1,13 +1,13 @@
-//! Messages of libraries and of the operating system in words for people: no error numbers, no
-//! names of Rust's types. Knows nothing of who speaks.
+//! Rewrites messages of libraries and of the operating system for users: error numbers are removed,
+//! and names of Rust types are replaced by words.
 
-/// What the operating system's errors end with: ` (os error 13)`.
+/// Start of the error number in messages of the standard library, such as ` (os error 13)`.
 const MARK: &str = " (os error ";
-/// What serde says of a value of a wrong type.
+/// Start of serde's messages about values of a wrong type.
 const WRONG: [&str; 2] = ["invalid type: ", "invalid value: "];
 const EXPECTED: &str = ", expected ";
 
-/// A message in plain words; what is plain already stays as it is.
+/// Rewrites a message for users. Text without numbers and types stays as it is.
 pub fn plain(text: &str) -> String {
     reordered(&without_numbers(text))
 }
@@ -26,7 +26,8 @@ fn without_numbers(text: &str) -> String {
     plain + rest
 }
 
-/// `invalid type: string "x", expected u64` as `expected a whole number, got the text "x"`.
+/// Rewrites `invalid type: string "x", expected u64` as `expected a whole number, got the text
+/// "x"`.
 fn reordered(text: &str) -> String {
     let (mut plain, mut rest) = (String::with_capacity(text.len()), text);
     while let Some((at, mark)) = first_of(rest) {
@@ -34,7 +35,7 @@ fn reordered(text: &str) -> String {
         plain += before;
         let said = &marked[mark.len()..];
         let line = said.find('\n').unwrap_or(said.len());
-        // The value comes first and may itself hold these words: the last ones are serde's.
+        // The value comes first and may itself contain `, expected `, so the last one is serde's.
         let Some(middle) = said[..line].rfind(EXPECTED) else {
             plain += mark;
             rest = said;
@@ -100,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn types_are_named_as_people_do() {
+    fn rust_types_become_words() {
         let check = |text: &str, expected: &str| assert_eq!(plain(text), expected);
         let error = serde_json::from_str::<Vec<u64>>("[3, \"a, expected b\"]").unwrap_err();
         check(

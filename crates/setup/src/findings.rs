@@ -1,4 +1,4 @@
-//! Findings of a job: attaches the shapes of tensors that the rules need, then runs the rules.
+//! Runs the rules that find problems in a job, after reading the tensor shapes that they need.
 
 use analyze::Scope;
 use analyze::findings::{self, Finding, FindingReport, RuleSettings};
@@ -8,7 +8,7 @@ use predict::recording::Span;
 use crate::error::Error;
 use crate::shapes::{each_with_shapes, tensors};
 
-/// The findings of a job; what its files know of tensors is read for them.
+/// Reads tensor shapes from the files of a job and runs the rules on it.
 pub fn find_findings(
     job: &mut JobFacts<'_>,
     settings: &RuleSettings,
@@ -17,8 +17,8 @@ pub fn find_findings(
     Ok(findings::collect_findings(job, settings)?)
 }
 
-/// Sizes and types of the tensors of operators whose kernels take longest, as far as the files
-/// have them.
+/// Reads the sizes and types of the tensors of the operators with the longest kernels. Operators
+/// whose tensors were not recorded are left out.
 fn find_shapes(job: &JobFacts<'_>) -> OperatorTensors {
     let traces = job.ranks.iter().map(|rank| rank.scope.trace);
     let mut shapes = OperatorTensors::new();
@@ -29,7 +29,7 @@ fn find_shapes(job: &JobFacts<'_>) -> OperatorTensors {
     shapes
 }
 
-/// The findings of a recording that say what they save.
+/// Finds the problems of a recording for which a saving is known.
 pub fn with_savings(scopes: &[Scope<'_>]) -> Result<Vec<Finding>, Error> {
     let mut findings =
         find_findings(&mut JobFacts::new(scopes), &RuleSettings::default())?.findings;
@@ -37,7 +37,7 @@ pub fn with_savings(scopes: &[Scope<'_>]) -> Result<Vec<Finding>, Error> {
     Ok(findings)
 }
 
-/// Whether a row of a rank starts within its span.
+/// Returns a function that tests whether a row of a rank starts within the span of that rank.
 pub fn is_inside<'a>(scopes: &'a [Scope<'a>], spans: &'a [Span]) -> impl Fn(u32, u32) -> bool + 'a {
     move |rank, row| {
         let place = scopes.iter().position(|scope| scope.trace.rank == rank);

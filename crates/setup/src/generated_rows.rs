@@ -1,4 +1,4 @@
-//! Writes generated rows to text files. [`crate::synthetic`] decides what the rows are like.
+//! Writes generated rows to text files. [`crate::synthetic`] chooses their columns and values.
 
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::progress::{Meter, ProgressUnit};
 /// [`crate::synthetic::adapt`] has adapted to generated rows.
 ///
 /// # Errors
-/// `path` cannot be written; nothing of it is left then.
+/// `path` cannot be written. A partial file is removed.
 pub fn write(
     config: &SyntheticConfig,
     columns: &DataConfig,
@@ -25,7 +25,7 @@ pub fn write(
 ) -> Result<SyntheticReport, Error> {
     let written = write_file(config, columns, path, threads, progress);
     if written.is_err() {
-        // The error that is reported is the one before.
+        // The first error is reported, not one of the removal.
         drop(std::fs::remove_file(path));
     }
     written
@@ -47,7 +47,7 @@ fn write_file(
     Ok(report)
 }
 
-/// An error of the stream, with the name of the file it goes to.
+/// Adds the path of the file to an error of the stream that writes it.
 pub fn named(error: data::Error, path: &Path) -> Error {
     match error {
         data::Error::Io { source, .. } => Error::io(path, "write")(source),
@@ -55,7 +55,8 @@ pub fn named(error: data::Error, path: &Path) -> Error {
     }
 }
 
-/// Drops the first line: a job that names its columns reads files without a header.
+/// A writer that drops the first line, the header. A job that names its columns reads files without
+/// one.
 struct WithoutHeader<W> {
     out: W,
     skipping: bool,
@@ -76,8 +77,7 @@ impl<W: Write> Write for WithoutHeader<W> {
     }
 }
 
-/// Writes generated rows to `out` with a progress bar. Returns what was written and the seconds it
-/// took.
+/// Writes generated rows to `out` with a progress bar. Returns a report of the rows, and seconds.
 ///
 /// # Errors
 /// `out` cannot be written.

@@ -1,12 +1,12 @@
-//! The text after the options of a help, laid out for any width: prose flows, and what is explained
-//! beside a name is wrapped beside it.
+//! Wraps the text after the options in `--help`. Prose flows to the width of the terminal, and an
+//! explanation beside a name is wrapped in its own column.
 
 use clap::Command;
 
-/// Most columns of a help, as both binaries set `max_term_width`.
+/// Width limit of `--help` in columns; both programs set it as `max_term_width`.
 const WIDTH: usize = 100;
 
-/// `command` and all its verbs, with such texts.
+/// Wraps the texts of `command` and of all its subcommands.
 pub fn wrap_help(command: Command) -> Command {
     let text = command.get_after_help().map(|text| laid_out(&text.to_string()));
     let command = match text {
@@ -18,10 +18,10 @@ pub fn wrap_help(command: Command) -> Command {
     verbs.into_iter().fold(command, |command, verb| command.mut_subcommand(verb, wrap_help))
 }
 
-/// Joins lines of prose, which the help wraps where the terminal ends, and wraps columns.
+/// Joins lines of prose, which clap wraps at the width of the terminal, and wraps explanations.
 fn laid_out(text: &str) -> String {
     let mut out: Vec<String> = Vec::new();
-    // The column of the explanation that the last line is a part of.
+    // The column in which the explanation of the current entry begins.
     let mut column = None;
     let mut goes_on = false;
     for line in text.lines() {
@@ -57,7 +57,7 @@ fn is_prose(line: &str) -> bool {
     !line.starts_with(' ') && line.len() >= FILLED
 }
 
-/// Where the explanation begins in `  name    explanation`.
+/// Returns the column in which the explanation begins in `  name    explanation`.
 fn explanation(line: &str) -> Option<usize> {
     let name = line.strip_prefix("  ").filter(|rest| !rest.starts_with(' '))?;
     let gap = name.find("  ")?;
@@ -65,7 +65,7 @@ fn explanation(line: &str) -> Option<usize> {
     Some(2 + gap + rest)
 }
 
-/// `line` with what is beyond the width below its explanation.
+/// Wraps `line` at the width limit, and indents its continuation to column `at`.
 fn wrapped(line: &str, at: usize) -> String {
     let (mut out, mut width) = (line[..at].to_owned(), at);
     for (i, word) in line[at..].split(' ').enumerate() {

@@ -1,5 +1,5 @@
-//! Which rows are meant: raw files are prepared once into the run's folder, a prepared folder is
-//! opened, and held-out rows are set apart. Knows nothing of training.
+//! Opens the rows that a command reads: files are prepared once into the run's folder, a prepared
+//! folder is opened as it is, and held-out rows are separated from training rows.
 
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -14,40 +14,39 @@ use schema::{Bytes, DataConfig, JobConfig, Share};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::args;
-use crate::error::Error;
+use crate::error::{Error, RunError, UsageError};
 use crate::progress::{Meter, ProgressUnit};
 use crate::{Session, prepared};
 use crate::{interrupt, output, render};
 
-/// Standard input, as a path.
+/// The path that stands for standard input.
 const STDIN: &str = "-";
-/// Changes when the same inputs would be prepared differently.
+/// Part of the key of prepared data. Increase it when the same inputs are prepared differently.
 const KEY_VERSION: u8 = 2;
 
-/// Input as the user names it, and how it is to be read.
+/// The input paths of the user, with the settings to read and prepare them.
 #[derive(Clone, Copy, Debug)]
 pub struct InputSource<'a> {
     /// Files, `-`, or one prepared folder.
     pub paths: &'a [String],
     pub config: &'a DataConfig,
-    /// Transforms and vocabularies to use; fitted on the input itself if none.
+    /// Transforms and vocabularies to use. If absent, they are fitted on the input.
     pub fitted: Option<&'a Fitted>,
-    /// Share of the end that fitting must not see.
+    /// Share of rows at the end that are held out and not used for fitting.
     pub hold_out: f64,
-    /// Where prepared data is kept.
+    /// The folder of prepared data.
     pub cache: &'a Path,
-    /// What malformed rows do.
     pub strictness: Strictness,
-    /// The generator's report, if the rows are generated; kept with the dataset.
+    /// The report of the generator if the rows are generated, stored with the dataset.
     pub generator: Option<&'a serde_json::Value>,
 }
 
-/// What malformed rows do.
+/// Converts the options for malformed rows.
 pub fn strictness(malformed: args::Malformed) -> Strictness {
     if malformed.strict { Strictness::Stop } else { Strictness::AtMost(malformed.malformed_max) }
 }
 
-/// Opens or prepares the input. Says on stderr what it does.
+/// Opens the input, and prepares it first if necessary. Reports on stderr which of the two happens.
 pub fn dataset(session: &Session, source: &InputSource<'_>) -> Result<Dataset, Error> {
     let paths = files_of(source.paths)?;
     let source = &InputSource { paths: &paths, ..*source };
@@ -94,7 +93,7 @@ pub fn dataset(session: &Session, source: &InputSource<'_>) -> Result<Dataset, E
         prepared::PreparedFolder::None(folder) => folder,
     };
     let prepared = match prepare(session, source, &folder, Begin::Resume) {
-        Err(Error::Data(error @ data::Error::InputChanged { .. })) => {
+        Err(Error::Run(RunError::Data { source: error @ data::Error::InputChanged { .. } })) => {
             session.console.say(format_args!("{error}; beginning anew"));
             prepare(session, source, &folder, Begin::Restart)?
         }
@@ -104,7 +103,7 @@ pub fn dataset(session: &Session, source: &InputSource<'_>) -> Result<Dataset, E
     Ok(prepared.dataset)
 }
 
-/// Opens a prepared folder; warns where damage to it would go unnoticed.
+/// Opens a prepared folder, and warns if it has no checksums.
 fn open(session: &Session, folder: &Path) -> Result<Dataset, Error> {
     let dataset = Dataset::open(folder)?;
     if !dataset.manifest().has_checksums() {
@@ -117,7 +116,7 @@ fn open(session: &Session, folder: &Path) -> Result<Dataset, Error> {
     Ok(dataset)
 }
 
-/// Prepares the input into `folder`, with progress, and reports what could not be read.
+/// Prepares the input into `folder` with a progress bar, and reports rows that could not be read.
 pub fn prepare(
     session: &Session,
     source: &InputSource<'_>,
@@ -126,7 +125,7 @@ pub fn prepare(
 ) -> Result<Prepared, Error> {
     let paths = files_of(source.paths)?;
     let source = &InputSource { paths: &paths, ..*source };
-    // Dropped last: a preparation that fails leaves no empty folders.
+    // Dropped last, so that a failed preparation leaves no empty folders.
     let _made = folder.parent().filter(|parent| *parent != Path::new("")).map(output::folder);
     let _made = _made.transpose()?;
     let _interrupted = interrupt::scoped({
@@ -177,12 +176,13 @@ pub fn prepare(
     Ok(prepared)
 }
 
-/// Whether the same preparation would take up what an interrupted one has finished.
+/// Whether a repeated preparation continues an interrupted one. Standard input cannot be read
+/// again.
 fn goes_on(source: &InputSource<'_>, begin: Begin) -> bool {
     begin == Begin::Resume && !source.paths.iter().any(|path| path == STDIN)
 }
 
-/// At Ctrl-C: reports what is kept of a preparation and how to resume; removes the rest.
+/// Reports at Ctrl-C which prepared rows are kept and how to resume, and removes the rest.
 fn say_what_is_kept(folder: &Path, goes_on: bool) {
     match data::find_unfinished(folder).filter(|_| goes_on) {
         Some(kept) if kept.rows > 0 => eprintln!(
@@ -191,7 +191,7 @@ fn say_what_is_kept(folder: &Path, goes_on: bool) {
             kept.folder.display()
         ),
         Some(kept) => eprintln!(
-            "interrupted; what was learnt from the files is kept in {}, and the same command goes on \
+            "interrupted; what was learned from the files is kept in {}, and the same command goes on \
              from there",
             kept.folder.display()
         ),
@@ -202,7 +202,7 @@ fn say_what_is_kept(folder: &Path, goes_on: bool) {
     }
 }
 
-/// Absolute forms, so that a run can be evaluated from another folder.
+/// Makes paths absolute, so that a run can be evaluated from another folder.
 pub fn absolute(paths: &[String]) -> Vec<String> {
     let absolute = |path: &String| {
         if path == STDIN || data::is_remote(path) {
@@ -213,7 +213,7 @@ pub fn absolute(paths: &[String]) -> Vec<String> {
     paths.iter().map(absolute).collect()
 }
 
-/// Reports what was left out beside `rows` good rows, with its first lines.
+/// Reports the lines that were left out beside `rows` good rows, and quotes the first of them.
 pub fn report_losses(session: &Session, rows: u64, losses: &Losses) {
     for (left_out, what) in [
         (&losses.unlabeled, "rows without a label"),
@@ -250,7 +250,7 @@ pub fn report_losses(session: &Session, rows: u64, losses: &Losses) {
     }
 }
 
-/// Says which columns have categories too rare for a row of their own.
+/// Reports the columns in which categories are too rare for a row of their own.
 fn report_rare(session: &Session, fitted: &Fitted) {
     const SHOWN: usize = 5;
     let columns = fitted.categorical.iter().zip(&fitted.rare);
@@ -273,11 +273,11 @@ fn report_rare(session: &Session, fitted: &Fitted) {
     }
 }
 
-/// Warns of ids that were read and are no row of their table, the columns with most of them first.
+/// Warns of ids outside their tables, starting with the columns that have most of them.
 pub fn report_ids(session: &Session, config: &DataConfig, losses: &Losses) {
     const SHOWN: usize = 5;
     let columns = config.categorical_columns();
-    // Counted for tables of other sizes, they say nothing.
+    // Counts that were made for tables of other sizes are ignored.
     let fits = |(column, count): &(&CategoricalColumn, &IdCount)| {
         let rows = config.table_rows.get(&column.column);
         count.outside > 0 && count.rows.is_some() && count.rows == rows.copied()
@@ -309,18 +309,17 @@ pub fn report_ids(session: &Session, config: &DataConfig, losses: &Losses) {
     }
 }
 
-/// A data set and the rows of it that are meant.
+/// A dataset and the range of its rows to use.
 type InputRows = (Arc<Dataset>, Range<u64>);
 
 /// The training data of a job, and the rows of it that are held out.
 pub struct Inputs {
-    /// What is trained on.
     pub train: Arc<Dataset>,
     pub train_rows: Range<u64>,
     held_out: Range<u64>,
 }
 
-/// The training data of a job, prepared under `cache`.
+/// Opens the training data of a job, and prepares it in the folder `cache` if necessary.
 pub fn prepare_training_data(
     session: &Session,
     config: &DataConfig,
@@ -343,13 +342,13 @@ pub fn prepare_training_data(
 }
 
 impl Inputs {
-    /// Refuses rows that nothing can be learnt from; warns of batches that they do not fill.
+    /// Refuses training rows that all have one label, and warns if a batch is larger than the data.
     pub fn check_for_training(&self, session: &Session, job: &JobConfig) -> Result<(), Error> {
         let rows = self.train_rows.end - self.train_rows.start;
         if let Some(label) = self.train.only_label(self.train_rows.clone())? {
             let positive = job.data.label_column().map(|column| column.positive);
             let (positive, folder) = (positive.unwrap_or_default(), self.train.dir().to_owned());
-            return Err(Error::OneLabel { rows, label, positive, folder });
+            return Err(RunError::OneLabel { rows, label, positive, folder }.into());
         }
         let batch = job.training.batch_size as u64;
         if batch > rows && !job.training.drop_last {
@@ -362,8 +361,8 @@ impl Inputs {
         Ok(())
     }
 
-    /// What the same job is evaluated on: files of their own, prepared now, or held-out rows, or
-    /// nothing.
+    /// Opens the evaluation data of the same job: its own files, which are prepared now, or
+    /// held-out rows. Returns `None` if there are neither.
     pub fn evaluation(
         &self,
         session: &Session,
@@ -390,9 +389,9 @@ impl Inputs {
     }
 }
 
-/// What is known of the input before it is prepared: exact for a prepared folder, from the first
-/// blocks for files. Also says whether it has to be prepared.
-pub fn look(
+/// Returns the shape of the input, and whether it still has to be prepared. The shape is exact for
+/// a prepared folder, and an estimate from the first blocks for files.
+pub fn probe(
     paths: &[String],
     config: &DataConfig,
     most_categories: u64,
@@ -424,27 +423,27 @@ fn check(path: &str, count: usize) -> Result<(), Error> {
     is_there(path)?;
     let path = PathBuf::from(path);
     if path.is_dir() && count > 1 {
-        return Err(Error::MixedInputs { path, count });
+        return Err(UsageError::MixedInputs { path, count }.into());
     }
     Ok(())
 }
 
-/// The files that paths stand for, of which folders are looked through.
+/// Lists the files that paths stand for: files themselves, and the files in folders.
 pub fn files_of(paths: &[String]) -> Result<Vec<String>, Error> {
     paths.iter().filter(|path| *path != STDIN).try_for_each(|path| is_there(path))?;
     Ok(data::expand_folders(paths)?)
 }
 
-/// Refuses a path at which there is nothing. A remote object is requested when it is opened.
+/// Refuses a path that does not exist. Remote objects are only checked when they are opened.
 pub fn is_there(path: &str) -> Result<(), Error> {
     if data::is_remote(path) || Path::new(path).exists() {
         return Ok(());
     }
-    Err(Error::NoSuchInput { path: path.into() })
+    Err(UsageError::NoSuchInput { path: path.into() }.into())
 }
 
-/// The name of the prepared folder: a hash of everything its content depends on besides that of the
-/// files, which `prepared` compares.
+/// Names the prepared folder by a hash of the settings that its content depends on. The content of
+/// the input files is not part of it; `prepared` compares that.
 fn key(source: &InputSource<'_>, files: &[String]) -> Result<String, Error> {
     let mut columns = source.config.clone();
     columns.train.clear();
@@ -453,14 +452,14 @@ fn key(source: &InputSource<'_>, files: &[String]) -> Result<String, Error> {
     let mut hash = Xxh3::new();
     let (strict, max) = match source.strictness {
         Strictness::Stop => (1, 0.0),
-        // A stricter limit than the one met then may refuse the same rows now.
+        // The limit is part of the key, because another limit may refuse the same rows.
         Strictness::AtMost(Share(max)) => (0, max),
     };
     hash.update(&[KEY_VERSION, strict]);
     hash.update(&f64::to_le_bytes(max));
     hash.update(&source.hold_out.to_le_bytes());
-    hash.update(&serde_json::to_vec(&columns).map_err(Error::Json)?);
-    hash.update(&serde_json::to_vec(&source.fitted).map_err(Error::Json)?);
+    hash.update(&serde_json::to_vec(&columns)?);
+    hash.update(&serde_json::to_vec(&source.fitted)?);
     for path in files {
         hash.update(path.as_bytes());
         hash.update(&[0]);

@@ -1,6 +1,6 @@
-//! Ctrl-C (or `kill`, or the SIGUSR1 that schedulers send ahead of the end): a command that can
-//! stop is asked to finish what it is at. Any other one clears up what is half done, and ends; so
-//! does one that can stop at the second Ctrl-C.
+//! Handles Ctrl-C, `kill`, and the SIGUSR1 that schedulers send before they end a job. A command
+//! that can stop is asked to finish its current step. Other commands remove partial files and end
+//! at once. At the second Ctrl-C, every command ends at once.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
@@ -10,26 +10,27 @@ use signal_hook::iterator::Signals;
 
 use crate::error::EXIT_INTERRUPTED;
 
-/// What a training run does at the first Ctrl-C.
+/// The message of a training run at the first Ctrl-C.
 pub const SAVING: &str = "finishing the step, then saving";
 
 /// An action to run when the process is interrupted.
 type Handle = Box<dyn Fn() + Send>;
-/// Whether the command is given time to stop; else it ends now.
+/// A function that asks the command to stop. It returns whether the process waits for that.
 type Stop = Box<dyn Fn() -> bool + Send>;
 
-/// What Ctrl-C does now.
+/// The actions of the next Ctrl-C.
 struct InterruptPlan {
     /// Asks the command to stop.
     stop: Option<Stop>,
-    /// Else: what is cleared up. First what has no scope (0), then the last scope first.
+    /// Cleanups that run if the command is not asked to stop. Those without a scope (number 0) run
+    /// first, then the scopes from the innermost to the outermost.
     clear: Vec<(u64, Handle)>,
 }
 
 static PLAN: Mutex<InterruptPlan> = Mutex::new(InterruptPlan { stop: None, clear: Vec::new() });
 static IS_ENDING: AtomicBool = AtomicBool::new(false);
 
-/// Something to clear up; forgotten when this is dropped.
+/// A registered cleanup, which is removed when this value is dropped.
 #[derive(Debug)]
 pub struct CleanupScope(u64);
 
@@ -39,9 +40,10 @@ impl Drop for CleanupScope {
     }
 }
 
-/// A flag that the first Ctrl-C (or `kill`) sets; `then` says what follows.
+/// Returns a flag that the first Ctrl-C (or `kill`) sets, and prints `then`, which says what
+/// follows.
 ///
-/// Where no handler can be installed the flag stays unset and Ctrl-C ends the process as usual.
+/// If no handler can be installed, the flag stays unset and Ctrl-C ends the process as usual.
 pub fn stop_flag(then: &'static str) -> Arc<AtomicBool> {
     let stop = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&stop);
@@ -56,9 +58,9 @@ pub fn stop_flag(then: &'static str) -> Arc<AtomicBool> {
     stop
 }
 
-/// A flag as [`stop_flag`] gives it, for one of several processes: a signal never ends it at once,
-/// because a terminal and the launcher may both pass on the same Ctrl-C. The launcher ends all at
-/// the second.
+/// Returns a flag as [`stop_flag`] does, for one of several processes of a job. A second signal
+/// does not end the process, because a terminal and the launcher may both pass on the same Ctrl-C.
+/// The launcher ends all processes at the second Ctrl-C.
 pub fn stop_flag_of_ranks(then: Option<&'static str>) -> Arc<AtomicBool> {
     let stop = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&stop);
@@ -72,13 +74,13 @@ pub fn stop_flag_of_ranks(then: Option<&'static str>) -> Arc<AtomicBool> {
     stop
 }
 
-/// From now on Ctrl-C has `clear` remove what is half done, and ends the process.
+/// Registers `clear`, which removes partial results at Ctrl-C, for the rest of the process.
 pub fn clear_up(clear: impl Fn() + Send + 'static) {
     plan().clear.push((0, Box::new(clear)));
     install();
 }
 
-/// Until the value is dropped, Ctrl-C has `clear` remove what is half done, and ends the process.
+/// Registers `clear`, which removes partial results at Ctrl-C, until the returned value is dropped.
 #[must_use]
 pub fn scoped(clear: impl Fn() + Send + 'static) -> CleanupScope {
     static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -88,7 +90,7 @@ pub fn scoped(clear: impl Fn() + Send + 'static) -> CleanupScope {
     CleanupScope(id)
 }
 
-/// Until the value is dropped, Ctrl-C says that nothing is kept of the work it ends.
+/// Makes Ctrl-C report that the results of `work` are lost, until the returned value is dropped.
 #[must_use]
 pub fn nothing_kept(work: &'static str) -> CleanupScope {
     scoped(move || eprintln!("interrupted while {work}; nothing of it is kept, start again"))
@@ -121,7 +123,7 @@ fn handle() {
         return;
     }
     IS_ENDING.store(true, Ordering::SeqCst);
-    // Inner scopes say what is kept: by then what is not has to be gone.
+    // Inner scopes report which results are kept, so partial files must be gone by then.
     let (outright, scoped): (Vec<_>, Vec<_>) = plan.clear.iter().partition(|(id, _)| *id == 0);
     outright.into_iter().chain(scoped.into_iter().rev()).for_each(|(_, clear)| clear());
     std::process::exit(i32::from(EXIT_INTERRUPTED));

@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use kernel_model::measured::Table;
 use kernel_model::{KernelModel, Kind, Measured};
 
-use crate::error::Error;
+use crate::error::{Error, UsageError};
 
 /// Reads a table of measured latencies.
 ///
 /// # Errors
 /// The file cannot be read, or is not such a table.
 pub fn read_table(path: &Path) -> Result<Vec<Measured>, Error> {
-    let wrong = |source: kernel_model::Error| Error::Kernels { path: path.to_owned(), source };
+    let wrong = |source| Error::from(UsageError::Kernels { path: path.to_owned(), source });
     let mut table: Option<Table> = None;
     data::small_table::for_each_record(path, |line, fields| {
         match &mut table {
@@ -42,9 +42,10 @@ pub fn read_model(folder: Option<&Path>, kind: Kind) -> Result<KernelModel, Erro
     let Some(folder) = folder else {
         let source = || PathBuf::from(format!("rowmill's own {}.kernels", kind.name()));
         let own = kernel_model::shipped::model(kind);
-        return own.map_err(|error| Error::Kernels { path: source(), source: error });
+        return Ok(own.map_err(|error| UsageError::Kernels { path: source(), source: error })?);
     };
     let path = model_path(folder, kind);
     let bytes = std::fs::read(&path).map_err(Error::io(&path, "read"))?;
-    KernelModel::from_bytes(&bytes).map_err(|source| Error::Kernels { path, source })
+    let model = KernelModel::from_bytes(&bytes);
+    Ok(model.map_err(|source| UsageError::Kernels { path, source })?)
 }

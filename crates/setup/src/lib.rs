@@ -1,7 +1,7 @@
-//! What the command-line programs of rowmill share: the options of several commands, errors with
+//! Code that the command-line programs of rowmill share: options of several commands, errors with
 //! their hints, tables and progress, and the inputs of jobs (configurations, rows, sharding plans,
-//! devices, recordings). Only this crate and its callers know terminals and signals. Computes no
-//! figure of its own.
+//! devices, recordings). Terminals and signals are handled here and in the programs only.
+//! Everything that is computed comes from the library crates.
 
 pub mod args;
 pub mod checkpoint;
@@ -17,8 +17,8 @@ pub mod input;
 pub mod interrupt;
 pub mod kernel_files;
 pub mod machine;
-pub mod memory;
-pub mod memory_offer;
+pub mod memory_check;
+pub mod memory_fix;
 pub mod open_job;
 pub mod output;
 pub mod plan;

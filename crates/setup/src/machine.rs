@@ -1,25 +1,25 @@
-//! What this machine offers: cores, free memory, free disk, a terminal's width. Decides nothing.
+//! Reads properties of this machine: cores, memory, free disk space and the width of the terminal.
 
-pub mod memory;
+pub mod available_memory;
 
 use std::io::IsTerminal;
 use std::path::Path;
 
 use schema::Bytes;
 
-/// Cores this process may use; hardware threads of one core count once.
+/// Counts the cores this process may use. The hardware threads of a core count once.
 pub fn cores() -> usize {
     device::cpu::Topology::detect().cores()
 }
 
-/// The CPUs this process may use, as the kernel lists them; empty where it does not tell.
+/// Returns the kernel's list of CPUs this process may use, or an empty text if it is unknown.
 pub fn allowed_cpus() -> String {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
     list.unwrap_or_default().trim().to_owned()
 }
 
-/// Bytes an ordinary user may still write to the disk of `folder`, if known.
+/// Returns the free space on the disk of `folder` that users other than root may fill.
 pub fn disk_available(folder: &Path) -> Option<Bytes> {
     // The folder itself may not exist yet; its nearest ancestor lies on the same disk.
     let absolute = std::path::absolute(folder).ok()?;
@@ -28,7 +28,7 @@ pub fn disk_available(folder: &Path) -> Option<Bytes> {
     Some(Bytes(disk.f_bavail.saturating_mul(disk.f_frsize)))
 }
 
-/// Columns of the terminal on stdout; none if it is not one.
+/// Returns the width of the terminal on stdout, or `None` if stdout is not a terminal.
 pub fn terminal_width() -> Option<usize> {
     let stdout = std::io::stdout();
     if !stdout.is_terminal() {

@@ -1,5 +1,5 @@
-//! Opens the traces of a job, in one way for all commands: read, losses reported, completeness
-//! judged, cut recordings trimmed, ranks selected, window and classes of work decided.
+//! Opens the traces of a job in the same way for all commands: reads them, reports losses, checks
+//! that they are complete, trims cut recordings, and selects ranks, window and classes of work.
 
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -13,7 +13,7 @@ use trace::store::{Job, Trace};
 
 use crate::Session;
 use crate::args::{ClassifyChoice, OutputFormat, Selection, WindowChoice};
-use crate::error::{Error, unless_closed};
+use crate::error::{Error, UsageError, unless_closed};
 use crate::progress::{Meter, ProgressUnit};
 use crate::render;
 
@@ -124,11 +124,11 @@ pub fn open_job(paths: &[PathBuf], extent: Extent, session: &Session) -> Result<
     Ok(OpenedJob { job, missing })
 }
 
-/// Says what is missing of recordings: on stderr, and before a table, which is read where it was
-/// piped to.
+/// Prints which parts of the recordings are missing: on stderr, and again before a table on stdout,
+/// because stdout may be piped to a file that is read later.
 pub fn report_missing(session: &Session, missing: &str) -> Result<(), Error> {
     session.console.warn(missing);
-    // A reader who has left learns nothing, and the exit code still says it.
+    // If the reader of stdout has gone, the exit code still reports the missing parts.
     unless_closed(match session.console.format {
         OutputFormat::Table => session.console.print(missing),
         OutputFormat::Md => session.console.print(&format!("{missing}\n")),
@@ -137,17 +137,17 @@ pub fn report_missing(session: &Session, missing: &str) -> Result<(), Error> {
 }
 
 impl SelectedJob {
-    /// Keeps the scopes whose recordings give figures.
+    /// Keeps the scopes whose recordings are complete enough for an analysis.
     pub fn usable<'a>(scopes: Vec<Scope<'a>>) -> Vec<Scope<'a>> {
         scopes.into_iter().filter(|scope| scope.trace.is_usable()).collect()
     }
 
-    /// One scope per rank, in the order of ranks.
+    /// Makes one scope per rank with the selected window, in rank order.
     pub fn scopes(&self) -> Vec<Scope<'_>> {
         self.scopes_of(self.rule)
     }
 
-    /// One scope per rank over everything recorded, in rank order.
+    /// Makes one scope per rank over the whole recording, in rank order.
     pub fn whole(&self) -> Vec<Scope<'_>> {
         self.scopes_of(WindowRule::All)
     }
@@ -162,7 +162,7 @@ impl SelectedJob {
                 .chunks(each)
                 .map(|part| threads.spawn(move || part.iter().map(scope).collect::<Vec<_>>()))
                 .collect();
-            // A panic of ours is not to be hidden.
+            // A panic in a thread is a defect of rowmill and must not be swallowed.
             let joined = parts.into_iter().map(|part| match part.join() {
                 Ok(scopes) => scopes,
                 Err(panic) => std::panic::resume_unwind(panic),
@@ -172,8 +172,7 @@ impl SelectedJob {
     }
 }
 
-/// The name of a job: that of its first path. The folders above say where a person keeps things,
-/// not what it is.
+/// Names a job after its first path, without the folders above it.
 pub fn job_title(paths: &[PathBuf]) -> String {
     let name = |path: &PathBuf| {
         let absolute = path.canonicalize().unwrap_or_else(|_| path.clone());
@@ -187,7 +186,7 @@ pub fn job_title(paths: &[PathBuf]) -> String {
 }
 
 fn class_pattern(given: &str) -> Result<(WorkClass, &str), Error> {
-    let wrong = || Error::ClassPattern { given: given.to_owned() };
+    let wrong = || Error::from(UsageError::ClassPattern { given: given.to_owned() });
     let (class, pattern) = given.split_once('=').ok_or_else(wrong)?;
     let class = match class {
         "compute" => WorkClass::Compute,
@@ -199,12 +198,12 @@ fn class_pattern(given: &str) -> Result<(WorkClass, &str), Error> {
     Ok((class, pattern))
 }
 
-/// Keeps the selected ranks; all if none were.
+/// Keeps the selected ranks, or all ranks if none were selected.
 pub fn keep_ranks(job: &mut Job, ranks: &[u32]) -> Result<(), Error> {
     let known: Vec<u32> = job.traces.iter().map(|trace| trace.rank).collect();
     if let Some(rank) = ranks.iter().find(|rank| !known.contains(rank)) {
         let known: Vec<String> = known.iter().map(u32::to_string).collect();
-        return Err(Error::NoSuchRank { rank: *rank, known: known.join(", ") });
+        return Err(UsageError::NoSuchRank { rank: *rank, known: known.join(", ") }.into());
     }
     if !ranks.is_empty() {
         job.traces.retain(|trace| ranks.contains(&trace.rank));

@@ -1,7 +1,7 @@
-//! A file that a command writes: it appears when it is whole, and what stood there stays till then.
-//! Pipes and devices, which cannot be replaced, are written in place. Commands check an output
-//! before their work: what cannot be written must not cost an hour first. Knows nothing of the
-//! content.
+//! Writes output files and folders. A file appears only when it is complete, and replaces an older
+//! file at that moment. Pipes and devices cannot be replaced and are written in place. Commands
+//! check their outputs first, so that an hour of work does not end at a folder that is not
+//! writable.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -11,33 +11,33 @@ use rustix::fs::Access;
 use trace::file::create_anew;
 
 use crate::args::OutputPath;
-use crate::error::Error;
+use crate::error::{Error, RunError};
 use crate::interrupt;
 
-/// Whether all that a command writes can be written, as far as one can know before; writes nothing.
+/// Checks without writing that all outputs of a command can be written.
 ///
 /// # Errors
-/// The first that cannot, and what stands in the way.
+/// The first output that cannot be written, with the reason.
 pub fn check_all(outputs: &[OutputPath]) -> Result<(), Error> {
     outputs.iter().try_for_each(|output| match output {
         OutputPath::File(path) => check(path),
         OutputPath::RegularFile(path) if !path.is_dir() && is_written_in_place(path) => {
-            Err(Error::OutputIsSpecial { path: path.clone() })
+            Err(RunError::OutputIsSpecial { path: path.clone() }.into())
         }
         OutputPath::RegularFile(path) => check(path),
         OutputPath::Folder(path) => check_new_folder(path),
     })
 }
 
-/// Whether the file `path` can be written, as far as one can know before: its folder is there and
-/// takes new files, and what has its name can be replaced.
+/// Checks that the file `path` can be written: its folder exists and is writable, and a file of
+/// that name can be replaced. A full disk is found only by writing.
 ///
 /// # Errors
-/// What stands in the way, by name. A full disk is found only by writing.
+/// The folder, file or permission that prevents it.
 fn check(path: &Path) -> Result<(), Error> {
     let is_folder = path.is_dir() || path.as_os_str().as_encoded_bytes().ends_with(b"/");
     if is_folder || path.file_name().is_none() {
-        return Err(Error::OutputIsFolder { path: path.to_owned() });
+        return Err(RunError::OutputIsFolder { path: path.to_owned() }.into());
     }
     if is_written_in_place(path) {
         return writable(path, path, Access::WRITE_OK);
@@ -48,20 +48,19 @@ fn check(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// Whether a new folder `path` could be made, or files be made in the one that stands there; makes
-/// nothing.
+/// Checks without writing that the folder `path` can be created, or is writable if it exists.
 ///
 /// # Errors
-/// The first of its parents that stands in the way.
+/// The nearest existing folder above `path` is not writable.
 fn check_new_folder(path: &Path) -> Result<(), Error> {
     let standing = path.ancestors().find(|folder| fs::symlink_metadata(shown(folder)).is_ok());
     check_folder(shown(standing.unwrap_or(Path::new("."))), path)
 }
 
-/// The folder `path`, made where it is missing.
+/// Creates the folder `path` if it does not exist, with its parents.
 ///
 /// # Errors
-/// It cannot be made, or no files in it.
+/// The folder cannot be created or is not writable.
 pub fn folder(path: &Path) -> Result<NewFolder, Error> {
     check_new_folder(path)?;
     let missing = path.ancestors().take_while(|folder| !shown(folder).exists());
@@ -72,7 +71,7 @@ pub fn folder(path: &Path) -> Result<NewFolder, Error> {
     for folder in missing.into_iter().rev() {
         match fs::create_dir(&folder) {
             Ok(()) => made.made.push(folder),
-            // `a/../b`, or another command at the same time.
+            // The folder may exist by now: for `a/../b`, or because another command created it.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && folder.is_dir() => {}
             Err(error) => return Err(Error::io(path, "create")(error)),
         }
@@ -80,8 +79,8 @@ pub fn folder(path: &Path) -> Result<NewFolder, Error> {
     Ok(made)
 }
 
-/// Folders that a command made. Those without content when it is dropped, or at Ctrl-C, are removed
-/// again: a command that failed leaves none behind.
+/// Folders that a command created. When this is dropped, or at Ctrl-C, empty ones are removed, so
+/// that a command that failed leaves no empty folders.
 #[derive(Debug)]
 pub struct NewFolder {
     /// From the outermost to the innermost.
@@ -95,19 +94,19 @@ impl Drop for NewFolder {
     }
 }
 
-/// Removes folders, given from the outermost to the innermost, in which nothing was written.
+/// Removes those of the folders that are empty. They are given from the outermost to the innermost.
 fn remove_empty(folders: &[PathBuf]) {
     if let Some(innermost) = folders.last() {
         prune(innermost);
     }
     for folder in folders.iter().rev() {
-        // Removes only empty folders; a file in it is the reason to keep it.
+        // `remove_dir` fails on folders with files, which are kept.
         let _ = fs::remove_dir(folder);
     }
 }
 
-/// Removes the empty folders below a folder and the folder itself, with the files without content
-/// (a lock, a marker) that are all there is; whether it is gone.
+/// Removes a folder if it and the folders in it hold nothing but empty files, such as locks and
+/// markers. Returns whether the folder was removed.
 fn prune(folder: &Path) -> bool {
     let Ok(entries) = fs::read_dir(folder) else { return false };
     let (mut empty, mut has_content) = (Vec::new(), false);
@@ -121,18 +120,18 @@ fn prune(folder: &Path) -> bool {
         }
     }
     if !has_content {
-        // What cannot be removed keeps its folder.
+        // If a file cannot be removed, removing the folder fails below.
         empty.iter().for_each(|path| drop(fs::remove_file(path)));
     }
     !has_content && fs::remove_dir(folder).is_ok()
 }
 
-/// Whether a pipe or a device has the name. `/dev/stdout` leads to one that has no path of its own.
+/// Whether `path` is a pipe or a device. `/dev/stdout` may lead to one without a path of its own.
 fn is_written_in_place(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|standing| !standing.is_file())
 }
 
-/// Whether another command works there.
+/// Whether another command holds the lock file `path`.
 fn is_locked(path: &Path) -> bool {
     let locked = File::open(path).map(|file| file.try_lock());
     matches!(locked, Ok(Err(TryLockError::WouldBlock)))
@@ -142,10 +141,12 @@ fn check_folder(folder: &Path, path: &Path) -> Result<(), Error> {
     let found = fs::metadata(folder);
     if found.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
         let folder = folder.to_owned();
-        return Err(Error::NoOutputFolder { path: path.to_owned(), folder });
+        return Err(RunError::NoOutputFolder { path: path.to_owned(), folder }.into());
     }
     if !found.map_err(Error::io(path, "create"))?.is_dir() {
-        return Err(Error::OutputBelowFile { path: path.to_owned(), file: folder.to_owned() });
+        return Err(
+            RunError::OutputBelowFile { path: path.to_owned(), file: folder.to_owned() }.into()
+        );
     }
     writable(folder, path, Access::WRITE_OK | Access::EXEC_OK)
 }
@@ -155,7 +156,7 @@ fn writable(standing: &Path, path: &Path, access: Access) -> Result<(), Error> {
     found.map_err(|errno| Error::io(path, "write")(io::Error::from(errno)))
 }
 
-/// The folder of a path, `.` for a bare name.
+/// Returns the folder of a path, `.` for a bare name.
 fn above(path: &Path) -> &Path {
     path.parent().map_or(Path::new("/"), shown)
 }
@@ -164,10 +165,10 @@ fn shown(folder: &Path) -> &Path {
     if folder == Path::new("") { Path::new(".") } else { folder }
 }
 
-/// Fills the file `path`; on an error nothing of it is left.
+/// Writes the file `path` with `fill`. If that fails, no partial file is left.
 ///
 /// # Errors
-/// Those of `fill`, with the file named where it was taken for stdout; [`Error::Io`].
+/// [`RunError::Io`], or the errors of `fill`. If `fill` reports stdout, the path replaces it.
 pub fn put<T>(path: &Path, fill: impl FnOnce(&mut File) -> Result<T, Error>) -> Result<T, Error> {
     if is_written_in_place(path) {
         let mut file = File::create(path).map_err(Error::io(path, "create"))?;
@@ -183,20 +184,20 @@ pub fn put<T>(path: &Path, fill: impl FnOnce(&mut File) -> Result<T, Error>) -> 
         Ok(value)
     });
     if filled.is_err() {
-        // The error that is reported is the one before.
+        // The first error is reported, not one of the removal.
         let _ = fs::remove_file(&partial);
     }
     filled
 }
 
-/// From now on Ctrl-C removes what this process has begun to write beside `outs`: `OUT.PID.…`, as
-/// [`put`] names it and the crates that write files of their own.
+/// Makes Ctrl-C remove the partial files of `outs` for the rest of the process. They are called
+/// `OUT.PID.…`, by [`put`] and by library crates that write files themselves.
 pub fn clear_up_beside(outs: Vec<PathBuf>) {
     interrupt::clear_up(move || outs.iter().for_each(|out| remove_begun(out)));
 }
 
-/// Until the value is dropped, Ctrl-C removes partial files beside `out` and `out` itself, which
-/// serves only the command that makes it.
+/// Makes Ctrl-C remove `out` and its partial files until the returned value is dropped. For files
+/// that only the running command needs.
 #[must_use]
 pub fn cleared_up_beside(out: PathBuf) -> interrupt::CleanupScope {
     interrupt::scoped(move || {
@@ -208,7 +209,7 @@ pub fn cleared_up_beside(out: PathBuf) -> interrupt::CleanupScope {
 fn remove_begun(out: &Path) {
     let Some(name) = out.file_name() else { return };
     let begun = format!("{}.{}.", name.to_string_lossy(), std::process::id());
-    // What cannot be listed or removed stays: nobody is left to be told of an error.
+    // Errors are ignored, because the process ends and nobody could act on them.
     for entry in fs::read_dir(above(out)).into_iter().flatten().flatten() {
         if entry.file_name().to_string_lossy().starts_with(&begun) {
             let _ = fs::remove_file(entry.path());
@@ -216,10 +217,10 @@ fn remove_begun(out: &Path) {
     }
 }
 
-/// What writes rows speaks of stdout; here it was this file.
+/// Replaces stdout by `path` in an error of code that writes rows to either.
 fn named(path: &Path, error: Error) -> Error {
     match error {
-        Error::Output(source) => Error::Io { path: path.to_owned(), doing: "write", source },
+        Error::Run(RunError::Output { source }) => Error::io(path, "write")(source),
         other => other,
     }
 }

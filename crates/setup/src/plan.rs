@@ -1,14 +1,13 @@
-//! Which sharding plan is meant: one of the ready-made tilings, or a file's.
+//! Finds the sharding plan of a job: one of the ready-made tilings, or a plan from a JSON file.
 
 use std::path::Path;
 
-use schema::plan::PlanError;
 use schema::{ShardingPlan, TableConfig, Tile};
 use serde::Deserialize;
 use serde::de::Error as _;
 
 use crate::args::{RANKS_MAX, Sharding};
-use crate::error::Error;
+use crate::error::{Error, UsageError};
 
 /// The form of `--plan FILE.json`.
 #[derive(Deserialize)]
@@ -18,17 +17,17 @@ struct PlanFile {
     tiles: Vec<Tile>,
 }
 
-/// How tables are split over ranks, whatever tables there are.
+/// A rule that splits tables over ranks. It becomes a plan once the tables are known.
 #[derive(Clone, Debug)]
 pub enum Tiling {
-    /// One of the ready-made ways, over so many ranks.
+    /// A ready-made rule, with the number of ranks.
     Made(Sharding, u32),
-    /// A file's, for the tables it was written for.
+    /// A plan from a file, which fits only the tables it was written for.
     File(ShardingPlan),
 }
 
 impl Tiling {
-    /// The plan for `tables`.
+    /// Makes the plan for `tables`.
     pub fn plan(&self, tables: &[TableConfig]) -> ShardingPlan {
         match self {
             Self::Made(Sharding::Table, ranks) => ShardingPlan::table_wise(tables, *ranks),
@@ -40,22 +39,22 @@ impl Tiling {
     }
 }
 
-/// The plan in a file.
+/// Reads a plan from a file.
 pub fn read(path: &Path, tables: &[TableConfig]) -> Result<ShardingPlan, Error> {
     let text = std::fs::read_to_string(path).map_err(Error::io(path, "read"))?;
     parse(path, &text, tables)
 }
 
-/// The plan in a text, which came from `path`.
+/// Parses a plan. `path` is the origin of the text, for errors.
 pub fn parse(path: &Path, text: &str, tables: &[TableConfig]) -> Result<ShardingPlan, Error> {
-    let malformed = |source| Error::PlanFile { path: path.to_owned(), source };
+    let malformed = |source| Error::from(UsageError::PlanFile { path: path.to_owned(), source });
     let file: PlanFile = serde_json::from_str(text).map_err(malformed)?;
     if !(1..=RANKS_MAX).contains(&file.world_size) {
         let got = file.world_size;
         let text = format!("world_size: expected 1..={RANKS_MAX}, got {got}");
         return Err(malformed(serde_json::Error::custom(text)));
     }
-    let refused =
-        |source: PlanError| Error::Plan { path: path.to_owned(), source: Box::new(source) };
-    ShardingPlan::new(file.world_size, file.tiles, tables).map_err(refused)
+    let plan = ShardingPlan::new(file.world_size, file.tiles, tables);
+    Ok(plan
+        .map_err(|source| UsageError::Plan { path: path.to_owned(), source: Box::new(source) })?)
 }

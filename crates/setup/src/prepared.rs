@@ -1,7 +1,7 @@
-//! Data prepared earlier: found again if its input files still have the content that was prepared.
+//! Finds data that was prepared earlier, if the input files still have the same content.
 //!
-//! Beside each prepared folder lies `<folder>.inputs.json`, which says what its inputs were. Other
-//! content is prepared into a folder of its own, for a run may still read the earlier one.
+//! Beside each prepared folder, `<folder>.inputs.json` records its inputs. Changed inputs are
+//! prepared into a new folder, because a run may still read the earlier one.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,11 +14,11 @@ use crate::Session;
 use crate::error::Error;
 use crate::progress::{Meter, ProgressUnit};
 
-/// A folder of prepared rows for given inputs: usable as it is, or still to be filled.
+/// The folder of prepared rows for given inputs.
 pub enum PreparedFolder {
-    /// This folder has rows of the same content.
+    /// The folder holds the rows of these inputs.
     Same(PathBuf),
-    /// Nothing that serves; this folder is free.
+    /// No folder holds them. This one is free to prepare them into.
     None(PathBuf),
 }
 
@@ -33,7 +33,8 @@ const VERSION: u32 = 1;
 
 /// Looks for `files` prepared in `folder`, or in `folder-2`, `folder-3`, …
 ///
-/// A file that the file system does not vouch for is read and hashed, with progress.
+/// A file is read and hashed, with progress, unless its size and timestamps prove that it is
+/// unchanged.
 pub fn find(session: &Session, folder: &Path, files: &[String]) -> Result<PreparedFolder, Error> {
     let mut now = Now { session, files, origins: BTreeMap::new() };
     for number in 1_u32.. {
@@ -54,7 +55,8 @@ pub fn find(session: &Session, folder: &Path, files: &[String]) -> Result<Prepar
     Ok(PreparedFolder::None(suffixed(folder, 0)))
 }
 
-/// Records what the inputs of `folder` were. Nothing if one was a stream: it is never found again.
+/// Records the inputs of `folder`. If one was a stream, nothing is recorded, because a stream
+/// cannot be compared later.
 pub fn record(folder: &Path, files: &[String], origins: Vec<InputOrigin>) -> Result<(), Error> {
     let inputs = Inputs { version: VERSION, files: in_order(files, origins) };
     if is_of(&inputs, files) { write(folder, &inputs) } else { Ok(()) }
@@ -77,17 +79,17 @@ fn is_of(inputs: &Inputs, files: &[String]) -> bool {
         && pairs().all(|(origin, file)| whole_path(&origin.path) == whole_path(file))
 }
 
-/// The input files as they are now, read as far as that is needed.
+/// The current content of the input files, each hashed when it is first needed.
 struct Now<'a> {
     session: &'a Session,
     files: &'a [String],
-    /// The inputs that were read, by path.
+    /// The inputs that were hashed, by path.
     origins: BTreeMap<String, InputOrigin>,
 }
 
 impl Now<'_> {
-    /// Whether every file has the content it had when `folder` was prepared. Records which files
-    /// these are, so that the next run need not read them.
+    /// Whether every file has the content it had when `folder` was prepared. Records the current
+    /// files, so that the next run need not hash them again.
     fn have_content_of(&mut self, folder: &Path, recorded: Inputs) -> Result<bool, Error> {
         let mut files = Vec::with_capacity(recorded.files.len());
         let mut read = false;
@@ -108,7 +110,7 @@ impl Now<'_> {
             read = true;
         }
         if read {
-            // A cache that cannot be written is read all the same.
+            // If the record cannot be written, the prepared rows are still usable.
             let _ = write(folder, &Inputs { version: VERSION, files });
         }
         Ok(true)
@@ -137,7 +139,7 @@ fn read(folder: &Path) -> Option<Inputs> {
 
 fn write(folder: &Path, inputs: &Inputs) -> Result<(), Error> {
     let path = record_of(folder);
-    let text = checksum::sealed(inputs).map_err(Error::Json)?;
+    let text = checksum::sealed(inputs)?;
     crate::output::put(&path, |file| {
         std::io::Write::write_all(file, &text).map_err(Error::io(&path, "write"))
     })

@@ -1,6 +1,6 @@
-//! This process among those of a job that a launcher started: joined over MPI before a file is
-//! touched. Rank 0 does what a command of one process does and says what the others do; who fails
-//! says so once, and ends all.
+//! Joins the processes of a job that a launcher started, over MPI and before any file is touched.
+//! Rank 0 runs the command as a single process would, and sends the other ranks their orders. If a
+//! rank fails, one error is printed and the whole job ends.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
@@ -17,32 +17,31 @@ use serde::{Deserialize, Serialize};
 
 use crate::Session;
 use crate::args::{self, Collectives, TransportChoice};
-use crate::error::{EXIT_INTERRUPTED, Error};
+use crate::error::{EXIT_INTERRUPTED, Error, RunError, UsageError};
 use crate::machine;
 
-/// How long the first step may take, with all that comes before it: preparing data, reading a
-/// checkpoint.
+/// Time limit of everything up to the first step: preparing data and reading a checkpoint.
 const FIRST_STEP: Duration = Duration::from_secs(1800);
-/// How long a rank that ends the job waits to be ended.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// How long what was said takes to be passed on by the launcher, at most.
-const PASSING_ON: Duration = Duration::from_millis(200);
-/// How long a rank leaves it to the one that has said why.
-const DEFERENCE: Duration = Duration::from_secs(1);
+/// Time that a rank which aborts the job waits for the launcher to end it.
+const ABORT_WAIT: Duration = Duration::from_secs(2);
+/// Time limit of the launcher for passing on a message that a rank printed.
+const OUTPUT_WAIT: Duration = Duration::from_millis(200);
+/// Time that a rank waits for the rank that reports the error, before it ends the job itself.
+const REPORT_WAIT: Duration = Duration::from_secs(1);
 
 /// Name of the file in the run folder that records the error which ended the run.
 const FAILED: &str = "failed.txt";
 
-/// How this process takes part.
+/// The role of this process in the job.
 pub enum Participation {
     Alone,
-    /// Not at all: rank 0 says why. It ends with this code.
-    Said(ExitCode),
+    /// The process ends with this code, because rank 0 reports an error that all ranks have.
+    Refused(ExitCode),
     World(Box<World>),
 }
 
 impl Participation {
-    /// Joins the processes that a launcher started, unless this one is to be `alone`.
+    /// Joins the processes that a launcher started, unless the command runs `alone`.
     pub fn join(args: &args::Processes, alone: bool) -> Result<Self, Error> {
         if alone {
             return Ok(Self::Alone);
@@ -50,18 +49,20 @@ impl Participation {
         let launcher = launcher::detect(|name| std::env::var(name).ok());
         match World::join(args, launcher) {
             Ok(world) => Ok(world.map_or(Self::Alone, |world| Self::World(Box::new(world)))),
-            // They know nothing of each other, and all of them find the same.
-            Err(error @ (Error::Torchrun { .. } | Error::OtherLauncher { .. }))
-                if launcher.is_some_and(|launcher| launcher.rank > 0) =>
-            {
-                Ok(Self::Said(ExitCode::from(error.exit_code())))
+            // Without MPI the processes cannot communicate. All of them have this error, so only
+            // the first reports it.
+            Err(
+                error
+                @ Error::Usage(UsageError::Torchrun { .. } | UsageError::OtherLauncher { .. }),
+            ) if launcher.is_some_and(|launcher| launcher.rank > 0) => {
+                Ok(Self::Refused(ExitCode::from(error.exit_code())))
             }
             Err(error) => Err(error),
         }
     }
 
-    /// Does a command as the only process or as rank 0, which tells the others what they need
-    /// (`lead`), or as another rank (`follow`).
+    /// Runs a command: with `lead` as the only process or as rank 0, which sends the others their
+    /// orders, or with `follow` as another rank.
     pub fn run<T: DeserializeOwned>(
         self,
         session: &Session,
@@ -69,14 +70,14 @@ impl Participation {
         follow: impl FnOnce(&mut World, T) -> Result<(), Error>,
     ) -> Result<ExitCode, Error> {
         match self {
-            Self::Said(code) => Ok(code),
+            Self::Refused(code) => Ok(code),
             Self::Alone => lead(None),
             Self::World(mut world) if world.is_leader() => {
                 let result = lead(Some(&mut world));
                 world.end(result, session)
             }
             Self::World(world) => {
-                world.follow(session, |world, told| follow(world, told).map(|()| false))
+                world.follow(session, |world, order| follow(world, order).map(|()| false))
             }
         }
     }
@@ -85,69 +86,69 @@ impl Participation {
 /// This process among the ranks of a job.
 pub struct World {
     mpi: Arc<Mpi>,
-    /// The kind of library, for people.
+    /// The kind of library, for messages.
     library: &'static str,
-    /// Where each rank runs.
+    /// The host of each rank.
     hosts: Vec<String>,
     launcher: Option<LauncherKind>,
     /// Ranks of this host that may use the same CPUs as this one, itself included.
     sharers: usize,
-    /// Where all ranks leave what ended the run, once it is known.
+    /// The folder for the file that records the error which ended the run, once it is known.
     run_folder: Option<PathBuf>,
-    /// Taken by the run.
+    /// Absent once the run has taken it.
     comm: Option<Communicator>,
-    /// What ranks meet on before they leave MPI, which cannot be left without one that is lost.
+    /// Communicator of the barrier before MPI ends, because `MPI_Finalize` hangs if a rank is lost.
     farewell: Communicator,
     timeout: Duration,
     collectives: Collectives,
-    /// Whether the other ranks know what to do.
-    told: bool,
+    /// Whether rank 0 has sent the other ranks their order.
+    order_sent: bool,
 }
 
-/// What rank 0 says once it knows.
+/// The order that rank 0 broadcasts.
 #[derive(Serialize, Deserialize)]
 enum WorldOrder<T> {
-    /// Nothing: it ends with this code, and has said why.
+    /// There is nothing to do. All ranks end with this code, and rank 0 has reported the reason.
     Refused(u8),
     Do(T),
 }
 
 impl World {
-    /// Joins the processes that a launcher started; none where ranks are threads.
+    /// Joins the processes that a launcher started. Returns `None` if ranks are threads.
     fn join(args: &args::Processes, launcher: Option<Launcher>) -> Result<Option<Self>, Error> {
         let several = launcher.filter(|launcher| launcher.size > 1);
         match (args.transport, several) {
             (TransportChoice::InProcess, _) | (TransportChoice::Auto, None) => return Ok(None),
             (_, Some(Launcher { kind: LauncherKind::Torchrun, size, .. })) => {
-                return Err(Error::Torchrun { size });
+                return Err(UsageError::Torchrun { size }.into());
             }
             _ => {}
         }
         let found = find(args.mpi_library.as_deref(), launcher)?;
-        let refused = |problem| Error::MpiStart { library: found.name().to_owned(), problem };
+        let refused = |problem| RunError::MpiStart { library: found.name().to_owned(), problem };
         let mpi = Arc::new(found.start(PIECE_BYTES).map_err(refused)?);
         let mut comm = Communicator::over(Arc::clone(&mpi) as _);
         let size = comm.world_size() as u32;
         if let Some(launcher) = launcher.filter(|launcher| launcher.size != size) {
             let library = format!("{} ({})", found.name(), found.interface().name());
-            return Err(Error::OtherLauncher { launcher, library, size });
+            return Err(UsageError::OtherLauncher { launcher, library, size }.into());
         }
         let timeout = Duration::from_secs(args.timeout);
         comm.set_timeout(Some(FIRST_STEP.max(timeout)));
-        // A line each: a host and the CPUs that a rank may use there.
+        // Two lines: the host, and the CPUs that this rank may use there.
         let own = format!("{}\n{}", train::run::host(), machine::allowed_cpus());
         let all = comm.all_gather(own.as_bytes()).map_err(train::Error::from)?;
-        let sharers = all.iter().filter(|said| said.as_slice() == own.as_bytes()).count();
-        let host = |said: &Vec<u8>| {
-            String::from_utf8_lossy(said).lines().next().unwrap_or_default().to_owned()
+        let sharers = all.iter().filter(|place| place.as_slice() == own.as_bytes()).count();
+        let host = |place: &Vec<u8>| {
+            String::from_utf8_lossy(place).lines().next().unwrap_or_default().to_owned()
         };
         let hosts = all.iter().map(host).collect();
         let mut farewell = comm.duplicate();
         if comm::Transport::rank(&*mpi) == 0 {
-            // Rank 0 comes last, the others wait longer for it.
+            // Rank 0 arrives last, so the other ranks wait longer.
             farewell.set_timeout(Some(timeout));
         }
-        let (comm, run_folder, told) = (Some(comm), None, false);
+        let (comm, run_folder, order_sent) = (Some(comm), None, false);
         let (launcher, collectives) = (launcher.map(|launcher| launcher.kind), args.collectives);
         let library = found.interface().name();
         Ok(Some(Self {
@@ -161,11 +162,11 @@ impl World {
             farewell,
             timeout,
             collectives,
-            told,
+            order_sent,
         }))
     }
 
-    /// What starts as many processes again, ahead of the command.
+    /// Returns the launcher's command line for as many processes, to print before a command.
     pub fn start(&self) -> String {
         let program = match self.launcher {
             Some(LauncherKind::Slurm) => "srun --mpi=pmix",
@@ -175,8 +176,8 @@ impl World {
         format!("{program} -n {}", self.size())
     }
 
-    /// Threads that this rank computes with: those of the command line, else its share of the cores
-    /// it may use.
+    /// Returns the number of threads of this rank: `--threads`, or its share of the cores it may
+    /// use.
     pub fn threads(&self, session: &Session) -> usize {
         if session.has_own_threads {
             return session.threads;
@@ -184,7 +185,7 @@ impl World {
         (session.threads / self.sharers.max(1)).max(1)
     }
 
-    /// The ranks that run on the same host as this one, itself included.
+    /// Lists the ranks on the host of this rank, itself included.
     pub fn ranks_of_host(&self) -> Vec<Rank> {
         let own = self.hosts.get(self.rank() as usize);
         let of_host = (0..).zip(&self.hosts).filter(|(_, host)| Some(*host) == own);
@@ -205,12 +206,12 @@ impl World {
         self.rank() == 0
     }
 
-    /// The library that carries the messages.
+    /// Names the library that carries the messages.
     pub fn library(&self) -> String {
         format!("mpi ({})", self.library)
     }
 
-    /// Whether the library sums gradients, as requested; what the run reports of it.
+    /// Returns whether the library sums gradients, and a line that reports it.
     pub fn sums(&self) -> (bool, String) {
         let of = self.library;
         match (self.collectives, self.transport().sums()) {
@@ -222,48 +223,48 @@ impl World {
         }
     }
 
-    /// What carries this rank's messages. A communicator of its own over it is made on all ranks at
-    /// the same point.
+    /// Returns the transport of this rank's messages. Communicators over it must be made on all
+    /// ranks in the same order.
     pub fn transport(&self) -> SharedTransport {
         Arc::clone(&self.mpi) as _
     }
 
-    /// How long a message is waited for after the first step.
+    /// Returns the time limit of a message after the first step.
     pub fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    /// This rank's end of the communicator of all ranks, once.
+    /// Takes the communicator of all ranks, which can be taken once.
     ///
     /// # Errors
-    /// [`Error::NoProcesses`] from the second time on.
+    /// [`RunError::NoProcesses`] at a second call.
     pub fn take_comm(&mut self) -> Result<Communicator, Error> {
-        self.comm.take().ok_or(Error::NoProcesses)
+        self.comm.take().ok_or(RunError::NoProcesses.into())
     }
 
-    /// This rank's end of another communicator of all ranks. All of them ask as often.
+    /// Duplicates the communicator of all ranks. All ranks must call this equally often.
     ///
     /// # Errors
-    /// [`Error::NoProcesses`] once the first has been taken.
+    /// [`RunError::NoProcesses`] after the communicator was taken.
     pub fn stream(&self) -> Result<Communicator, Error> {
-        self.comm.as_ref().map(Communicator::duplicate).ok_or(Error::NoProcesses)
+        self.comm.as_ref().map(Communicator::duplicate).ok_or(RunError::NoProcesses.into())
     }
 
-    /// From now on the rank that fails leaves what ended the job in `folder`, which all ranks see.
+    /// Makes the rank that fails first record its error in `folder`, which all ranks must share.
     pub fn fail_into(&mut self, folder: &Path) {
         if self.is_leader() {
-            // Of an earlier run. Before any rank may leave another one there.
+            // Remove the record of an earlier run before any rank can write a new one.
             drop(fs::remove_file(folder.join(FAILED)));
         }
         self.run_folder = Some(folder.to_owned());
     }
 
-    /// Says what every rank does, as rank 0, once.
-    pub fn tell<T: Serialize>(&mut self, what: T) -> Result<(), Error> {
-        self.send(&WorldOrder::Do(what))
+    /// Broadcasts from rank 0 what every rank does. Called once.
+    pub fn broadcast_order<T: Serialize>(&mut self, what: T) -> Result<(), Error> {
+        self.send_order(&WorldOrder::Do(what))
     }
 
-    /// Ends the job as rank 0, whatever came of it.
+    /// Ends the job as rank 0, after success or failure.
     pub fn end(
         mut self,
         result: Result<ExitCode, Error>,
@@ -271,17 +272,17 @@ impl World {
     ) -> Result<ExitCode, Error> {
         match result {
             Ok(code) => {
-                if !self.told {
-                    self.send(&WorldOrder::<()>::Refused(0))?;
+                if !self.order_sent {
+                    self.send_order(&WorldOrder::<()>::Refused(0))?;
                 }
                 Ok(self.leave(code, session))
             }
-            Err(error) if self.told => Ok(self.fail(error, session)),
+            Err(error) if self.order_sent => Ok(self.fail(error, session)),
             Err(error) => {
-                // Said before any rank ends: the launcher may then end this one too.
+                // Reported before any rank ends, because the launcher may then end this one too.
                 let code = error.exit_code();
                 session.console.fail(&error);
-                self.send(&WorldOrder::<()>::Refused(code))?;
+                self.send_order(&WorldOrder::<()>::Refused(code))?;
                 Ok(match self.finalize() {
                     Ok(()) => ExitCode::from(code),
                     Err(_) => self.abort(code),
@@ -290,14 +291,14 @@ impl World {
         }
     }
 
-    /// Does, as another rank than 0, what rank 0 says, with `body`; whether that was interrupted.
-    /// Says nothing unless it fails alone.
+    /// Runs `body` with the order of rank 0, on another rank. `body` returns whether it was
+    /// interrupted. Reports an error only if rank 0 does not have it too.
     pub fn follow<T: DeserializeOwned>(
         mut self,
         session: &Session,
         body: impl FnOnce(&mut Self, T) -> Result<bool, Error>,
     ) -> Result<ExitCode, Error> {
-        let done = match self.hear() {
+        let done = match self.receive_order() {
             Err(error) => return Ok(self.fail(error, session)),
             Ok(WorldOrder::Refused(code)) => return Ok(self.leave(ExitCode::from(code), session)),
             Ok(WorldOrder::Do(what)) => body(&mut self, what),
@@ -311,41 +312,44 @@ impl World {
         }
     }
 
-    /// Says what this rank met, unless another one has said what ended the run, and ends all ranks.
+    /// Reports the error of this rank, unless another rank has reported one, and ends all ranks.
     fn fail(&self, error: Error, session: &Session) -> ExitCode {
         let code = error.exit_code();
-        let is_common = matches!(
-            &error,
-            Error::Train(train::Error::OtherRequest { .. } | train::Error::NotShared { .. })
-        );
+        let is_common = matches!(&error, Error::Usage(UsageError::Train { .. }));
         if is_common && !self.is_leader() {
-            // Every rank has found it; rank 0 says it and ends the job.
-            std::thread::sleep(DEFERENCE);
+            // Every rank has this error; rank 0 reports it and ends the job.
+            std::thread::sleep(REPORT_WAIT);
             return self.abort(code);
         }
-        let is_own =
-            self.is_leader() && !matches!(&error, Error::Train(train::Error::Communication(_)));
+        let is_own = self.is_leader()
+            && !matches!(
+                &error,
+                Error::Run(RunError::Train { source: train::Error::Communication(_) })
+            );
         let error = if is_own { error } else { self.on_rank(error) };
         if is_common || self.is_first(&error) {
             session.console.fail(&error);
-            // MPICH's launcher ends without passing on what it has not read by then.
-            std::thread::sleep(PASSING_ON);
+            // MPICH's launcher drops output that it has not read when the job ends.
+            std::thread::sleep(OUTPUT_WAIT);
         } else {
-            std::thread::sleep(DEFERENCE);
+            std::thread::sleep(REPORT_WAIT);
         }
         self.abort(code)
     }
 
-    /// The error with where it was met, and where the rank runs that it names.
+    /// Adds to an error the rank and host that report it, and the host of the rank that it names.
     fn on_rank(&self, error: Error) -> Error {
         use comm::Error::{Length, Mismatch, PeerLeft, Timeout};
         let peer = match &error {
-            Error::Train(train::Error::Communication(
-                PeerLeft { rank, .. }
-                | Timeout { rank, .. }
-                | Length { rank, .. }
-                | Mismatch { there: rank, .. },
-            )) => self.hosts.get(*rank as usize).map(|host| (*rank, host)),
+            Error::Run(RunError::Train {
+                source:
+                    train::Error::Communication(
+                        PeerLeft { rank, .. }
+                        | Timeout { rank, .. }
+                        | Length { rank, .. }
+                        | Mismatch { there: rank, .. },
+                    ),
+            }) => self.hosts.get(*rank as usize).map(|host| (*rank, host)),
             _ => None,
         };
         let peer =
@@ -354,12 +358,12 @@ impl World {
         Error::OnRank { rank, host, peer, source: Box::new(error) }
     }
 
-    /// Whether no other rank has left what ended the run. Leaves it.
+    /// Whether this rank is the first to fail. Records the error in the run folder if it is.
     fn is_first(&self, error: &Error) -> bool {
         let Some(folder) = &self.run_folder else { return true };
         let begun = File::create_new(folder.join(FAILED));
         match begun {
-            // What cannot be written is said all the same.
+            // If the record cannot be written, the error is still reported.
             Ok(mut file) => {
                 drop(writeln!(file, "{error}"));
                 true
@@ -368,22 +372,22 @@ impl World {
         }
     }
 
-    fn send<T: Serialize>(&mut self, order: &WorldOrder<T>) -> Result<(), Error> {
-        let mut bytes = serde_json::to_vec(order).map_err(Error::Json)?;
-        let Some(comm) = &mut self.comm else { return Err(Error::NoProcesses) };
+    fn send_order<T: Serialize>(&mut self, order: &WorldOrder<T>) -> Result<(), Error> {
+        let mut bytes = serde_json::to_vec(order)?;
+        let Some(comm) = &mut self.comm else { return Err(RunError::NoProcesses.into()) };
         comm.broadcast(Rank(0), &mut bytes).map_err(train::Error::from)?;
-        self.told = true;
+        self.order_sent = true;
         Ok(())
     }
 
-    fn hear<T: DeserializeOwned>(&mut self) -> Result<WorldOrder<T>, Error> {
+    fn receive_order<T: DeserializeOwned>(&mut self) -> Result<WorldOrder<T>, Error> {
         let mut bytes = Vec::<u8>::new();
-        let Some(comm) = &mut self.comm else { return Err(Error::NoProcesses) };
+        let Some(comm) = &mut self.comm else { return Err(RunError::NoProcesses.into()) };
         comm.broadcast(Rank(0), &mut bytes).map_err(train::Error::from)?;
-        serde_json::from_slice(&bytes).map_err(Error::Json)
+        serde_json::from_slice(&bytes).map_err(Error::from)
     }
 
-    /// Ends MPI with the other ranks, or all of them where one is lost.
+    /// Ends MPI together with the other ranks, or aborts the job if one is lost.
     fn leave(&mut self, code: ExitCode, session: &Session) -> ExitCode {
         match self.finalize() {
             Ok(()) => code,
@@ -394,20 +398,21 @@ impl World {
     fn finalize(&mut self) -> Result<(), Error> {
         self.farewell.barrier().map_err(train::Error::from)?;
         let ended = self.mpi.finalize();
-        ended.map_err(|problem| Error::MpiStart { library: "MPI_Finalize".to_owned(), problem })
+        let library = || "MPI_Finalize".to_owned();
+        Ok(ended.map_err(|problem| RunError::MpiStart { library: library(), problem })?)
     }
 
     fn abort(&self, code: u8) -> ExitCode {
-        self.mpi.abort(i32::from(code), PATIENCE);
+        self.mpi.abort(i32::from(code), ABORT_WAIT);
         ExitCode::from(code)
     }
 }
 
-/// The requested library, or the first one found.
+/// Opens the requested MPI library, or the first one that is found.
 fn find(library: Option<&str>, launcher: Option<Launcher>) -> Result<MpiLibrary, Error> {
     let tried = match library {
         Some(library) => MpiLibrary::open(library).map_err(|error| vec![error]),
         None => MpiLibrary::search(launcher.map(|launcher| launcher.kind)),
     };
-    tried.map_err(|tried| Error::NoMpi { tried })
+    Ok(tried.map_err(|tried| UsageError::NoMpi { tried })?)
 }

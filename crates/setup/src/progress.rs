@@ -1,4 +1,4 @@
-//! How far a long piece of work is: a bar on a terminal, plain periodic lines elsewhere. On stderr.
+//! Shows the progress of long work on stderr: a bar on a terminal, and periodic lines elsewhere.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use schema::Bytes;
 
 use crate::render::{self, Console};
 
-/// Before this no plain line is printed: short work stays silent.
+/// Time before the first plain line, so that short work prints nothing.
 const FIRST_LINE: Duration = Duration::from_secs(2);
 /// Time between plain lines.
 const LINE_EVERY: Duration = Duration::from_secs(5);
@@ -45,7 +45,7 @@ impl Meter {
         Self { console, what: what.to_owned(), unit, first: 0, total, bar, started, next_line }
     }
 
-    /// Counts from `done`: work that an earlier run did.
+    /// Starts counting at `done`, the work of an earlier run, which does not count in the rate.
     pub fn from(mut self, done: u64) -> Self {
         self.first = done;
         if let Some(bar) = &self.bar {
@@ -60,7 +60,7 @@ impl Meter {
         self.next_line = self.next_line.min(Instant::now() + wait);
     }
 
-    /// Says that `done` of the work is done, and `more` about it.
+    /// Reports that `done` units are finished, with the text `more` behind them.
     pub fn advance(&mut self, done: u64, more: &str) {
         if let Some(bar) = &self.bar {
             bar.set_position(done);
@@ -74,14 +74,14 @@ impl Meter {
         }
     }
 
-    /// Shows `text` beside the bar; nothing where there is none.
+    /// Shows `text` beside the bar. Without a bar, it is not shown.
     pub fn note(&self, text: &str) {
         if let Some(bar) = &self.bar {
             bar.set_message(text.to_owned());
         }
     }
 
-    /// Learns the total, where it was not known at the start.
+    /// Sets the total if it was not known at the start.
     pub fn set_total(&mut self, total: Option<u64>) {
         if self.total != total {
             self.total = total;
@@ -100,7 +100,7 @@ impl Meter {
         }
     }
 
-    /// Ends the work; returns its seconds.
+    /// Removes the bar. Returns the elapsed seconds.
     pub fn finish(self) -> f64 {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
@@ -145,12 +145,12 @@ fn bar(what: &str, unit: ProgressUnit, total: Option<u64>) -> ProgressBar {
     bar
 }
 
-/// One line of any width: the bar takes what the words leave.
+/// Returns the layout of the line. The bar fills the width that the words leave.
 fn style(unit: ProgressUnit, total: Option<u64>) -> ProgressStyle {
     let (done, all, rate) = match unit {
         ProgressUnit::Bytes => ("{bytes}", "{total_bytes}", "{bytes_per_sec}  "),
         ProgressUnit::Rows => ("{human_pos}", "{human_len}", "{per_second}  "),
-        // The message tells the rate in samples.
+        // The message has the rate in samples per second instead.
         ProgressUnit::Steps | ProgressUnit::Measurements => ("{human_pos}", "{human_len}", ""),
     };
     let template = match total {
@@ -162,6 +162,6 @@ fn style(unit: ProgressUnit, total: Option<u64>) -> ProgressStyle {
 }
 
 fn per_second(state: &ProgressState, out: &mut dyn std::fmt::Write) {
-    // A terminal that takes no more must not stop the work.
+    // A closed terminal must not stop the work.
     let _ = write!(out, "{} rows/s", render::count(state.per_sec() as u64));
 }

@@ -1,6 +1,6 @@
-//! `RUN/run.json`: how a run was started, so that it can be resumed by its folder alone. What it is
-//! trained with is the newest checkpoint's to say; this file serves where there is none yet, and
-//! for what checkpoints do not know.
+//! Writes and reads `RUN/run.json`, which records how a run was started, so that it can be resumed
+//! with its folder alone. A checkpoint also holds the configuration and takes precedence. This file
+//! serves runs without a checkpoint, and holds settings that checkpoints lack.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use train::checkpoint::{self, Checkpoint};
 
 use crate::config::ResolvedJob;
-use crate::error::Error;
+use crate::error::{Error, UsageError};
 use crate::output;
 
 const VERSION: u32 = 1;
@@ -22,34 +22,34 @@ const VERSION: u32 = 1;
 #[derive(Debug, Serialize, Deserialize)]
 struct ResolvedRecord {
     version: u32,
-    /// What the user called the configuration.
+    /// The path or name of the configuration as the user gave it.
     origin: String,
-    /// The configuration as TOML, everything filled in.
+    /// The configuration as TOML, with all defaults filled in.
     config: String,
-    /// Malformed rows allowed, as a share.
+    /// Share of malformed rows that is allowed.
     malformed_max: f64,
     strict: bool,
     world_size: u32,
     tiles: Vec<Tile>,
-    /// How this run's CPU multiplies bf16, if it does.
+    /// The instruction with which this run's CPU multiplies bf16 matrices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     bf16_products: Option<String>,
 }
 
-/// A run as it was started.
+/// The settings with which a run is resumed.
 pub struct Resumed {
-    /// Its configuration, with what `--set` changes.
+    /// The configuration, with the overrides of `--set` applied.
     pub job: ResolvedJob,
-    /// How tables are split.
+    /// Absent if it does not fit the tables after the overrides.
     pub plan: Option<ShardingPlan>,
-    /// What malformed rows do; none where the run does not say.
+    /// Absent for runs without `run.json`.
     pub strictness: Option<Strictness>,
 }
 
-/// Writes how a run is started.
+/// Writes `run.json` when a run starts.
 pub fn write(
     run: &Path,
-    (origin, config): (&str, &JobConfig),
+    job: &ResolvedJob,
     plan: &ShardingPlan,
     strictness: Strictness,
     products: Option<Bf16Products>,
@@ -58,23 +58,26 @@ pub fn write(
         Strictness::Stop => 0.0,
         Strictness::AtMost(Share(max)) => max,
     };
-    let refused = |source| Error::Config { origin: origin.to_owned(), source: Box::new(source) };
+    let origin = job.origin.clone();
+    let refused =
+        |source| UsageError::Config { origin: job.origin.clone(), source: Box::new(source) };
     let record = ResolvedRecord {
         version: VERSION,
-        origin: origin.to_owned(),
-        config: config.to_toml().map_err(refused)?,
+        origin,
+        config: job.config.to_toml().map_err(refused)?,
         malformed_max,
         strict: strictness == Strictness::Stop,
         world_size: plan.world_size(),
         tiles: plan.tiles().to_vec(),
         bf16_products: products.map(|products| products.name().to_owned()),
     };
-    let text = serde_json::to_vec_pretty(&record).map_err(Error::Json)?;
+    let text = serde_json::to_vec_pretty(&record)?;
     let path = run.join("run.json");
     output::put(&path, |file| file.write_all(&text).map_err(Error::io(&path, "write")))
 }
 
-/// The run in `run`, as its newest checkpoint and `run.json` have it.
+/// Reads the settings of the run in the folder `run` from the chosen or newest checkpoint and from
+/// `run.json`.
 pub fn resumed(
     run: &Path,
     resume_from: Option<&Path>,
@@ -86,7 +89,7 @@ pub fn resumed(
         None => checkpoint::list(run)?.pop(),
     };
     let origin = record.as_ref().map_or_else(|| run.display().to_string(), |r| r.origin.clone());
-    let refused = |source| Error::Config { origin: origin.clone(), source: Box::new(source) };
+    let refused = |source| UsageError::Config { origin: origin.clone(), source: Box::new(source) };
     let (text, tiling) = match (&newest, &record) {
         (Some(folder), _) => {
             let checkpoint = Checkpoint::open(folder)?;
@@ -95,7 +98,7 @@ pub fn resumed(
             (text, (manifest.world_size, manifest.plan.clone()))
         }
         (None, Some(record)) => (record.config.clone(), (record.world_size, record.tiles.clone())),
-        (None, None) => return Err(Error::NothingToResume { run: run.to_owned() }),
+        (None, None) => return Err(UsageError::NothingToResume { run: run.to_owned() }.into()),
     };
     let config = JobConfig::parse(&text, set).map_err(refused)?;
     let (world_size, tiles) = tiling;
@@ -103,13 +106,13 @@ pub fn resumed(
         true => Strictness::Stop,
         false => Strictness::AtMost(Share(record.malformed_max)),
     });
-    // An imported checkpoint has the plan of its import, which fits too.
+    // An imported checkpoint has the plan of its import, which fits its tables too.
     let plan = ShardingPlan::new(world_size, tiles, &config.model.tables).ok();
     Ok(Resumed { job: ResolvedJob { origin, config }, plan, strictness })
 }
 
-/// How the run in `run` multiplies bf16, if it says so. Runs that do not are of earlier versions,
-/// which used the instruction for pairs wherever there was one.
+/// Returns how the run in the folder `run` multiplies bf16 matrices. Earlier versions did not
+/// record it, and used the instruction for pairs on every CPU that has it.
 pub fn bf16_products(run: &Path) -> Option<Bf16Products> {
     let record = read(run)?;
     match record.bf16_products {
@@ -118,7 +121,7 @@ pub fn bf16_products(run: &Path) -> Option<Bf16Products> {
     }
 }
 
-/// The configuration of the run in `run`, if it is known.
+/// Reads the configuration of the run in the folder `run`, if it is recorded.
 pub fn config(run: &Path) -> Option<JobConfig> {
     if let Some(record) = read(run) {
         return JobConfig::parse(&record.config, &[]).ok();

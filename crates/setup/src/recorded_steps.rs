@@ -12,7 +12,7 @@ use serde_json::Value;
 use trace::store::Trace;
 
 use crate::Session;
-use crate::error::Error;
+use crate::error::{Error, UsageError};
 use crate::open_job::{Extent, open_job};
 use crate::render;
 use crate::shapes::{each_with_shapes, tensors};
@@ -30,7 +30,7 @@ pub fn open_recordings(paths: &[PathBuf], session: &Session) -> Result<Vec<Trace
     Ok(traces)
 }
 
-/// One scope per trace, over everything recorded.
+/// Makes one scope per trace over the whole recording.
 pub fn whole_scopes(traces: &[Trace]) -> Vec<Scope<'_>> {
     let classifier = Classifier::new(ClassRule::Category);
     traces.iter().map(|trace| Scope::new(trace, WindowRule::All, &classifier)).collect()
@@ -38,9 +38,9 @@ pub fn whole_scopes(traces: &[Trace]) -> Vec<Scope<'_>> {
 
 /// The steps of a job that all ranks recorded, as spans of time per rank.
 pub struct Steps {
-    /// The annotations that delimit them; `None` where the whole recording is one step.
+    /// The annotations that delimit steps; `None` if the whole recording is one step.
     pub mark: Option<StepMark>,
-    /// Per rank, the spans of its steps.
+    /// The spans of the steps of each rank.
     pub spans: Vec<Vec<Span>>,
 }
 
@@ -64,10 +64,10 @@ impl Steps {
     /// Returns `step` if all ranks recorded it.
     ///
     /// # Errors
-    /// [`Error::NoSuchStep`].
+    /// [`UsageError::NoSuchStep`] if a rank did not.
     pub fn check_number(&self, step: usize) -> Result<usize, Error> {
         let count = self.count();
-        if step < count { Ok(step) } else { Err(Error::NoSuchStep { step, count }) }
+        if step < count { Ok(step) } else { Err(UsageError::NoSuchStep { step, count }.into()) }
     }
 
     /// Number of steps that all ranks recorded.
@@ -75,7 +75,7 @@ impl Steps {
         self.spans.iter().map(Vec::len).min().unwrap_or_default()
     }
 
-    /// The spans of one step, by rank.
+    /// Returns the span of one step on each rank.
     pub fn spans_of_step(&self, step: usize) -> Vec<Span> {
         self.spans.iter().map(|spans| spans[step]).collect()
     }
@@ -133,7 +133,7 @@ pub fn collect_samples(steps: &[Step], ranks: usize, event_ns: f64) -> Calibrati
     calibration
 }
 
-/// The host and the devices on which traces were recorded.
+/// Returns the host and the devices on which traces were recorded.
 pub fn recorded_machine(traces: &[Trace]) -> Machine {
     let mut devices: Vec<String> = traces
         .iter()

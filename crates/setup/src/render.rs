@@ -1,5 +1,5 @@
-//! How results reach people and programs: tables and JSON on stdout, messages on stderr.
-//! Knows terminals; knows nothing of models or data.
+//! Prints results and messages: tables and JSON on stdout, messages on stderr. Formats numbers,
+//! times and tables for terminals.
 
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
@@ -13,25 +13,24 @@ pub use schema::unit::{count, counted};
 use serde::{Serialize, Serializer};
 
 use crate::args::{Color, Global, OutputFormat, command_in_use};
-use crate::error::Error;
+use crate::error::{Error, UsageError};
 use crate::error_text::plain;
 use crate::machine;
 
-/// Where and how a command speaks.
+/// The output settings of a command.
 #[derive(Clone, Copy, Debug)]
 pub struct Console {
-    /// Tables or JSON on stdout.
     pub format: OutputFormat,
-    /// Whether stderr takes colour.
+    /// Whether messages on stderr are colored.
     pub color: bool,
-    /// 0, or how often `-v` was given.
+    /// Number of times that `-v` was given.
     pub verbose: u8,
-    /// The command line of the running program: hints name only options that it has.
+    /// The definition of the program's command line, so that hints name only options that it has.
     pub definition: fn() -> clap::Command,
 }
 
 impl Console {
-    /// The console the global options ask for.
+    /// Resolves the global options.
     pub fn new(global: &Global, definition: fn() -> clap::Command) -> Self {
         let color = match global.color {
             Color::Always => true,
@@ -44,7 +43,7 @@ impl Console {
         Self { format: global.format, color, verbose: global.verbose, definition }
     }
 
-    /// A message on stderr.
+    /// Prints a message on stderr.
     pub fn say(&self, text: impl std::fmt::Display) {
         // A closed stderr must not stop a training run.
         let _ = writeln!(io::stderr(), "{}", safe(&plain(&text.to_string())));
@@ -56,19 +55,19 @@ impl Console {
         let _ = writeln!(io::stderr(), "{painted} {text}");
     }
 
-    /// A message on stderr that only `-v` shows.
+    /// Prints a message on stderr if `-v` was given.
     pub fn detail(&self, text: impl std::fmt::Display) {
         if self.verbose > 0 {
             self.say(text);
         }
     }
 
-    /// A warning on stderr.
+    /// Prints a warning on stderr.
     pub fn warn(&self, text: impl std::fmt::Display) {
         self.say_behind(self.paint("warning:", "1;33"), text);
     }
 
-    /// `error: …` and, where there is one, `hint: …` on stderr.
+    /// Prints an error and its hint, if it has one, on stderr.
     pub fn fail(&self, error: &Error) {
         self.say_behind(self.paint("error:", "1;31"), error);
         if let Some(hint) = error.applicable_hint(&command_in_use((self.definition)())) {
@@ -76,7 +75,7 @@ impl Console {
         }
     }
 
-    /// Prints `report` as one JSON line, or what `table` makes of it.
+    /// Prints `report` as one JSON line, or as the text that `table` makes of it.
     pub fn report<T: Serialize>(
         &self,
         report: &T,
@@ -86,20 +85,20 @@ impl Console {
             OutputFormat::Json => self.json(report),
             OutputFormat::Table => self.print(&table(report)),
             OutputFormat::Csv | OutputFormat::Md | OutputFormat::Parquet | OutputFormat::Sarif => {
-                Err(Error::NoTable)
+                Err(UsageError::NoTable.into())
             }
         }
     }
 
-    /// One JSON line on stdout.
+    /// Prints a value as one JSON line on stdout.
     pub fn json(&self, value: &impl Serialize) -> Result<(), Error> {
-        self.print(&serde_json::to_string(value).map_err(Error::Json)?)
+        self.print(&serde_json::to_string(value)?)
     }
 
-    /// One line or table on stdout.
+    /// Prints a line or a table on stdout.
     pub fn print(&self, text: &str) -> Result<(), Error> {
         let mut out = io::stdout().lock();
-        writeln!(out, "{text}").and_then(|()| out.flush()).map_err(Error::Output)
+        writeln!(out, "{text}").and_then(|()| out.flush()).map_err(Error::output)
     }
 
     fn paint(&self, text: &str, code: &str) -> String {
@@ -107,7 +106,7 @@ impl Console {
     }
 }
 
-/// A table of two columns: what, and how much. Long texts are wrapped where stdout is a terminal.
+/// Formats a table of names and values. Long values are wrapped if stdout is a terminal.
 pub fn facts(rows: &[(&str, String)]) -> String {
     facts_within(machine::terminal_width(), rows)
 }
@@ -134,13 +133,13 @@ fn table_within(width: Option<usize>) -> Table {
     table
 }
 
-/// A table with a header; columns of numbers are set to the right. Long texts are wrapped where
-/// stdout is a terminal that the table would not fit.
+/// Formats a table with a header. Columns of numbers are aligned to the right. If stdout is a
+/// terminal and the table is wider, long texts are wrapped.
 pub fn grid(header: &[&str], rows: &[Vec<String>]) -> String {
     grid_within(machine::terminal_width(), header, rows)
 }
 
-/// [`grid`] for a place of so many characters a line.
+/// Formats a table like [`grid`], at most `width` characters wide.
 pub fn grid_within(width: Option<usize>, header: &[&str], rows: &[Vec<String>]) -> String {
     let mut table = table_within(width);
     table.set_style(TableComponent::HeaderLines, '─');
@@ -161,12 +160,13 @@ pub fn grid_within(width: Option<usize>, header: &[&str], rows: &[Vec<String>]) 
     trimmed(&table)
 }
 
-/// Text that may hold names and errors of others, without what would steer the terminal.
+/// Escapes control characters, because names from files and messages of other programs could
+/// contain commands for the terminal.
 fn safe(text: &str) -> String {
     text.split('\n').map(without_controls).collect::<Vec<_>>().join("\n")
 }
 
-/// Whether every cell of a column begins as a number does.
+/// Whether every cell of a column begins with a digit or a minus.
 fn is_numeric(rows: &[Vec<String>], column: usize) -> bool {
     let numeric = |row: &Vec<String>| {
         let cell = row.get(column);
@@ -175,13 +175,13 @@ fn is_numeric(rows: &[Vec<String>], column: usize) -> bool {
     !rows.is_empty() && rows.iter().all(numeric)
 }
 
-/// Blanks beside a cell; one more stands between two columns.
+/// Number of blanks around a cell. One more blank stands between two columns.
 const PADDING: usize = 2;
-/// Characters below which no text is wrapped.
+/// Width to which texts are wrapped at least, in characters.
 const TEXT_LEAST: usize = 20;
 
-/// Characters of a line below which a table of these columns cannot be read: numbers and words of
-/// the header stay whole, texts are wrapped to no less than [`TEXT_LEAST`].
+/// Computes the smallest width at which a table is readable: numbers and words of the header are
+/// not broken, and texts are wrapped to [`TEXT_LEAST`] characters or more.
 pub fn narrowest(header: &[&str], rows: &[Vec<String>]) -> usize {
     let cells: usize = (0..header.len()).map(|i| least_width(header, rows, i) + PADDING).sum();
     cells + header.len().saturating_sub(1)
@@ -201,7 +201,7 @@ fn trimmed(table: &Table) -> String {
     lines.join("\n")
 }
 
-/// A path in JSON: as text, for it need not be UTF-8.
+/// Serializes a path as text; bytes that are not UTF-8 are replaced.
 pub fn path_text<S: Serializer>(path: &impl AsRef<Path>, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(&path.as_ref().display())
 }
@@ -217,12 +217,12 @@ pub fn path_text_or_null<S: Serializer>(
     }
 }
 
-/// A rate in samples per second, without false precision.
+/// Formats a rate as whole samples per second.
 pub fn rate(per_second: f64) -> String {
     format!("{} samples/s", count(per_second.round().max(0.0) as u64))
 }
 
-/// A short time: `812 ns`, `1.50 µs`, `13.0 ms`, `4.21 s`; three digits.
+/// Formats a short time with three digits: `812 ns`, `1.50 µs`, `13.0 ms`, `4.21 s`.
 pub fn nanos(nanos: f64) -> String {
     let (value, unit) = match nanos.abs() {
         size if size < 1e3 => return format!("{nanos:.0} ns"),
@@ -238,7 +238,7 @@ pub fn nanos(nanos: f64) -> String {
     format!("{value:.decimals$} {unit}")
 }
 
-/// A duration: `4.2 s`, `3 m 20 s`, `2 h 5 m`.
+/// Formats a duration: `4.2 s`, `3 m 20 s`, `2 h 5 m`.
 pub fn duration(seconds: f64) -> String {
     if seconds < 100.0 {
         return format!("{seconds:.1} s");
@@ -255,7 +255,7 @@ mod tests {
     use super::{count, duration, facts, facts_within, grid, grid_within, rate};
 
     #[test]
-    fn names_of_others_do_not_steer_the_terminal() {
+    fn control_characters_are_escaped() {
         let row = vec!["a\u{1b}[2Jb".to_owned(), "two\nlines\u{7f}".to_owned()];
         let text = grid_within(None, &["job", "reason"], &[row]);
         let is_safe = |letter: char| letter == '\n' || !letter.is_control();

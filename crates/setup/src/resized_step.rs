@@ -13,31 +13,45 @@ use crate::recorded_steps::{
     Steps, calibrate_steps, open_recordings, prepare_job, recorded_machine, whole_scopes,
 };
 
-/// A recording at one size.
-pub struct Recorded {
+/// The recorded steps of a job at one size.
+pub struct SizedRecording {
+    /// The number that differs between recordings, such as the batch size.
+    size: u64,
     step: Step,
     pub calibration: Calibration,
-    /// Mean step of each rank.
+    /// The mean duration of the steps of each rank.
     pub means_ns: Vec<f64>,
 }
 
-/// The step at another size, by what both recordings cost.
-pub fn between_recordings(
-    (small, large): (&Recorded, &Recorded),
-    (from, until): (u64, u64),
-    (to, draws): (u64, Draws),
+/// Predicts the step at `size` from recordings at two other sizes. Both recordings calibrate the
+/// prediction.
+///
+/// # Errors
+/// The steps of the two recordings run different operators, or the prediction fails.
+pub fn predict_between(
+    small: &SizedRecording,
+    large: &SizedRecording,
+    size: u64,
+    draws: Draws,
 ) -> Result<Prediction, Error> {
-    let mut known = small.calibration.clone();
-    known.merge(large.calibration.clone());
-    let first = Sized { program: &small.step.program, size: from };
-    let second = Sized { program: &large.step.program, size: until };
-    let program = between(first, second, to)?;
+    let mut calibration = small.calibration.clone();
+    calibration.merge(large.calibration.clone());
+    let first = Sized { program: &small.step.program, size: small.size };
+    let second = Sized { program: &large.step.program, size: large.size };
+    let program = between(first, second, size)?;
     let setting = small.step.recorded.setting(&small.step.program);
-    Ok(prediction::predict_program(&program, &setting, &known, draws)?)
+    Ok(prediction::predict_program(&program, &setting, &calibration, draws)?)
 }
 
-/// Reads a recording at one size.
-pub fn recorded(path: &PathBuf, session: &Session) -> Result<Recorded, Error> {
+/// Reads the recording at `path`, which was made at `size`.
+///
+/// # Errors
+/// No trace can be read, or a rank has no steps.
+pub fn read_recording(
+    path: &PathBuf,
+    size: u64,
+    session: &Session,
+) -> Result<SizedRecording, Error> {
     let traces = open_recordings(std::slice::from_ref(path), session)?;
     let scopes = whole_scopes(&traces);
     let steps = Steps::find(&scopes)?;
@@ -49,5 +63,5 @@ pub fn recorded(path: &PathBuf, session: &Session) -> Result<Recorded, Error> {
         sum as f64 / spans.len().max(1) as f64
     };
     let step = job.step(&steps.spans_of_step(0))?;
-    Ok(Recorded { step, calibration, means_ns: steps.spans.iter().map(mean).collect() })
+    Ok(SizedRecording { size, step, calibration, means_ns: steps.spans.iter().map(mean).collect() })
 }

@@ -1,4 +1,4 @@
-//! Tables with `rows = "auto"`: how many rows the prepared training data needs.
+//! Sizes tables with `rows = "auto"` after the prepared training data.
 
 use std::collections::BTreeMap;
 
@@ -6,15 +6,15 @@ use data::Dataset;
 use schema::JobConfig;
 
 use crate::Session;
-use crate::error::Error;
+use crate::error::{Error, UsageError};
 use crate::render;
 
-/// Tables that a message names.
+/// Number of tables that a message lists.
 const SHOWN: usize = 6;
-/// Rows of such a table where data is made up.
+/// Rows of a table with `rows = "auto"` if the data is generated.
 pub const ROWS_OF_SYNTHETIC: u64 = 1000;
 
-/// Gives tables with `rows = "auto"` the rows that `dataset` needs, and says how many.
+/// Gives tables with `rows = "auto"` the number of rows that `dataset` needs, and prints them.
 pub fn size_tables(session: &Session, job: &mut JobConfig, dataset: &Dataset) -> Result<(), Error> {
     let fitted = dataset.fitted();
     let mut needed: BTreeMap<String, u64> = BTreeMap::new();
@@ -44,7 +44,7 @@ pub fn size_tables(session: &Session, job: &mut JobConfig, dataset: &Dataset) ->
     Ok(())
 }
 
-/// Refuses tables whose rows `doing` would have to know.
+/// Refuses tables with `rows = "auto"`. `doing` names the task that needs their sizes.
 pub fn check_known(job: &JobConfig, doing: &'static str) -> Result<(), Error> {
     let auto: Vec<&str> =
         job.model.tables.iter().filter(|t| t.is_auto()).map(|t| t.name.as_str()).collect();
@@ -56,5 +56,5 @@ pub fn check_known(job: &JobConfig, doing: &'static str) -> Result<(), Error> {
         Some(more @ 1..) => format!("{shown} and {more} more"),
         _ => shown,
     };
-    Err(Error::RowsUnknown { doing, tables })
+    Err(UsageError::RowsUnknown { doing, tables }.into())
 }

@@ -1,10 +1,10 @@
-//! What every command needs to know: where output goes, and how many threads may work.
+//! Resolves the global options once per invocation: the console and the number of threads.
 
 use crate::args::Global;
 use crate::machine;
 use crate::render::Console;
 
-/// The console and the threads of one invocation; every command gets it.
+/// The console and the threads of one invocation, passed to every command.
 #[derive(Clone, Copy, Debug)]
 pub struct Session {
     pub console: Console,

@@ -1,13 +1,14 @@
-//! Shapes of tensors: the arguments of recorded operators that tell sizes, read again from the
-//! files of a job for selected rows.
+//! Reads the shapes of tensors from the arguments of recorded operators. A trace in memory does not
+//! keep them, so they are read again from the files, for selected rows only.
 
 use analyze::job::Tensors;
 use serde_json::{Map, Value};
 use trace::open::{self, TraceRows};
 use trace::store::Trace;
 
-/// Calls `each` with rank, row and those arguments that tell sizes, of the `rows` of each trace
-/// that recorded sizes of tensors. What cannot be read again, such as standard input, is left out.
+/// Reads the arguments about shapes for the `rows` of each trace, and calls `each` with rank, row
+/// and arguments. Leaves out traces without recorded shapes, and standard input, which cannot be
+/// read again.
 pub fn each_with_shapes<'a>(
     traces: impl Iterator<Item = &'a Trace>,
     rows: &'a [Vec<u32>],
@@ -32,7 +33,7 @@ pub fn each_with_shapes<'a>(
     }
 }
 
-/// The inputs of an operator by its arguments.
+/// Parses the dimensions and types of an operator's inputs.
 pub fn tensors(dims: Option<&Value>, types: Option<&Value>) -> Option<Tensors> {
     let sizes = |of: &Value| {
         let sizes = of.as_array().map_or(&[][..], Vec::as_slice);

@@ -1,6 +1,6 @@
-//! Text that can be pasted into a shell.
+//! Quotes words for command lines that users paste into a shell.
 
-/// A word a POSIX shell reads back as it is.
+/// Quotes a word for a POSIX shell, if it needs quotes.
 pub fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=,:+@%".contains(c);
     if !word.is_empty() && word.chars().all(plain) {

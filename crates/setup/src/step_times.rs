@@ -1,4 +1,4 @@
-//! Times of the steps of a recording, and how far two measurements of one setting are apart.
+//! Measures the steps of a recording, and the drift of a machine between two measurements.
 
 use std::path::PathBuf;
 
@@ -12,11 +12,12 @@ use crate::recorded_steps::{Steps, open_recordings, whole_scopes};
 pub struct Measured {
     pub rank: u32,
     pub mean_ns: f64,
-    /// Their coefficient of variation.
+    /// Coefficient of variation of the steps, in percent.
     pub noise_pct: f64,
 }
 
-/// How far two measurements of one setting are apart, before and after others were measured.
+/// The difference between two measurements of one setting, with other measurements in between. A
+/// large one means that something else disturbed the machine, and the results between are doubtful.
 #[derive(Clone, Copy, Debug)]
 pub struct Drift {
     /// `after − before`, in percent of the mean of both.
@@ -24,22 +25,22 @@ pub struct Drift {
 }
 
 impl Drift {
-    /// Drift from which on the machine counts as disturbed, in percent.
-    const MOST: f64 = 10.0;
+    /// Drift in percent above which the machine counts as disturbed.
+    const PCT_MAX: f64 = 10.0;
 
-    /// Between two measurements of one quantity.
+    /// Compares two measurements of one quantity.
     pub fn new(before: f64, after: f64) -> Self {
         let mean = f64::midpoint(before, after);
         Self { pct: 100.0 * (after - before) / mean.max(1e-9) }
     }
 
-    /// Whether something else disturbed the machine between the two.
+    /// Whether something else disturbed the machine between the two measurements.
     pub fn is_disturbed(self) -> bool {
-        self.pct.abs() > Self::MOST
+        self.pct.abs() > Self::PCT_MAX
     }
 }
 
-/// Reads the recorded steps of every rank; empty without a path.
+/// Measures the recorded steps of every rank. Without paths, returns an empty list.
 pub fn measured(paths: &[PathBuf], session: &Session) -> Result<Vec<Measured>, Error> {
     if paths.is_empty() {
         return Ok(Vec::new());

@@ -11,7 +11,7 @@ use schema::HardwareSpec;
 use schema::topology::hardware;
 use serde::Deserialize;
 
-use crate::error::Error;
+use crate::error::{Error, UsageError};
 
 /// Name of the file that lists a suite's files.
 pub const SUITE: &str = "suite.json";
@@ -62,7 +62,7 @@ pub fn read(folder: &Path) -> Result<SuiteFile, Error> {
     let expected = "the list of a suite that bench/collect recorded, version 1".to_owned();
     let wrong = |got: String| {
         let source = kernel_model::Error::Model { expected: expected.clone(), got };
-        Error::Kernels { path: path.clone(), source }
+        Error::from(UsageError::Kernels { path: path.clone(), source })
     };
     let suite: SuiteFile = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
     if (suite.schema.as_str(), suite.version) == ("rowmill-suite", 1) {
@@ -82,7 +82,7 @@ pub fn read_kernels(folder: &Path) -> Result<(&'static HardwareSpec, Vec<SuiteMe
             expected: "a suite that was recorded on a GPU".to_owned(),
             got: "one of a CPU".to_owned(),
         };
-        return Err(Error::Kernels { path: folder.join(SUITE), source });
+        return Err(UsageError::Kernels { path: folder.join(SUITE), source }.into());
     };
     let device = hardware(gpu).map_err(kernel_model::Error::from)?;
     Ok((device, read_microbenchmarks(folder, &suite)?))
@@ -125,7 +125,8 @@ pub fn read_microbenchmarks(folder: &Path, suite: &SuiteFile) -> Result<Vec<Suit
                 })?;
                 Ok(Some(SuiteMeasured { work, ns: 1e3 * us }))
             };
-            let found = read().map_err(|source| Error::Kernels { path: path.clone(), source })?;
+            let found =
+                read().map_err(|source| UsageError::Kernels { path: path.clone(), source })?;
             rows.extend(found);
             Ok::<(), Error>(())
         })?;
@@ -145,7 +146,7 @@ fn work(op: &str, shape: &str) -> Option<SuiteWork> {
         Some(SuiteWork::Single(SingleWork::new(kind, &all(names)?).ok()?))
     };
     let element =
-        |element: Element| Some(SuiteWork::Learnt(Work::element_wise(element, size("n")?).ok()?));
+        |element: Element| Some(SuiteWork::Learned(Work::element_wise(element, size("n")?).ok()?));
     let (kind, sizes) = match op {
         "embedding_forward" => return single(SingleKind::EmbeddingForward, &lookup),
         "embedding_backward" => return single(SingleKind::EmbeddingBackward, &lookup),
@@ -168,5 +169,5 @@ fn work(op: &str, shape: &str) -> Option<SuiteWork> {
         "add" => return element(Element::Add),
         _ => return None,
     };
-    Some(SuiteWork::Learnt(Work::new(kind, &sizes).ok()?))
+    Some(SuiteWork::Learned(Work::new(kind, &sizes).ok()?))
 }

@@ -1,18 +1,18 @@
 //! Rows of an analysis as a table: for people, or as JSON, CSV, Markdown or Parquet.
 //!
-//! A row is any flat struct; its field names are the columns and say the unit (`…_ns`, `…_pct`,
-//! `…_bytes`). Knows nothing of what the rows mean.
+//! All formats are views of the columns that `schema/table.rs` derives from the struct of a row, so
+//! an empty table has its columns too. Does not interpret the rows.
 
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use data::{ColumnValues, TableColumn};
+use schema::{Column, ColumnType, ColumnUnit, TableRow};
 use serde::Serialize;
-use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::args::OutputFormat;
-use crate::error::Error;
+use crate::error::{Error, UsageError};
 use crate::render::{self, Console};
 use crate::{machine, output};
 
@@ -31,9 +31,61 @@ pub struct TableTarget<'a> {
 }
 
 /// Prints or writes rows in the format of the console.
-pub fn write_rows<T: Serialize>(
+///
+/// # Errors
+/// The output cannot be written.
+pub fn write_rows<T: Serialize + TableRow>(
     console: Console,
     rows: &[T],
+    target: TableTarget<'_>,
+) -> Result<(), Error> {
+    write_table(console, (&T::columns(), rows), target)
+}
+
+/// Writes rows as [`write_rows`] does. If parts of the recordings are missing, every row has one
+/// more column, `recording_cut`, that describes them; the table for people has no such column.
+///
+/// # Errors
+/// The output cannot be written.
+pub fn write_rows_with_cut_notice<T: Serialize + TableRow>(
+    console: Console,
+    rows: &[T],
+    target: TableTarget<'_>,
+    recording_cut: Option<&str>,
+) -> Result<(), Error> {
+    if recording_cut.is_none() || console.format == OutputFormat::Table {
+        return write_rows(console, rows, target);
+    }
+    let mut columns = T::columns();
+    // A table without rows has one row with the mark alone, or it would pass as complete.
+    for column in &mut columns {
+        column.is_nullable = true;
+    }
+    columns.push(Column::new::<&str>("recording_cut"));
+    let mut marked: Vec<_> =
+        rows.iter().map(|row| WithCutNotice { content: Some(row), recording_cut }).collect();
+    if marked.is_empty() {
+        marked.push(WithCutNotice { content: None, recording_cut });
+    }
+    write_table(console, (&columns, &marked), target)
+}
+
+/// A row or a page, with one more field about missing parts of the recordings. Programs read it,
+/// since they do not see the warning on stderr.
+#[derive(Serialize)]
+pub struct WithCutNotice<'a, T> {
+    #[serde(flatten)]
+    pub content: Option<&'a T>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recording_cut: Option<&'a str>,
+}
+
+/// The columns of a table and its rows.
+type Table<'a, T> = (&'a [Column], &'a [T]);
+
+fn write_table<T: Serialize>(
+    console: Console,
+    (columns, rows): Table<'_, T>,
     target: TableTarget<'_>,
 ) -> Result<(), Error> {
     let shown = target.top.unwrap_or(match console.format {
@@ -45,24 +97,20 @@ pub fn write_rows<T: Serialize>(
     if total == 0 {
         console.say("no rows");
     }
+    let sheet = || Sheet::from_rows(columns, rows);
     if console.format == OutputFormat::Parquet {
-        let Some(path) = target.output else { return Err(Error::ParquetToStdout) };
-        if total == 0 {
-            // Without a row there are no columns to write.
-            console.warn(format_args!("{}: not written", path.display()));
-            return Ok(());
-        }
-        let bytes = data::encode_table(path, Sheet::from_rows(rows)?.into_columns())?;
-        return output::put(path, |file| file.write_all(&bytes).map_err(Error::Output));
+        let Some(path) = target.output else { return Err(UsageError::ParquetToStdout.into()) };
+        let bytes = data::encode_table(path, sheet()?.into_columns())?;
+        return output::put(path, |file| file.write_all(&bytes).map_err(Error::output));
     }
     let text = |out: &mut dyn Write| -> Result<(), Error> {
         match console.format {
             OutputFormat::Json => write_json(rows, out),
-            OutputFormat::Csv => Sheet::from_rows(rows)?.write_csv(out),
-            OutputFormat::Md => Sheet::from_rows(rows)?.write_markdown(out),
+            OutputFormat::Csv => sheet()?.write_csv(out),
+            OutputFormat::Md => sheet()?.write_markdown(out),
             _ => {
                 let width = target.output.is_none().then(machine::terminal_width).flatten();
-                let hidden = Sheet::from_rows(rows)?.write_for_people(out, width)?;
+                let hidden = sheet()?.write_for_people(out, width)?;
                 if hidden > 0 {
                     let columns = render::counted(hidden as u64, "more column");
                     console.say(format_args!("{columns} with --format csv"));
@@ -90,80 +138,77 @@ pub fn deliver(
     let Some(path) = output else {
         let mut out = BufWriter::new(io::stdout().lock());
         write(&mut out)?;
-        return out.flush().map_err(Error::Output);
+        return out.flush().map_err(Error::output);
     };
     output::put(path, |file| {
         let mut out = BufWriter::new(file);
         write(&mut out)?;
-        out.flush().map_err(Error::Output)
+        out.flush().map_err(Error::output)
     })
 }
 
 fn write_json<T: Serialize>(rows: &[T], out: &mut dyn Write) -> Result<(), Error> {
     serde_json::to_writer(&mut *out, rows).map_err(json_error)?;
-    writeln!(out).map_err(Error::Output)
+    writeln!(out).map_err(Error::output)
 }
 
 fn json_error(error: serde_json::Error) -> Error {
-    if error.is_io() { Error::Output(error.into()) } else { Error::Json(error) }
+    if error.is_io() { Error::output(error.into()) } else { error.into() }
 }
 
-/// Rows with their columns in the order of the struct's fields.
+/// The cells of a table. Lists and objects within a row are left out: they are for JSON, and have
+/// tables of their own.
 struct Sheet {
-    columns: Vec<String>,
+    columns: Vec<Column>,
     rows: Vec<Vec<Value>>,
 }
 
-/// The fields of one row, in order.
-struct RowFields(Vec<(String, Value)>);
-
 impl Sheet {
-    fn from_rows<T: Serialize>(rows: &[T]) -> Result<Self, Error> {
-        let mut sheet = Self { columns: Vec::new(), rows: Vec::with_capacity(rows.len()) };
-        for row in rows {
-            let text = serde_json::to_string(row).map_err(Error::Json)?;
-            let RowFields(mut fields) = serde_json::from_str(&text).map_err(Error::Json)?;
-            // Lists within a row are for JSON; they have tables of their own.
-            fields.retain(|(_, value)| !value.is_array() && !value.is_object());
-            if sheet.columns.is_empty() {
-                sheet.columns = fields.iter().map(|(name, _)| name.clone()).collect();
-            }
-            sheet.rows.push(fields.into_iter().map(|(_, value)| value).collect());
-        }
-        Ok(sheet)
+    fn from_rows<T: Serialize>(columns: &[Column], rows: &[T]) -> Result<Self, Error> {
+        let mut columns = columns.to_vec();
+        columns.retain(|column| column.value_type != ColumnType::Nested);
+        let cells = |row: &T| -> Result<Vec<Value>, Error> {
+            // Through text, so that an f32 keeps its few digits.
+            let text = serde_json::to_string(row)?;
+            let mut fields: Map<String, Value> = serde_json::from_str(&text)?;
+            let cell = |column: &Column| fields.remove(column.name).unwrap_or_default();
+            Ok(columns.iter().map(cell).collect())
+        };
+        let rows = rows.iter().map(cells).collect::<Result<_, _>>()?;
+        Ok(Self { columns, rows })
     }
 
     fn write_csv(&self, out: &mut dyn Write) -> Result<(), Error> {
         let line = |cells: Vec<String>| cells.join(",");
-        let header = line(self.columns.iter().map(|name| quoted(name)).collect());
-        writeln!(out, "{header}").map_err(Error::Output)?;
+        let header = line(self.columns.iter().map(|column| quoted(column.name)).collect());
+        writeln!(out, "{header}").map_err(Error::output)?;
         for row in &self.rows {
             let cells = row.iter().map(|value| quoted(&plain(value))).collect();
-            writeln!(out, "{}", line(cells)).map_err(Error::Output)?;
+            writeln!(out, "{}", line(cells)).map_err(Error::output)?;
         }
         Ok(())
     }
 
     fn write_markdown(&self, out: &mut dyn Write) -> Result<(), Error> {
         let line = |cells: Vec<String>| format!("| {} |", cells.join(" | "));
-        let rule = self.columns.iter().enumerate().map(|(i, _)| {
-            let numeric = self.rows.iter().any(|row| row[i].is_number());
-            if numeric { "--:".to_owned() } else { "---".to_owned() }
+        let names = self.columns.iter().map(|column| column.name.to_owned());
+        let rule = self.columns.iter().map(|column| match column.is_number() {
+            true => "--:".to_owned(),
+            false => "---".to_owned(),
         });
-        let mut lines = vec![line(self.columns.clone()), line(rule.collect())];
+        let mut lines = vec![line(names.collect()), line(rule.collect())];
         for row in &self.rows {
             lines.push(line(row.iter().map(|value| plain(value).replace('|', "\\|")).collect()));
         }
-        writeln!(out, "{}", lines.join("\n")).map_err(Error::Output)
+        writeln!(out, "{}", lines.join("\n")).map_err(Error::output)
     }
 
-    /// Columns without any value are left out, and on a terminal those that do not fit; returns how
-    /// many of the latter.
+    /// Writes a grid of the columns that have a value, or of all columns if there is no row. On a
+    /// terminal the last columns are left out if the grid does not fit; returns their number.
     fn write_for_people(&self, out: &mut dyn Write, width: Option<usize>) -> Result<usize, Error> {
-        if self.rows.is_empty() {
-            return Ok(0);
-        }
-        let filled = |i: &usize| self.rows.iter().any(|row| !plain(&row[*i]).is_empty());
+        let filled = |i: &usize| {
+            self.rows.is_empty() || self.rows.iter().any(|row| !plain(&row[*i]).is_empty())
+        };
         let mut shown: Vec<usize> = (0..self.columns.len()).filter(filled).collect();
         let all = shown.len();
         let text = loop {
@@ -176,7 +221,7 @@ impl Sheet {
             // The first columns say what a row is of, and those that weigh most come next.
             shown.pop();
         };
-        writeln!(out, "{text}").map_err(Error::Output)?;
+        writeln!(out, "{text}").map_err(Error::output)?;
         Ok(all - shown.len())
     }
 
@@ -185,64 +230,53 @@ impl Sheet {
         // Times since 1970 say nothing; those since the table's first do.
         let since_1970 = |i: usize| {
             let least = self.rows.iter().filter_map(|row| row[i].as_i64()).min();
-            least.filter(|least| *least > SINCE_1970 && is_time(&self.columns[i]))
+            let unit = self.columns[i].unit();
+            least.filter(|least| *least > SINCE_1970 && unit == Some(ColumnUnit::Nanoseconds))
         };
         let first = shown.iter().filter_map(|i| since_1970(*i)).min();
         let firsts: Vec<Option<i64>> = shown.iter().map(|i| since_1970(*i).and(first)).collect();
         let titled = |(i, first): (&usize, &Option<i64>)| {
-            let plain = title(&self.columns[*i]);
+            let plain = title(self.columns[*i].name);
             if first.is_some() { format!("{plain} since first") } else { plain }
         };
         let titles: Vec<String> = shown.iter().zip(&firsts).map(titled).collect();
         let cells = |row: &Vec<Value>| {
             let cell = |(i, first): (&usize, &Option<i64>)| match (first, row[*i].as_i64()) {
                 (Some(first), Some(time)) => render::nanos((time - first) as f64),
-                _ => for_people(&self.columns[*i], &row[*i]),
+                _ => for_people(self.columns[*i], &row[*i]),
             };
             shown.iter().zip(&firsts).map(cell).collect()
         };
         (titles, self.rows.iter().map(cells).collect())
     }
 
-    /// A column of whole numbers is integers, of numbers floats, else text; nothing stays nothing.
     fn into_columns(self) -> Vec<TableColumn> {
-        let column = |(i, name): (usize, &String)| {
+        let column = |(i, column): (usize, &Column)| {
             let values = || self.rows.iter().map(|row| &row[i]);
-            let known = || values().filter(|value| !value.is_null());
-            let values = if known().all(Value::is_i64) {
-                ColumnValues::Integers(values().map(Value::as_i64).collect())
-            } else if known().all(Value::is_u64) {
-                ColumnValues::Unsigned(values().map(Value::as_u64).collect())
-            } else if known().all(Value::is_number) {
-                ColumnValues::Floats(values().map(Value::as_f64).collect())
-            } else {
-                let text = |value: &Value| (!value.is_null()).then(|| plain(value));
-                ColumnValues::Text(values().map(text).collect())
+            let values = match column.value_type {
+                ColumnType::Integer => {
+                    ColumnValues::Integers(values().map(Value::as_i64).collect())
+                }
+                ColumnType::Unsigned => {
+                    ColumnValues::Unsigned(values().map(Value::as_u64).collect())
+                }
+                ColumnType::Float => {
+                    // JSON has no value for a non-finite float.
+                    let missing = (!column.is_nullable).then_some(f64::NAN);
+                    let float = |value: &Value| value.as_f64().or(missing);
+                    ColumnValues::Floats(values().map(float).collect())
+                }
+                ColumnType::Boolean => {
+                    ColumnValues::Booleans(values().map(Value::as_bool).collect())
+                }
+                ColumnType::Text | ColumnType::Nested => {
+                    let text = |value: &Value| value.as_str().map(str::to_owned);
+                    ColumnValues::Text(values().map(text).collect())
+                }
             };
-            TableColumn { name: name.clone(), values }
+            TableColumn { name: column.name.to_owned(), is_nullable: column.is_nullable, values }
         };
         self.columns.iter().enumerate().map(column).collect()
-    }
-}
-
-impl<'de> Deserialize<'de> for RowFields {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        /// Visitor that keeps the fields of a row in the order in which they are serialized.
-        struct InOrder;
-        impl<'de> Visitor<'de> for InOrder {
-            type Value = RowFields;
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("a flat row")
-            }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RowFields, A::Error> {
-                let mut fields = Vec::new();
-                while let Some(entry) = map.next_entry()? {
-                    fields.push(entry);
-                }
-                Ok(RowFields(fields))
-            }
-        }
-        deserializer.deserialize_map(InOrder)
     }
 }
 
@@ -262,11 +296,6 @@ fn quoted(cell: &str) -> String {
     }
 }
 
-/// Whether a column holds nanoseconds: `busy_ns`, `before_call_ns_max`.
-fn is_time(column: &str) -> bool {
-    column.ends_with("_ns") || column.contains("_ns_")
-}
-
 /// `exposed_communication_ns` as `exposed communication`, `idle_pct` as `idle %`.
 fn title(column: &str) -> String {
     let plain = column.strip_suffix("_ns").unwrap_or(column).replace("_ns_", "_");
@@ -278,13 +307,14 @@ fn title(column: &str) -> String {
     plain.replace('_', " ")
 }
 
-fn for_people(column: &str, value: &Value) -> String {
+fn for_people(column: Column, value: &Value) -> String {
     const WIDEST: usize = 60;
     let number = value.as_f64();
+    let unit = column.unit();
     match number {
-        Some(nanos) if is_time(column) => render::nanos(nanos),
-        Some(share) if column.ends_with("_pct") => format!("{share:.1}"),
-        Some(bytes) if column.ends_with("bytes") && bytes >= 0.0 => {
+        Some(nanos) if unit == Some(ColumnUnit::Nanoseconds) => render::nanos(nanos),
+        Some(share) if unit == Some(ColumnUnit::Percent) => format!("{share:.1}"),
+        Some(bytes) if unit == Some(ColumnUnit::Bytes) && bytes >= 0.0 => {
             schema::Bytes(bytes as u64).to_string()
         }
         Some(_) if value.is_u64() => render::count(value.as_u64().unwrap_or_default()),
@@ -308,7 +338,7 @@ fn for_people(column: &str, value: &Value) -> String {
 mod tests {
     use super::*;
 
-    #[derive(Serialize)]
+    #[derive(Serialize, TableRow)]
     struct Row {
         rank: u32,
         name: &'static str,
@@ -322,7 +352,7 @@ mod tests {
             Row { rank: 0, name: "c", busy_ns: -3, idle_pct: None },
         ];
         let mut out = Vec::new();
-        write(&Sheet::from_rows(&rows).unwrap(), &mut out).unwrap();
+        write(&Sheet::from_rows(&Row::columns(), &rows).unwrap(), &mut out).unwrap();
         String::from_utf8(out).unwrap()
     }
 
@@ -340,7 +370,7 @@ mod tests {
     /// On a narrow terminal texts are wrapped and the last columns left out; numbers stay whole.
     #[test]
     fn columns_that_do_not_fit_are_dropped_from_the_end() {
-        #[derive(Serialize)]
+        #[derive(Serialize, TableRow)]
         struct Wide {
             name: &'static str,
             busy_ns: i64,
@@ -349,7 +379,7 @@ mod tests {
         }
         let name = "void at::native::vectorized_elementwise_kernel, which is a long name";
         let row = || Wide { name, busy_ns: 1_500, exposed_communication_ns: 25, idle_pct: 4.0 };
-        let sheet = Sheet::from_rows(&[row(), row()]).unwrap();
+        let sheet = Sheet::from_rows(&Wide::columns(), &[row(), row()]).unwrap();
         let shown = |width| {
             let mut out = Vec::new();
             let hidden = sheet.write_for_people(&mut out, Some(width)).unwrap();

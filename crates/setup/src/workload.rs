@@ -1,4 +1,4 @@
-//! A step that was never run: its configuration, sharding and ids.
+//! Describes a training step that has not been run: its configuration, sharding plan and ids.
 
 use schema::{FeatureStats, IdLaw, ShardingPlan};
 
@@ -8,19 +8,19 @@ use crate::error::Error;
 use crate::plan::{self, Tiling};
 use crate::synthetic::Laws;
 
-/// All that describes a step.
+/// A training step, completely described.
 pub struct Workload {
-    /// The model, with the requested batch size.
+    /// The configuration, with the requested batch size.
     pub job: ResolvedJob,
-    /// How tables are split.
     pub tiling: Tiling,
     pub plan: ShardingPlan,
-    /// How each feature is used.
+    /// Bag length and distribution of ids, by feature.
     pub features: Vec<FeatureStats>,
 }
 
 impl Workload {
-    /// The step of `name` that `asked` describes, over `ranks` unless it says how many.
+    /// Resolves the configuration `name` with the options `asked`. Without the option for ranks or
+    /// a plan, the step runs on `ranks` ranks.
     pub fn resolve(name: &str, asked: &NeverRunStep, ranks: u64) -> Result<Self, Error> {
         let mut overrides = asked.set.clone();
         let size =
@@ -45,7 +45,7 @@ impl Workload {
         Ok(Self { job, tiling, plan, features })
     }
 
-    /// The workload as the crate `predict` takes it.
+    /// Borrows the workload in the form that the crate `predict` takes.
     pub fn borrowed(&self) -> predict::workload::Workload<'_> {
         predict::workload::Workload {
             config: &self.job.config,
@@ -55,7 +55,7 @@ impl Workload {
     }
 }
 
-/// Bags of one length, with ids as `[synthetic]` says, or used alike.
+/// Describes features with bags of one length. Ids follow `[synthetic]`, or are uniform.
 fn features(job: &ResolvedJob, pooling: u32) -> Result<Vec<FeatureStats>, Error> {
     let model = &job.config.model;
     let mut features = FeatureStats::uniform(model, pooling);

@@ -19,4 +19,4 @@ mod skip;
 pub use folder::Folder;
 pub use process::{ProgramOutput, rerun_test};
 pub use random::Random;
-pub use skip::{has_program, has_root, is_root, skip};
+pub use skip::{has_program, has_root, has_time, is_root, skip};

@@ -10,6 +10,16 @@ pub fn skip(what: &str, need: &str) {
     println!("SKIPPED {what}: needs {need}");
 }
 
+/// Returns whether checks of more than half a minute run too. Otherwise it prints that `what` is
+/// skipped.
+pub fn has_time(what: &str) -> bool {
+    let has_time = std::env::var_os("ROWMILL_LONG").is_some();
+    if !has_time {
+        skip(what, "ROWMILL_LONG=1, as `cargo xtask ci --full` sets it");
+    }
+    has_time
+}
+
 /// Returns whether the test runs as root. Otherwise it prints that `what` is skipped.
 pub fn has_root(what: &str) -> bool {
     if !is_root() {

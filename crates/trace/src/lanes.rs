@@ -67,6 +67,7 @@ fn by_track(slices: &Slices, tracks: usize) -> (Vec<u32>, Vec<usize>) {
     for track in 0..tracks {
         first[track + 1] += first[track];
     }
+    // A counting sort by track, which keeps the file order within a track.
     let mut next = first.clone();
     let mut order = vec![0; slices.len()];
     for (row, track) in slices.track.iter().enumerate() {
@@ -93,6 +94,7 @@ fn assign_track(slices: &Slices, rows: &[u32], lane: &mut [u32]) -> u32 {
                 nesting.push(vec![end]);
                 nesting.len() as u32 - 1
             }
+            // Testing more lanes would cost time proportional to the number of overlapping slices.
             None => NESTING as u32 + alone.take(start, end),
         };
     }
@@ -101,6 +103,7 @@ fn assign_track(slices: &Slices, rows: &[u32], lane: &mut [u32]) -> u32 {
 
 /// Whether a slice lies after or inside the open slices of a lane, whose end times are given.
 fn fits(open: &mut Vec<i64>, start: i64, end: i64) -> bool {
+    // Rows come in the order of their starts, so ended slices never matter again.
     while open.last().is_some_and(|last| *last <= start) {
         open.pop();
     }
@@ -124,6 +127,7 @@ impl Alone {
             self.busy.pop();
             self.free.push(Reverse(lane));
         }
+        // The lowest free lane is reused, so that the number of lanes stays small.
         let lane = self.free.pop().map_or(self.lanes, |Reverse(lane)| lane);
         self.lanes = self.lanes.max(lane + 1);
         self.busy.push(Reverse((end, lane)));

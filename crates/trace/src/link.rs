@@ -103,14 +103,14 @@ fn by_record_function(
             rows.entry(*id).or_insert(row);
         }
     }
-    let mut found = vec![None; execution.nodes.len()];
+    let mut row_of_node = vec![None; execution.nodes.len()];
     for node in host.threads.iter().flat_map(|thread| &thread.places) {
         let id = execution.nodes[*node as usize].record_function;
         let row = rows.get(&id).copied().filter(|_| id != 0);
-        found[*node as usize] =
+        row_of_node[*node as usize] =
             row.filter(|row| host.name_of_row(*row) == host.name_of_node(*node));
     }
-    found
+    row_of_node
 }
 
 /// Counts the linked nodes and rows of the first repetition.

@@ -21,7 +21,7 @@ pub use cut::{Covered, CutRecording, Ending};
 pub use header::{DeviceProperties, Distributed, ProcessGroup, TraceHeader};
 pub use loss::{Loss, LossCount, Losses};
 pub use mark::{Allocation, Counter, Flow, FlowPhase, Instant};
-pub use slice::{NewSlice, Slices};
+pub use slice::{NewSlice, NumericTrack, Slices, TimeSpan};
 pub use sparse::Sparse;
 pub use string::{StringId, Strings};
 pub use track::{Track, TrackId, TrackKey};

@@ -235,19 +235,16 @@ pub fn run_sanitizers() -> Result<String, Error> {
     Ok("no reports of AddressSanitizer or UndefinedBehaviorSanitizer".to_owned())
 }
 
-/// Trains every configuration under a memory limit, one after the other.
-pub fn train_under_limits() -> Result<String, Error> {
-    let mut tests = cargo(&["test", "--release", "-p", "rowmill", "--test", "it", "memory::"]);
+/// Runs the tests of the user's program with their long cases: every configuration under a memory
+/// limit, every ready-made plan against its prediction, twenty kills, and others.
+pub fn run_long_tests() -> Result<String, Error> {
+    let run = |arguments: &[&str]| {
+        let mut tests = cargo(&["test", "--release", "-p", "rowmill", "--test", "it"]);
+        command::run(tests.args(arguments).env("ROWMILL_LONG", "1"))
+    };
     // Two runs at once would share the limit of memory.
-    tests.args(["--", "--test-threads=1"]);
-    command::run(tests.env("ROWMILL_MEMORY", "full")).map(|()| "all fit their estimates".to_owned())
-}
-
-/// Trains every configuration under every ready-made plan and compares the recorded step with the
-/// program that `predict` derives from the configuration.
-pub fn compare_programs() -> Result<String, Error> {
-    let mut tests = cargo(&["test", "--release", "-p", "rowmill", "--test", "it", "written::"]);
-    command::run(tests.env("ROWMILL_WRITTEN", "full")).map(|()| "as they are recorded".to_owned())
+    run(&["memory::", "--", "--test-threads=1"])?;
+    run(&["--", "--skip", "memory::"]).map(|()| "no long case fails".to_owned())
 }
 
 /// Predicts a third of the changes in the recorded evidence, then makes and measures them. Compares

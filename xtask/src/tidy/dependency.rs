@@ -9,8 +9,9 @@ use crate::tree::SourceTree;
 const RULE: &str = "edge";
 
 /// The allowed edges between crates, planned crates included.
-const EDGES: [(&str, &[&str]); 20] = [
-    ("schema", &[]),
+const EDGES: [(&str, &[&str]); 21] = [
+    ("table_derive", &[]),
+    ("schema", &["table_derive"]),
     ("device", &["schema"]),
     ("trace", &["schema"]),
     ("data", &["schema", "trace"]),
@@ -98,7 +99,7 @@ const OWNERS: [(&[&str], &[&str]); 18] = [
     (&["libc"], &["comm", "device", "fleet"]),
     (&["memmap2"], &["device"]),
     (&["nix"], &["fleet"]),
-    (&["flate2", "zstd"], &["data", "trace", "agent"]),
+    (&["flate2", "zstd"], &["data", "trace", "agent", "kernel_model"]),
     (&["bzip2", "lzma-rust2"], &["data"]),
     (&["prost"], &["trace", "fleet", "agent", "hub"]),
     (&["csv", "ring"], &["data"]),

@@ -78,14 +78,14 @@ pub fn equal_secrets(secrets: &[CallerSecret]) -> Option<(&str, &str)> {
 pub fn authorize(secrets: &[CallerSecret], header: Option<&str>, from: IpAddr) -> Option<Caller> {
     let given = header?.strip_prefix("Bearer ")?.as_bytes();
     // Compare all secrets, so that the time does not reveal which one matched.
-    let mut found = None;
+    let mut matching = None;
     for secret in secrets {
         let is_from = secret.nets.is_empty() || secret.nets.iter().any(|net| net.has(from));
         if is_equal(&secret.secret, given) && is_from {
-            found = Some(secret);
+            matching = Some(secret);
         }
     }
-    let token = &found?.token;
+    let token = &matching?.token;
     let uids = if token.users.is_empty() { Uids::All } else { Uids::Only(token.users.clone()) };
     Some(Caller { name: format!("{}@{from}", token.name), verbs: token.verbs.clone(), uids })
 }

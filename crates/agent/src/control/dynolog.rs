@@ -25,22 +25,23 @@ use crate::gate::{Admission, Peer};
 use crate::state::{AgentState, lock};
 use crate::uids::Uids;
 
-/// A connection takes no longer.
+/// Longest duration of a connection.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Requests that are answered at once: each looks a connection up among all of this host.
+/// Most requests that are answered at once, because each searches all connections of this host for
+/// its own.
 const ANSWERS_MAX: usize = 2;
-/// Bytes of a request.
+/// Largest size of a request in bytes.
 const REQUEST_MAX: usize = 64 << 10;
-/// Most bytes of a request: Kineto reads no more.
+/// Largest size of a trace configuration in bytes; Kineto reads no more.
 const CONFIG_MAX: usize = 8 << 10;
-/// How long a process may take to poll for its request.
+/// Longest wait until a process polls for its request.
 const HAND_OVER: Duration = Duration::from_secs(60);
-/// Between two looks whether it has.
+/// Time between two checks whether the process has polled.
 const LOOK: Duration = Duration::from_millis(200);
-/// Processes of one request where it does not say.
+/// Limit of the processes of a request that sets no limit.
 const PROCESSES_MAX: usize = 1000;
 
-/// A request, as far as any has fields.
+/// A request in dynolog's format. Each kind of request uses only some of the fields.
 #[derive(Debug, Deserialize)]
 pub struct DynologRequest {
     #[serde(rename = "fn")]
@@ -65,7 +66,7 @@ struct Matched {
     event_profilers_triggered: Vec<i32>,
     activity_profilers_busy: u32,
     event_profilers_busy: u32,
-    /// dynolog has no such field, and no such check.
+    /// An extension of rowmill: dynolog does not check the configuration.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }

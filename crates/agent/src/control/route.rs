@@ -95,8 +95,9 @@ async fn identify(
             context.state.audit.stranger(&from.ip().to_string(), &path, "refused: no valid token");
             // The message does not say which: a guess must not reveal that a token exists for
             // another address.
-            let got =
-                header.as_ref().map_or("none", |_| "one that is unknown or not for this address");
+            let got = header
+                .as_ref()
+                .map_or("none", |_| "one that is unknown or not valid for this address");
             let expected =
                 format!("expected a token that is valid from {}", from.ip().to_canonical());
             refuse(StatusCode::UNAUTHORIZED, format!("{expected}, got {got}"))
@@ -275,7 +276,7 @@ fn whose(state: &AgentState, pids: impl Iterator<Item = u32>) -> String {
 /// checked.
 fn find(context: &ServiceContext, caller: &Caller, token: &str) -> Result<TraceState, Denied> {
     may(context, caller, Verb::Trace, token)?;
-    let error = || format!("order {token:?}: there is none");
+    let error = || format!("order {token:?}: does not exist");
     let unknown = || Denied { status: StatusCode::NOT_FOUND, error: error() };
     let state = context.traces.state(token).ok_or_else(unknown)?;
     if context.traces.owner(token).is_none_or(|uids| caller.uids.covers(&uids)) {

@@ -1,5 +1,5 @@
-//! Reads the page of a dcgm-exporter: SM activity and pipes of GPUs before Hopper, where NVML has
-//! none, and whole GPUs where there is no NVML.
+//! Reads the page of a dcgm-exporter: SM and pipe activity of GPUs before Hopper, for which NVML
+//! has no such counters, and all counters of GPUs on hosts without NVML.
 //!
 //! A page holds the values of its last update. It is fetched once per interval.
 
@@ -17,7 +17,7 @@ const PERIOD: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Larger pages are refused.
 const SIZE_MAX: u64 = 8 << 20;
-/// Lines of a page that are read.
+/// Most lines of a page that are read.
 const LINES_MAX: usize = 100_000;
 /// DCGM encodes unknown values as numbers from this one on.
 const BLANK: f64 = 140_737_488_355_328.0;
@@ -70,9 +70,9 @@ impl DcgmPage {
                 // The page names an instance by the UUID of its GPU.
                 let uuid = identity.parent.as_ref().unwrap_or(&identity.uuid);
                 let is_known = |gpu: &&GpuState| gpu.identity.uuid == *uuid && !gpu.is_from_page;
-                let known = gpus.iter().find(is_known);
+                let known_gpu = gpus.iter().find(is_known);
                 let is_same = |gpu: &&GpuState| gpu.identity.uuid == identity.uuid;
-                match known.or_else(|| gpus.iter().find(is_same)) {
+                match known_gpu.or_else(|| gpus.iter().find(is_same)) {
                     Some(gpu) => !gpu.is_from_page,
                     None => {
                         let new = GpuState::new(identity.clone(), state.config.interval_s());
@@ -95,7 +95,7 @@ fn http_agent() -> ureq::Agent {
 /// Fetches a page once to check that it has metrics of GPUs.
 ///
 /// # Errors
-/// A note with the problem, its consequence and a remedy.
+/// Returns a note with the problem, its consequence and a remedy.
 pub fn ask(url: &str) -> Result<(), String> {
     fetch(&http_agent(), url).map(drop)
 }
@@ -138,14 +138,14 @@ fn sample(line: &str) -> Option<MetricSample> {
     Some(MetricSample { name: name.to_owned(), labels, value })
 }
 
-/// Labels behind their opening brace, and what follows the closing one.
+/// Parses labels after their opening brace. Returns them with the text after the closing brace.
 fn labels(text: &str) -> Option<(BTreeMap<String, String>, &str)> {
-    let mut found = BTreeMap::new();
+    let mut labels_by_name = BTreeMap::new();
     let mut rest = text;
     loop {
         rest = rest.trim_start_matches([',', ' ']);
         if let Some(behind) = rest.strip_prefix('}') {
-            return Some((found, behind));
+            return Some((labels_by_name, behind));
         }
         let (name, behind) = rest.split_once("=\"")?;
         let mut value = String::new();
@@ -160,14 +160,14 @@ fn labels(text: &str) -> Option<(BTreeMap<String, String>, &str)> {
                 (_, letter) => value.push(letter),
             }
         };
-        found.insert(name.to_owned(), value);
+        labels_by_name.insert(name.to_owned(), value);
         rest = &behind[end + 1..];
     }
 }
 
-/// Groups samples into readings by UUID, and by instance where a GPU is partitioned (MIG).
+/// Groups samples into readings by UUID, and by instance if a GPU is partitioned (MIG).
 pub fn readings(samples: &[MetricSample]) -> BTreeMap<String, (GpuIdentity, CounterReading)> {
-    let mut found: BTreeMap<String, (GpuIdentity, CounterReading)> = BTreeMap::new();
+    let mut readings: BTreeMap<String, (GpuIdentity, CounterReading)> = BTreeMap::new();
     for sample in samples {
         let label = |name: &str| sample.labels.get(name).map(String::as_str);
         let Some(uuid) = label("UUID") else { continue };
@@ -176,7 +176,7 @@ pub fn readings(samples: &[MetricSample]) -> BTreeMap<String, (GpuIdentity, Coun
         }
         let instance = label("GPU_I_ID").and_then(|id| id.parse().ok());
         let key = instance.map_or(uuid.to_owned(), |part: u32| format!("{uuid}/{part}"));
-        let entry = found.entry(key.clone()).or_insert_with(|| {
+        let entry = readings.entry(key.clone()).or_insert_with(|| {
             let identity = GpuIdentity {
                 index: label("gpu").and_then(|gpu| gpu.parse().ok()).unwrap_or(0),
                 uuid: key,
@@ -193,12 +193,12 @@ pub fn readings(samples: &[MetricSample]) -> BTreeMap<String, (GpuIdentity, Coun
     let part = |(identity, reading): &(GpuIdentity, CounterReading)| {
         Some((identity.parent.clone()?, reading.clone()))
     };
-    for (parent, part) in found.values().filter_map(part).collect::<Vec<_>>() {
-        if let Some((_, whole)) = found.get_mut(&parent) {
+    for (parent, part) in readings.values().filter_map(part).collect::<Vec<_>>() {
+        if let Some((_, whole)) = readings.get_mut(&parent) {
             leave_to_part(whole, &part);
         }
     }
-    found
+    readings
 }
 
 /// Removes values that an instance reports from the reading of the whole GPU.

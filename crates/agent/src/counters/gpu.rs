@@ -1,7 +1,7 @@
 //! Lists GPUs and reads their counters with NVML, which is loaded at run time.
 //!
-//! From Hopper on, GPM gives activity of the SMs, averaged between two samples; older GPUs lack
-//! these values. A GPU that cannot be read is *lost* with its reason and read again later.
+//! From Hopper on, GPM reports the activity of the SMs, averaged between two samples; older GPUs do
+//! not have these values. A GPU that cannot be read is *lost* with its reason and read again later.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -39,7 +39,7 @@ const METRICS: [GpmMetricId; 12] = [
     GpmMetricId::NvlinkTotalTxPerSec,
     GpmMetricId::NvlinkTotalRxPerSec,
 ];
-/// Error counters by field, and how many bits each has.
+/// Error counters by NVML field, with their names and their widths in bits.
 const ERROR_FIELDS: [(u32, &str, u32); 6] = [
     (field_id::NVML_FI_DEV_REMAPPED_COR, "row_remap_corrected", 32),
     (field_id::NVML_FI_DEV_REMAPPED_UNC, "row_remap_uncorrected", 32),
@@ -48,10 +48,10 @@ const ERROR_FIELDS: [(u32, &str, u32); 6] = [
     (field_id::NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL, "nvlink_replay", 64),
     (field_id::NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL, "nvlink_recovery", 64),
 ];
-/// Whether rows wait for a reset to be remapped, and whether remapping failed.
+/// NVML fields for rows that wait for a reset to be remapped, and for failed remapping.
 const REMAP_FIELDS: [u32; 2] =
     [field_id::NVML_FI_DEV_REMAPPED_PENDING, field_id::NVML_FI_DEV_REMAPPED_FAILURE];
-/// Readings between two of the fields, which change rarely.
+/// Readings between two queries of the fields, which change rarely.
 const FIELDS_EVERY: u64 = 10;
 /// Reasons for a lower clock that cost time; the others are configured limits.
 const REASONS: [(ThrottleReasons, &str); 6] = [
@@ -62,7 +62,7 @@ const REASONS: [(ThrottleReasons, &str); 6] = [
     (ThrottleReasons::HW_THERMAL_SLOWDOWN, "hw_thermal_slowdown"),
     (ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN, "hw_power_brake"),
 ];
-/// XID events that are read at once.
+/// Most XID events that are read at once.
 const EVENTS_MAX: usize = 64;
 
 /// The identity of a GPU or of a MIG instance.
@@ -133,7 +133,7 @@ struct KnownGpu<'nvml> {
     device: Device<'nvml>,
     /// The GPU of an instance, through which the instance is sampled.
     whole: Option<Device<'nvml>>,
-    /// The driver's number of an instance's GPU instance, known as soon as a process ran there.
+    /// The driver's number of an instance's GPU instance, known once a process has run on it.
     gpu_instance: Option<u32>,
     /// Whether it is partitioned (MIG); memory and activity are then reported by its instances.
     is_split: bool,
@@ -165,8 +165,8 @@ impl<'nvml> Gpus<'nvml> {
     /// If the driver does not respond and must be loaded again.
     pub fn list(&mut self) -> Result<Option<Vec<String>>, NvmlError> {
         let (listed, mut notes) = list(self.nvml)?;
-        let known = self.devices.iter().map(|known| &known.identity);
-        if !listed.is_empty() && known.eq(listed.iter().map(|(identity, _)| identity)) {
+        let old_identities = self.devices.iter().map(|old_identities| &old_identities.identity);
+        if !listed.is_empty() && old_identities.eq(listed.iter().map(|(identity, _)| identity)) {
             return Ok(None);
         }
         // Samples and events refer to the old device handles.
@@ -191,7 +191,7 @@ impl<'nvml> Gpus<'nvml> {
                 fields: Fields::default(),
             });
         }
-        if self.devices.iter().any(|known| !known.has_gpm) {
+        if self.devices.iter().any(|old_identities| !old_identities.has_gpm) {
             notes.push(
                 "SM activity, occupancy, pipes and NVLink traffic are null for GPUs before Hopper, and \
                  so is the activity of their instances with processes: NVML has no GPM there; name a \
@@ -230,27 +230,27 @@ impl<'nvml> Gpus<'nvml> {
     /// # Errors
     /// If the device does not respond: it fell off the bus, or the driver was unloaded.
     pub fn read(&mut self, at: usize, is_paused: bool) -> Result<CounterReading, NvmlError> {
-        let known = &mut self.devices[at];
-        if known.identity.instance.is_some() {
-            return known.read_instance(self.nvml, is_paused);
+        let gpu = &mut self.devices[at];
+        if gpu.identity.instance.is_some() {
+            return gpu.read_instance(self.nvml, is_paused);
         }
-        let mut reading = known.read_whole()?;
-        reading.xids = self.xids.remove(&known.identity.uuid).unwrap_or_default();
+        let mut reading = gpu.read_whole()?;
+        reading.xids = self.xids.remove(&gpu.identity.uuid).unwrap_or_default();
         if is_paused {
-            known.sample = None;
-        } else if known.has_gpm && !known.is_split {
-            let sample = needed(known.device.gpm_sample())?;
-            known.take_sample(self.nvml, sample, &mut reading);
+            gpu.sample = None;
+        } else if gpu.has_gpm && !gpu.is_split {
+            let sample = needed(gpu.device.gpm_sample())?;
+            gpu.take_sample(self.nvml, sample, &mut reading);
         }
         Ok(reading)
     }
 
     /// The key of a device in DCGM's page: the UUID of the GPU, and for an instance its number.
     pub fn dcgm_key(&self, at: usize) -> Option<String> {
-        let known = &self.devices[at];
-        match &known.identity.parent {
-            Some(parent) => known.gpu_instance.map(|number| format!("{parent}/{number}")),
-            None => Some(known.identity.uuid.clone()),
+        let gpu = &self.devices[at];
+        match &gpu.identity.parent {
+            Some(parent) => gpu.gpu_instance.map(|number| format!("{parent}/{number}")),
+            None => Some(gpu.identity.uuid.clone()),
         }
     }
 
@@ -361,7 +361,7 @@ impl<'nvml> KnownGpu<'nvml> {
         Ok(reading)
     }
 
-    /// Memory and activity of an instance. Power, clocks and errors are the whole GPU's.
+    /// Reads memory and activity of an instance. Power, clocks and errors belong to the whole GPU.
     fn read_instance(
         &mut self,
         nvml: &'nvml Nvml,
@@ -379,7 +379,8 @@ impl<'nvml> KnownGpu<'nvml> {
         let number = processes.iter().find_map(|process| process.gpu_instance_id);
         self.gpu_instance = number.or(self.gpu_instance);
         if processes.is_empty() {
-            // NVML has no utilization of instances, but without a process nothing works there.
+            // NVML does not report the utilization of instances. An instance without a process is
+            // idle.
             reading.busy = Some(0.0);
             reading.sm_active = self.has_gpm.then_some(0.0);
             reading.sm_occupancy = reading.sm_active;
@@ -396,7 +397,8 @@ impl<'nvml> KnownGpu<'nvml> {
         Ok(reading)
     }
 
-    /// Activity since the last sample, from GPM: better than the plain share of time.
+    /// Computes the activity since the last GPM sample, which is more precise than the plain busy
+    /// share.
     fn take_sample(
         &mut self,
         nvml: &'nvml Nvml,
@@ -415,7 +417,7 @@ impl<'nvml> KnownGpu<'nvml> {
             reading.pipes = Pipes { tensor, fp64, fp32, fp16 };
             reading.dram = part(7);
             let rate = |at: usize| value(at).filter(|rate| rate.is_finite() && *rate >= 0.0);
-            // GPM counts MiB a second.
+            // GPM reports MiB per second.
             let mib = |rate: f64| rate * 1_048_576.0;
             reading.pcie = rate(8).map(mib).zip(rate(9).map(mib));
             reading.nvlink = rate(10).map(mib).zip(rate(11).map(mib));
@@ -424,7 +426,7 @@ impl<'nvml> KnownGpu<'nvml> {
     }
 }
 
-/// Error counters and states that have no call of their own.
+/// Reads error counters and states that have no function of their own in NVML.
 fn fields(device: &Device<'_>) -> Result<Fields, NvmlError> {
     let ids = ERROR_FIELDS.iter().map(|(id, ..)| *id).chain(REMAP_FIELDS).map(FieldId);
     let ids: Vec<FieldId> = ids.collect();

@@ -60,7 +60,7 @@ pub struct Disk {
     pub busy_s: f64,
 }
 
-/// Resource use of one control group; `None` where its controller is missing.
+/// Resource use of one control group; `None` for controllers that are not enabled.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ControlGroup {
     pub cpu_s: Option<f64>,
@@ -147,7 +147,7 @@ fn networks() -> BTreeMap<String, Network> {
     devices.into_iter().map(|(name, device)| (name, row(device))).collect()
 }
 
-/// Whole disks only: partitions and memory devices would be counted twice.
+/// Reads whole disks only, because partitions and memory devices would be counted twice.
 fn disks() -> BTreeMap<String, Disk> {
     let all = procfs::diskstats().unwrap_or_default();
     let is_disk = |name: &str| {
@@ -167,7 +167,7 @@ fn disks() -> BTreeMap<String, Disk> {
 
 /// Reads InfiniBand ports, whose counters are in words of four bytes.
 fn infiniband(folder: &Path) -> BTreeMap<String, (u64, u64)> {
-    let mut found = BTreeMap::new();
+    let mut bytes_by_port = BTreeMap::new();
     for device in fs::read_dir(folder).into_iter().flatten().flatten() {
         for port in fs::read_dir(device.path().join("ports")).into_iter().flatten().flatten() {
             let counter = |name: &str| {
@@ -177,11 +177,11 @@ fn infiniband(folder: &Path) -> BTreeMap<String, (u64, u64)> {
             if let Some(bytes) = counter("port_rcv_data").zip(counter("port_xmit_data")) {
                 let (device, port) = (device.file_name(), port.file_name());
                 let name = format!("{}:{}", device.to_string_lossy(), port.to_string_lossy());
-                found.insert(name, bytes);
+                bytes_by_port.insert(name, bytes);
             }
         }
     }
-    found
+    bytes_by_port
 }
 
 /// Reads a control group by its path below `root`: version 2, or else version 1, where every
@@ -200,7 +200,7 @@ pub fn group(root: &Path, path: &str) -> ControlGroup {
     let cpu_us = text(&[""], "cpu.stat").and_then(usage);
     let cpu_ns = || text(&["cpu,cpuacct", "cpuacct"], "cpuacct.usage").and_then(number);
     let memory = text(&[""], "memory.current");
-    // `8:0 rbytes=1 wbytes=2 …`
+    // Format: `8:0 rbytes=1 wbytes=2 …`
     let io = |text: String| {
         let sum = |key: &str| -> u64 {
             let words = text.split_ascii_whitespace().filter_map(|word| word.strip_prefix(key));
@@ -208,7 +208,7 @@ pub fn group(root: &Path, path: &str) -> ControlGroup {
         };
         (sum("rbytes="), sum("wbytes="))
     };
-    // `8:0 Read 1` and `8:0 Write 2`
+    // Format: `8:0 Read 1` and `8:0 Write 2`
     let block_io = |text: String| {
         let sum = |way: &str| -> u64 {
             let words = |line: &str| {
@@ -237,7 +237,7 @@ pub fn core_quantiles(before: &HostCounters, now: &HostCounters, seconds: f64) -
         pairs.map(|(old, new)| ((new - old) / seconds).clamp(0.0, 1.0)).collect();
     shares.sort_by(f64::total_cmp);
     let last = shares.len().checked_sub(1)?;
-    // Nearest-rank method.
+    // Quantiles by the nearest-rank method.
     Some(
         [0.05, 0.25, 0.5, 0.75, 0.95]
             .map(|part: f64| shares[(part * last as f64).round() as usize]),
@@ -283,7 +283,7 @@ mod tests {
             (Some(2.5), Some(4096), Some((15, 21)))
         );
         assert_eq!(group(root.path(), "none"), super::ControlGroup::default());
-        // Version 1, as RHEL 8 has it.
+        // Version 1 of control groups, as on RHEL 8.
         let write = |path: &str, text: &str| {
             let path = root.path().join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();

@@ -9,13 +9,14 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-/// Seconds of an interval by default.
+/// Default length of an interval in seconds.
 pub const INTERVAL_S: u64 = 10;
 const SECOND_NS: u64 = 1_000_000_000;
 /// Readings are taken twice a second. Time between readings further apart than this was not
 /// observed.
 pub const GAP_NS: u64 = 2_000_000_000;
-/// Between two readings, the wall clock may differ from the monotonic one by this much.
+/// Most difference between the wall clock and the monotonic clock from one reading to the next. A
+/// larger one is a jump of the wall clock.
 const JUMP_NS: u64 = 500_000_000;
 /// Number of ranges of written intervals that are remembered. A new range begins at a gap or a jump
 /// of the clock.
@@ -37,13 +38,13 @@ pub struct CounterReading {
     pub sm_active: Option<f64>,
     /// Resident warps ÷ their maximum, over all SMs and all time.
     pub sm_occupancy: Option<f64>,
-    /// Share of time that a pipe worked.
+    /// Shares of time in which the pipes were active.
     pub pipes: Pipes,
     /// Share of the memory bandwidth.
     pub dram: Option<f64>,
-    /// Bytes a second over PCIe: sent, received.
+    /// Bytes per second over PCIe: sent, received.
     pub pcie: Option<(f64, f64)>,
-    /// Bytes a second over all links of NVLink: sent, received.
+    /// Bytes per second over all links of NVLink: sent, received.
     pub nvlink: Option<(f64, f64)>,
     /// Bytes of memory in use.
     pub memory_used: Option<u64>,
@@ -51,7 +52,7 @@ pub struct CounterReading {
     pub power_w: Option<f64>,
     /// Joules since the driver was loaded.
     pub energy_j: Option<f64>,
-    /// Hertz of the SMs and of the memory.
+    /// Clock rates of the SMs and of the memory in hertz.
     pub clocks_hz: Option<(f64, f64)>,
     /// Temperature in degrees Celsius.
     pub temperature: Option<f64>,
@@ -113,13 +114,14 @@ pub struct IntervalSums {
     pub reads: u64,
     /// Readings that contradict the previous one.
     pub suspect: u64,
-    /// Seconds the GPU worked; `None` if it was never reported. So below.
+    /// Seconds in which the GPU was busy; `None` if no reading reported it. The same applies to the
+    /// other optional sums.
     pub busy_s: Option<f64>,
-    /// Seconds its SMs worked, over all SMs.
+    /// Seconds in which SMs were active, averaged over all SMs.
     pub sm_active_s: Option<f64>,
-    /// Seconds in which all warps would have been resident.
+    /// Resident warps divided by their maximum, times seconds.
     pub sm_occupancy_s: Option<f64>,
-    /// Seconds the tensor cores worked.
+    /// Seconds in which the tensor cores were active.
     pub tensor_s: Option<f64>,
     /// Seconds of 64-bit floating-point activity.
     pub fp64_s: Option<f64>,
@@ -127,7 +129,7 @@ pub struct IntervalSums {
     pub fp32_s: Option<f64>,
     /// Seconds of 16-bit floating-point activity.
     pub fp16_s: Option<f64>,
-    /// Seconds the memory was at its full bandwidth.
+    /// Share of the memory bandwidth in use, times seconds.
     pub dram_s: Option<f64>,
     /// Bytes sent over PCIe.
     pub pcie_sent_bytes: Option<f64>,
@@ -141,14 +143,14 @@ pub struct IntervalSums {
     pub energy_j: Option<f64>,
     /// Joules, from power times time.
     pub power_ws: Option<f64>,
-    /// Hertz times seconds of the SMs' clock.
+    /// Clock rate of the SMs, times seconds.
     pub sm_clock_hz_s: Option<f64>,
-    /// Hertz times seconds of the memory's clock.
+    /// Clock rate of the memory, times seconds.
     pub memory_clock_hz_s: Option<f64>,
-    /// Seconds held down, by reason.
+    /// Seconds in which the clock was throttled, by reason.
     pub throttle_s: BTreeMap<&'static str, f64>,
     pub errors: BTreeMap<&'static str, u64>,
-    /// Errors that came as events, by their number.
+    /// Number of XID errors, by their number.
     pub xids: BTreeMap<u64, u64>,
 }
 
@@ -161,7 +163,7 @@ pub struct IntervalRow {
     pub sums: IntervalSums,
     /// The last and the largest reading of memory in use.
     pub memory_used: Option<(u64, u64)>,
-    /// Largest reading, in watts.
+    /// Largest power reading, in watts.
     pub power_max_w: Option<f64>,
     /// Largest reading, in degrees Celsius.
     pub temperature_max: Option<f64>,
@@ -197,7 +199,7 @@ impl WrittenIntervals {
 #[derive(Debug)]
 pub struct Intervals {
     length_s: u64,
-    /// Since the agent began.
+    /// Sums since the agent began.
     pub total: IntervalSums,
     /// The last complete interval.
     pub last: Option<IntervalRow>,
@@ -220,10 +222,13 @@ impl Intervals {
     pub fn read(&mut self, at: ReadingTime, reading: Option<CounterReading>) -> Vec<IntervalRow> {
         let mut ended = Vec::new();
         let length_ns = self.length_s * SECOND_NS;
+        // Intervals begin at multiples of their length since 1970, so that intervals of all hosts
+        // coincide.
         let start = at.unix_ns / length_ns * self.length_s;
         let before = self.before.take();
         let between = before.as_ref().and_then(|(before, _)| elapsed(*before, at));
         let is_jump = before.as_ref().is_some_and(|(before, _)| jump(*before, at).is_some());
+        // The time since the last reading counts only if both readings succeeded.
         let observed = between.zip(reading.as_ref());
         if self.current.as_ref().is_some_and(|row| row.start_unix_s != start) {
             if let Some((span_ns, reading)) = observed {
@@ -283,6 +288,7 @@ impl Intervals {
         self.total.add_time(reading, seconds);
         if let Some(row) = &mut self.current {
             // If the clock was set back a little, the end of the interval occurs twice.
+            // No row may state more observed seconds than its interval has.
             let left = (self.length_s as f64 - row.sums.observed_s).max(0.0);
             row.sums.add_time(reading, seconds.min(left));
         }
@@ -338,7 +344,8 @@ impl IntervalSums {
         }
         let Some(before) = before else { return };
         if let (Some(old), Some(new)) = (before.energy_j, reading.energy_j) {
-            // A driver that was loaded again counts from zero: what came before is not known.
+            // After a reload of the driver, its counters restart at zero, so the increase is
+            // unknown.
             if new >= old {
                 self.energy_j = Some(self.energy_j.unwrap_or(0.0) + new - old);
             } else {
@@ -347,6 +354,7 @@ impl IntervalSums {
         }
         for (kind, new, bits) in &reading.errors {
             let old = before.errors.iter().find(|(name, ..)| name == kind);
+            // A counter that the last reading lacked has no known increase.
             let Some((_, old, _)) = old else { continue };
             match delta(*old, *new, *bits) {
                 Some(errors) => *self.errors.entry(kind).or_default() += errors,
@@ -356,14 +364,16 @@ impl IntervalSums {
     }
 }
 
-/// The increase of a counter of `bits` bits between two readings. `None` where it began anew: a
-/// 32-bit counter that fell from its upper half into its lower one has wrapped, any other fall is a
-/// reset.
+/// The increase of a counter of `bits` bits between two readings. A 32-bit counter that fell from
+/// its upper half to its lower half has wrapped. Any other decrease is a reset, for which the
+/// increase is `None`.
 pub fn delta(old: u64, new: u64, bits: u32) -> Option<u64> {
     if new >= old {
         return Some(new - old);
     }
     let (range, half) = (1_u64.checked_shl(bits)?, 1_u64.checked_shl(bits.checked_sub(1)?)?);
+    // At two readings per second, no counter passes half of its range in between, so a fall from
+    // the upper to the lower half is a wrap.
     (old < range && old >= half && new < half).then(|| range - old + new)
 }
 
@@ -380,6 +390,7 @@ pub fn jump(before: ReadingTime, at: ReadingTime) -> Option<i64> {
     let jump = wall - since(at.monotonic_ns, before.monotonic_ns);
     let bound =
         |jump: i128| i64::try_from(jump).unwrap_or(if jump < 0 { i64::MIN } else { i64::MAX });
+    // Small differences are the usual adjustments by NTP.
     (jump.unsigned_abs() > u128::from(JUMP_NS)).then(|| bound(jump))
 }
 
@@ -413,7 +424,8 @@ mod tests {
     fn readings_sum_to_rows_and_are_split_at_boundaries() {
         let mut intervals = Intervals::new(INTERVAL_S);
         let mut rows: Vec<IntervalRow> = Vec::new();
-        // Readings at 0.3, 0.8, …: the boundary lies 0.2 s after one and 0.3 s before the next.
+        // With readings at 0.3, 0.8, … the boundary lies 0.2 s after one reading and 0.3 s before
+        // the next.
         for read in 0..=60 {
             rows.extend(intervals.read(moment(300 + read * 500), Some(busy(0.5))));
         }
@@ -436,7 +448,7 @@ mod tests {
         for read in 0..10 {
             rows.extend(intervals.read(moment(read * 500), Some(busy(1.0))));
         }
-        // The agent slept, then the device was lost for a second.
+        // The agent pauses, then the device is lost for a second.
         rows.extend(intervals.read(moment(8_500), Some(busy(1.0))));
         rows.extend(intervals.read(moment(9_000), None));
         rows.extend(intervals.read(moment(9_500), Some(busy(1.0))));
@@ -444,7 +456,8 @@ mod tests {
         assert_eq!(rows.len(), 1);
         assert!(close(rows[0].sums.observed_s, 5.0), "{rows:?}");
         assert!(close(rows[0].sums.busy_s.unwrap(), 5.0), "{rows:?}");
-        // The clock is set back by 15 s: the interval that it shows again is not emitted again.
+        // The clock is set back by 15 s. The interval that occurs a second time is not emitted
+        // again.
         let back = |ms: u64| ReadingTime {
             monotonic_ns: moment(ms).monotonic_ns,
             unix_ns: moment(ms).unix_ns - 15 * SECOND,
@@ -485,7 +498,8 @@ mod tests {
         let four_years = 4 * 365 * 86_400;
         assert_eq!(read_on(&mut intervals, &mut clock, 0, 60).len(), 5);
         assert_eq!(read_on(&mut intervals, &mut clock, four_years, 30).len(), 3);
-        // The interval in which the clock came back was written before, in part; no other was.
+        // Part of the interval in which the clock was set right had been written before. No other
+        // interval had.
         let starts = read_on(&mut intervals, &mut clock, 0, 60);
         assert_eq!(starts.len(), 6, "{starts:?}");
         assert_eq!(intervals.repeated, 0);
@@ -496,9 +510,10 @@ mod tests {
     fn a_clock_that_is_set_back_an_hour_does_not_freeze_shares_and_is_counted() {
         let (mut intervals, mut clock) = (Intervals::new(INTERVAL_S), 0);
         assert_eq!(read_on(&mut intervals, &mut clock, 0, 60).len(), 5);
-        // Nothing had been written an hour ago.
+        // Set back by an hour, the clock reaches intervals that were never written.
         assert_eq!(read_on(&mut intervals, &mut clock, -3600, 60).len(), 6);
-        // Twenty seconds of intervals are shown again: no rows, but shares go on.
+        // Twenty seconds occur a second time. Their intervals give no rows, but still update the
+        // shares.
         assert_eq!(read_on(&mut intervals, &mut clock, -3630, 30).len(), 1);
         assert_eq!(intervals.repeated, 2);
         assert!(close(intervals.share(|sums| sums.busy_s).unwrap(), 0.25));
@@ -545,7 +560,7 @@ mod tests {
         assert_eq!((total.suspect, total.xids[&79]), (2, 4));
     }
 
-    /// A device read at random moments: what is summed is the truth over what was observed.
+    /// With readings at random times, the sums equal the true values over the observed time.
     #[test]
     fn sums_equal_the_observed_time_for_any_gaps() {
         let mut state = 12345_u64;

@@ -23,8 +23,7 @@ pub struct Watch {
 #[derive(Debug)]
 pub struct Ended {
     pub start_unix_s: u64,
-    /// Whether the interval was written before, because the clock was set back; it then yields no
-    /// row.
+    /// Whether the interval was written before the clock was set back. It then gives no row.
     pub is_repeated: bool,
     /// Seconds between the readings at its ends; 0 if part of them was not observed.
     pub observed_s: f64,
@@ -68,7 +67,8 @@ impl Watch {
         let between = self.last.as_ref().and_then(|(last, _)| elapsed(*last, at));
         let between = between.filter(|_| !is_jump);
         if between.is_none() {
-            // A gap, or a clock that jumped: what lies behind is another time's.
+            // After a gap or a jump of the clock, differences would cover another time than the
+            // interval.
             self.before = None;
         }
         if let (Some((_, last)), Some(ns)) = (&self.last, between.filter(|ns| *ns > 0)) {
@@ -132,7 +132,7 @@ mod tests {
         let base = 1_700_000_000_000;
         let (mut ended, mut busy) = (Vec::new(), 0.0);
         for at in (3_000..=45_000).step_by(500) {
-            // One busy half second in the second interval; the third one has a gap.
+            // The second interval has one busy half second, and the third one has a gap.
             busy += if at == 15_000 { 1.0 } else { 0.1 };
             if !(31_000..34_000).contains(&at) {
                 ended.extend(look(&mut watch, (at, base + at), busy));

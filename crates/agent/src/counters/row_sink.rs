@@ -107,7 +107,7 @@ pub(super) fn take_reading(
     reading: Result<CounterReading, String>,
     sink: &mut RowSink,
 ) {
-    let taken = state.with_gpu(uuid, |gpu| {
+    let completed_rows = state.with_gpu(uuid, |gpu| {
         let reading = match reading {
             Ok(reading) => {
                 gpu.lost = None;
@@ -127,7 +127,7 @@ pub(super) fn take_reading(
         state.clock.discard(gpu.intervals.repeated - repeated);
         (gpu.identity.clone(), rows)
     });
-    if let Some((identity, rows)) = taken {
+    if let Some((identity, rows)) = completed_rows {
         emit(state, sink, &identity, &rows);
     }
 }

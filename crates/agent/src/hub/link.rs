@@ -59,12 +59,12 @@ pub fn tls(config: &HubConfig) -> Result<TlsConfig, ConfigError> {
         Ok(PemItem::Certificate(certificate)) => Some(certificate),
         _ => None,
     });
-    let found: Vec<Certificate<'static>> = items.collect();
-    if found.is_empty() {
+    let certificates: Vec<Certificate<'static>> = items.collect();
+    if certificates.is_empty() {
         let problem = "expected a certificate in PEM, got none".to_owned();
         return Err(wrong(ConfigError::Tls { path: path.clone(), problem }));
     }
-    Ok(TlsConfig::builder().root_certs(RootCerts::new_with_certs(&found)).build())
+    Ok(TlsConfig::builder().root_certs(RootCerts::new_with_certs(&certificates)).build())
 }
 
 impl HubLink {
@@ -112,7 +112,7 @@ impl HubLink {
         if status == 200 {
             let body = answer.body_mut().with_config().limit(SIZE_MAX as u64);
             let bytes = body.read_to_vec().map_err(away)?;
-            let wrong = |error| SendFailure::Away(format!("another answer than expected: {error}"));
+            let wrong = |error| SendFailure::Away(format!("unexpected answer: {error}"));
             return A::decode(bytes.as_slice()).map_err(wrong);
         }
         let reason = answer.body_mut().with_config().limit(REFUSAL_MAX).read_to_string();

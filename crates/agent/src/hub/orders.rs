@@ -153,9 +153,8 @@ impl OrderExecutor {
                 log.open.insert(token, id);
             }
         }) {
-            self.state.note(format!(
-                "orders of the hub cannot be written down, so none is begun: {error}"
-            ));
+            self.state
+                .note(format!("orders of the hub cannot be saved, so none is started: {error}"));
         }
         match wanted {
             Some(Wanted::Trace(trace)) => self.begin(id, trace.into()),
@@ -226,7 +225,7 @@ impl OrderExecutor {
             let begun = lock(&self.begun).clone();
             for (token, id) in open.into_iter().filter(|(token, _)| begun.contains(token)) {
                 let Some(state) = self.traces.state(&token) else {
-                    self.end(&token, OrderState::ended(id, &token, "its traces are gone"));
+                    self.end(&token, OrderState::ended(id, &token, "its traces no longer exist"));
                     continue;
                 };
                 let now = OrderState::new(id, &state);
@@ -263,14 +262,14 @@ impl OrderExecutor {
     ) -> Result<bool, String> {
         for file in state.rows.iter().filter_map(|row| row.file.as_ref()) {
             let key = (state.token.clone(), file.name.clone());
-            let known = sent.get(&key).copied();
-            if known == Some(file.bytes) {
+            let bytes_sent = sent.get(&key).copied();
+            if bytes_sent == Some(file.bytes) {
                 continue;
             }
             let mut bytes = Vec::new();
             // The first message is empty: its answer tells how much the hub received before a
             // restart.
-            if let Some(from) = known {
+            if let Some(from) = bytes_sent {
                 let open = self.traces.open(&state.token, &file.name);
                 let mut opened = open.ok_or_else(|| format!("{}: it is gone", file.name))?;
                 opened
@@ -284,7 +283,7 @@ impl OrderExecutor {
                 queue: lock(&self.hub.queue).id().to_vec(),
                 token: state.token.clone(),
                 file: Some(file.into()),
-                offset: known.unwrap_or(0),
+                offset: bytes_sent.unwrap_or(0),
                 bytes,
             };
             return match self.hub.link.post::<_, PartAck>(PARTS, &part, Duration::ZERO) {

@@ -145,7 +145,9 @@ impl Hub {
                 self.sent.fetch_add(through.saturating_sub(gone_through), Ordering::Relaxed);
                 match lock(&self.queue).forget(through) {
                     Ok(()) if through > gone_through => Delivery::Sent,
-                    Ok(()) => Delivery::Failed("it stores nothing of what it is sent".to_owned()),
+                    Ok(()) => Delivery::Failed(
+                        "it stores none of the entries that it receives".to_owned(),
+                    ),
                     Err(error) => Delivery::Failed(format!("queue: {error}")),
                 }
             }

@@ -17,20 +17,20 @@ use fleet::untrusted::{MissingFolder, OFlags, OwnFolder};
 use prost::Message;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// An interval further ahead than this, in seconds, comes from a clock that was wrong.
+/// An interval that is further in the future than this many seconds was dated by a wrong clock.
 const AHEAD_MAX_S: u64 = 600;
-/// Bytes before a record's own: length, checksum, number, interval.
+/// Size of a record's header: length, checksum, number, interval.
 const HEAD: usize = 24;
-/// Larger records are no records.
+/// Larger lengths are treated as damage.
 const RECORD_MAX: usize = 1 << 20;
-/// A queue has at least this many segments when it is full, so that little goes at once.
+/// Smallest number of segments of a full queue, so that dropping one loses little.
 const SEGMENTS: u64 = 16;
 /// Number of attempts to lock a queue that another agent holds, and the pause between them.
 const LOCK_TRIES: u32 = 50;
 const LOCK_WAIT: Duration = Duration::from_millis(20);
 /// The first bytes of every segment, followed by the id of the queue.
 const MAGIC: [u8; 8] = *b"rowmillQ";
-/// Bytes before the first record.
+/// Size of a segment's header, before the first record.
 const OPENING: u64 = 24;
 
 /// A queue of entries in files of a folder. Entries are numbered, survive restarts, and are dropped
@@ -87,8 +87,8 @@ impl DiskQueue {
         let folder = OwnFolder::open(folder, MissingFolder::Make(0o700))?;
         let lock = folder.open_file("lock", OFlags::RDWR | OFlags::CREATE)?;
         lock_soon(&lock)?;
-        let known = Position::read(&folder);
-        let position = match known {
+        let saved_position = Position::read(&folder);
+        let position = match saved_position {
             Some(position) => position,
             None => Position { id: random()?, gone_through: 0, last_start: 0 },
         };
@@ -96,6 +96,7 @@ impl DiskQueue {
             folder,
             _lock: lock,
             id: position.id,
+            // Each segment must be able to hold at least a few records.
             limit: limit.max(SEGMENTS * 4096),
             segments: VecDeque::new(),
             tail: None,
@@ -106,6 +107,7 @@ impl DiskQueue {
             reader: None,
         };
         queue.recover()?;
+        // A new id must be on disk before the first entry is sent under it.
         queue.save()?;
         Ok(queue)
     }
@@ -140,11 +142,10 @@ impl DiskQueue {
         self.dropped
     }
 
-    /// Adds entries of one interval (0 for none) and numbers them; they are on disk when this
-    /// returns, all or none.
+    /// Numbers entries of one interval (0 for none) and writes them to disk, all or none.
     ///
     /// # Errors
-    /// The disk is full or broken; the entries are counted as dropped.
+    /// Fails if the disk is full or broken; the entries are then counted as dropped.
     pub fn append(&mut self, start: u64, entries: Vec<Entry>) -> io::Result<()> {
         let count = entries.len() as u64;
         let mut block = Vec::new();
@@ -155,6 +156,7 @@ impl DiskQueue {
             is_small &= body.len() <= RECORD_MAX;
             block.extend_from_slice(&record(at, start, &body));
         }
+        // A block larger than half of the queue would drop nearly everything that waits.
         let written = if is_small && block.len() as u64 <= self.limit / 2 {
             self.write(&block)
         } else {
@@ -175,7 +177,7 @@ impl DiskQueue {
     /// Reads the oldest queued entries, limited by number and bytes, but at least one.
     ///
     /// # Errors
-    /// The disk cannot be read.
+    /// Fails if the disk cannot be read.
     pub fn peek(&mut self, entries_max: usize, bytes_max: usize) -> io::Result<Vec<Entry>> {
         let (mut found, mut bytes) = (Vec::new(), 0);
         let wanted = self.gone_through + 1;
@@ -185,11 +187,13 @@ impl DiskQueue {
         for at in first..self.segments.len() {
             let segment = self.segments[at];
             let file = self.folder.open_file(name(segment.first), OFlags::RDONLY)?;
-            let known = self.reader.filter(|(first, _)| *first == segment.first);
-            let mut offset = known.map_or(OPENING, |(_, offset)| offset);
+            let last_reader = self.reader.filter(|(first, _)| *first == segment.first);
+            let mut offset = last_reader.map_or(OPENING, |(_, offset)| offset);
             while let Some((record, behind)) = read(&file, offset, segment.bytes)? {
                 if record.sequence < wanted {
                     self.reader = Some((segment.first, behind));
+                // At least one entry is returned, even if it is larger than `bytes_max`, so that
+                // delivery never stalls.
                 } else if found.len() == entries_max
                     || (bytes > 0 && bytes + record.body.len() > bytes_max)
                 {
@@ -211,7 +215,7 @@ impl DiskQueue {
     /// Removes entries up to a number, because the hub has stored them.
     ///
     /// # Errors
-    /// The position cannot be written; the entries are sent again after a restart.
+    /// Fails if the position cannot be written; the entries are then sent again after a restart.
     pub fn forget(&mut self, through: u64) -> io::Result<()> {
         // The hub cannot acknowledge numbers that were never assigned.
         let through = through.min(self.next - 1);
@@ -226,7 +230,7 @@ impl DiskQueue {
         self.save()
     }
 
-    /// Drops the entry of a number, which the hub refuses, and all before it.
+    /// Drops an entry that the hub has refused, and all entries before it.
     ///
     /// # Errors
     /// As [`DiskQueue::forget`].
@@ -293,14 +297,16 @@ impl DiskQueue {
         }
         firsts.sort_unstable();
         for first in firsts {
-            let found = self.recover_segment(first)?;
-            let Some(segment) = found.filter(|segment| segment.end > self.gone_through + 1) else {
+            let recovered = self.recover_segment(first)?;
+            let Some(segment) = recovered.filter(|segment| segment.end > self.gone_through + 1)
+            else {
                 self.folder.remove_file(name(first));
                 continue;
             };
-            // A gap before it was dropped by a full queue or damaged.
-            let known = self.segments.back().map_or(self.gone_through + 1, |last| last.end);
-            let lost = segment.first.saturating_sub(known);
+            // Entries that are missing before this segment were dropped by a full queue, or
+            // damaged.
+            let next_sequence = self.segments.back().map_or(self.gone_through + 1, |last| last.end);
+            let lost = segment.first.saturating_sub(next_sequence);
             self.dropped += lost;
             if self.segments.is_empty() {
                 self.gone_through += lost;
@@ -384,7 +390,7 @@ fn lock_soon(lock: &File) -> io::Result<()> {
         }
         std::thread::sleep(LOCK_WAIT);
     }
-    Err(io::Error::new(io::ErrorKind::AddrInUse, "another agent has this queue"))
+    Err(io::Error::new(io::ErrorKind::AddrInUse, "another agent uses this queue"))
 }
 
 fn name(first: u64) -> String {

@@ -10,7 +10,7 @@ use crate::counters::host::{ControlGroup, HostCounters};
 use crate::counters::interval::{IntervalRow, IntervalSums};
 use crate::counters::machine::Ended;
 
-/// An interval of a GPU.
+/// Converts an interval of a GPU.
 pub fn gpu(
     identity: &GpuIdentity,
     runs: &[allocation::SchedulerRun],
@@ -44,7 +44,7 @@ pub fn gpu(
     }))
 }
 
-/// Sums reported by the device, by name.
+/// Collects the sums that the device reported, by name.
 fn known(sums: &IntervalSums) -> BTreeMap<String, f64> {
     let all = [
         ("busy_s", sums.busy_s),
@@ -79,7 +79,7 @@ fn run(run: &allocation::SchedulerRun) -> GpuRun {
     }
 }
 
-/// An interval of the host: differences between the readings at its two ends.
+/// Converts an interval of the host to differences between the readings at its two ends.
 pub fn host(ended: &Ended, length_s: u64) -> Body {
     let (now, before) = (&ended.host, ended.before.as_ref());
     let mut row = HostInterval {
@@ -95,7 +95,7 @@ pub fn host(ended: &Ended, length_s: u64) -> Body {
     let grown = |old: &BTreeMap<&'static str, f64>, new: &BTreeMap<&'static str, f64>| {
         let grown = new.iter().filter_map(|(name, new)| {
             let old = old.get(name)?;
-            // The kernel's idle time may step back a little.
+            // The kernel's idle time may decrease slightly.
             Some(((*name).to_owned(), (new - old).max(0.0)))
         });
         grown.collect()
@@ -107,12 +107,12 @@ pub fn host(ended: &Ended, length_s: u64) -> Body {
     Body::Host(Box::new(row))
 }
 
-/// Bytes by device and direction; a device that began anew is left out.
+/// Computes bytes by device and direction. A device whose counters restarted is left out.
 fn bytes(before: &HostCounters, now: &HostCounters) -> BTreeMap<String, u64> {
-    let mut found = BTreeMap::new();
+    let mut bytes_by_device = BTreeMap::new();
     let mut add = |name: String, old: u64, new: u64| {
         if let Some(bytes) = new.checked_sub(old) {
-            found.insert(name, bytes);
+            bytes_by_device.insert(name, bytes);
         }
     };
     for (device, new) in &now.networks {
@@ -130,7 +130,7 @@ fn bytes(before: &HostCounters, now: &HostCounters) -> BTreeMap<String, u64> {
         add(format!("disk/{device}/read"), old.bytes.0, new.bytes.0);
         add(format!("disk/{device}/write"), old.bytes.1, new.bytes.1);
     }
-    found
+    bytes_by_device
 }
 
 fn group_cpu(

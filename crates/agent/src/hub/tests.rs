@@ -1,5 +1,5 @@
-//! The hub as a real HTTPS server that loses answers, refuses and goes away, and rows of minutes
-//! that pass in a moment: what it has stored in the end is the truth, or is missing, never double.
+//! Tests against a real HTTPS server that loses answers, refuses entries and becomes unreachable,
+//! while many minutes of rows are simulated. In the end the hub has every delivered row once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, OpenOptions};
@@ -32,25 +32,25 @@ use crate::state::lock;
 const TOKEN: &str = "0123456789abcdef";
 const BASE: u64 = 1_700_000_000;
 
-/// What the hub has and how it behaves.
+/// The state of the test hub, and its faults.
 #[derive(Debug, Default)]
 struct Receiver {
     stored: Mutex<BTreeMap<(Vec<u8>, u64), Body>>,
-    /// Entries that came again.
+    /// Number of entries that were received again.
     repeated: AtomicU64,
     is_away: AtomicBool,
-    /// Every so many batches the answer is lost behind the storing.
+    /// After this many batches, one batch is stored but its answer is lost.
     loses_every: AtomicU64,
     batches: AtomicU64,
-    /// Rows of this GPU are refused.
+    /// The hub refuses rows of this GPU.
     refuses: AtomicU64,
-    /// A proxy lets single entries through only.
+    /// A proxy passes only batches of a single entry.
     blocks_many: AtomicBool,
-    /// A proxy lets nothing through.
+    /// A proxy passes no batches.
     blocks_all: AtomicBool,
 }
 
-/// A running receiver, and what an agent needs to reach it.
+/// A running test hub, and the configuration with which an agent reaches it.
 struct Reached {
     receiver: Arc<Receiver>,
     config: HubConfig,
@@ -126,7 +126,7 @@ fn reach(folder: &Path) -> Option<Reached> {
             });
         }
     };
-    // Ends with the tests.
+    // The thread ends with the test process.
     std::thread::spawn(move || runtime.block_on(serve));
     let config = HubConfig {
         url: format!("https://{address}"),
@@ -175,7 +175,7 @@ fn a_lost_answer_duplicates_no_row_and_only_refused_rows_are_dropped() {
     let tally = hub.tally();
     assert_eq!((tally.queued, tally.sent, tally.dropped), (0, 8, 1), "{tally:?}");
     drop(hub);
-    // A clock that was set back while no agent ran shows intervals again.
+    // The clock was set back while no agent ran, so old intervals occur again.
     let hub = open(&reached, folder.path());
     hub.add_rows(20, rows(4)).unwrap();
     hub.add_rows(30, rows(1)).unwrap();
@@ -198,7 +198,7 @@ fn rows_of_a_wrong_clock_do_not_discard_later_ones() {
     hub.add_rows(now, rows(1)).unwrap();
     assert_eq!((hub.tally().queued, hub.tally().repeated), (2, 0));
     drop(hub);
-    // The right clock counts again: the interval that was queued is not queued twice.
+    // With the right clock again, the interval that is already queued is not queued twice.
     let hub = open(&reached, folder.path());
     hub.add_rows(now, rows(1)).unwrap();
     hub.add_rows(now + 10, rows(1)).unwrap();
@@ -242,10 +242,10 @@ fn nothing_is_sent_to_a_hub_with_another_certificate_or_token() {
     assert!(open.contains("mode 0600"), "{open}");
 }
 
-/// A GPU whose truth is known at every moment, and an agent that is killed, starved of disk, cut
-/// off, and whose clock jumps.
+/// A simulated GPU whose true values are known at every moment, and an agent that is killed, runs
+/// out of disk space, loses its connection, and sees clock jumps.
 struct World {
-    /// Milliseconds of the true time.
+    /// The true time in milliseconds.
     now_ms: u64,
     /// The host's wall clock minus the true time, in milliseconds.
     jump_ms: i64,
@@ -263,7 +263,8 @@ impl World {
         ReadingTime { monotonic_ns: self.now_ms * 1_000_000, unix_ns: unix_ms * 1_000_000 }
     }
 
-    /// Busy half of the time, always; a 32-bit counter that counts one a reading and wraps.
+    /// A GPU that is always half busy, with a 32-bit counter that increases by one per reading and
+    /// wraps.
     fn reading(reads: u64) -> CounterReading {
         let replays = (u64::from(u32::MAX) - 100 + reads) & u64::from(u32::MAX);
         CounterReading {
@@ -279,7 +280,7 @@ fn identity() -> GpuIdentity {
     GpuIdentity { index: 0, uuid, model, pci, instance: None, parent: None }
 }
 
-/// Cuts a little from the newest segment, as a lost power supply may.
+/// Truncates the newest segment a little, as a power failure may.
 fn cut(folder: &Path, bytes: u64) {
     let segments = fs::read_dir(folder.join("state/hub")).unwrap().map(|e| e.unwrap().path());
     let newest: Option<PathBuf> =
@@ -290,7 +291,8 @@ fn cut(folder: &Path, bytes: u64) {
     file.set_len(length.saturating_sub(bytes)).unwrap();
 }
 
-/// Hours of readings in a moment. In the end the hub's rows are the truth over what was observed.
+/// Simulates hours of readings. In the end the hub's rows equal the true values over the observed
+/// time.
 #[test]
 fn kills_gaps_clock_jumps_and_an_unreachable_hub_duplicate_no_row() {
     let folder = tempfile::tempdir().unwrap();
@@ -303,7 +305,8 @@ fn kills_gaps_clock_jumps_and_an_unreachable_hub_duplicate_no_row() {
     while world.now_ms < 3 * 3_600_000 {
         world.now_ms += 400 + world.random(200);
         match world.random(2_000) {
-            // Killed: the interval in hand is gone, and the next agent begins a little later.
+            // The agent is killed: the current interval is lost, and the next agent starts a little
+            // later.
             0 => {
                 drop(hub);
                 hub = open(&reached, folder.path());
@@ -313,7 +316,7 @@ fn kills_gaps_clock_jumps_and_an_unreachable_hub_duplicate_no_row() {
             1 => world.jump_ms += 30_000,
             2 => world.jump_ms -= 25_000,
             3 => lost_until = world.now_ms + world.random(60_000),
-            // Five minutes without a hub.
+            // The hub is unreachable for five minutes.
             4 => away_until = world.now_ms + 300_000,
             5 => world.now_ms += 3_000 + world.random(30_000),
             _ => {}

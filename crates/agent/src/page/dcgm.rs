@@ -10,9 +10,9 @@ use crate::config::ConfigError;
 use crate::counters::interval::CounterReading;
 use crate::state::{AgentState, GpuState, lock};
 
-/// Unknown fields that a note names.
+/// Most unknown fields that a note names.
 const NAMES_MAX: usize = 5;
-/// Bytes of a mebibyte.
+/// Number of bytes in a mebibyte.
 const MIB: f64 = 1_048_576.0;
 
 /// A field of the page, as listed in a file of dcgm-exporter.
@@ -26,7 +26,7 @@ pub struct Field {
 }
 
 impl Field {
-    /// Whether the agent reads it.
+    /// Whether the agent supports the field.
     fn is_known(&self) -> bool {
         FIELDS.lines().any(|line| line.split(',').next() == Some(self.name.as_str()))
     }
@@ -77,7 +77,7 @@ pub fn fields(path: Option<&Path>) -> Result<Vec<Field>, ConfigError> {
 /// Checks that the agent supports every field of a file.
 ///
 /// # Errors
-/// A note that names the unsupported fields.
+/// Returns a note that names the unsupported fields.
 pub fn check_known(path: &Path) -> Result<(), String> {
     let fields = fields(Some(path)).map_err(|error| error.to_string())?;
     let is_missing = |field: &&Field| !field.is_known() && field.kind != "label";
@@ -96,7 +96,7 @@ pub fn check_known(path: &Path) -> Result<(), String> {
     ))
 }
 
-/// Lines `name, kind, help`; `#` begins a comment, as in dcgm-exporter's files.
+/// Parses lines `name, kind, help`; `#` begins a comment, as in dcgm-exporter's files.
 pub fn parse(text: &str, what: &str) -> Result<Vec<Field>, ConfigError> {
     let lines = text.lines().enumerate().map(|(at, line)| (at + 1, line.trim()));
     let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
@@ -143,7 +143,8 @@ pub fn page_text(state: &AgentState, fields: &[Field]) -> String {
     out
 }
 
-/// Both spellings of the host's label: it was renamed in 2026.
+/// Formats the labels of a GPU. The label of the host is written in both spellings, because
+/// dcgm-exporter renamed it in 2026.
 fn labels(gpu: &GpuState, host: &str) -> String {
     let identity = &gpu.identity;
     let mut pairs = vec![
@@ -166,7 +167,7 @@ fn labels(gpu: &GpuState, host: &str) -> String {
     pairs.iter().map(pair).collect::<Vec<_>>().join(",")
 }
 
-/// A field in DCGM's own unit.
+/// Returns the value of a field in DCGM's unit.
 fn value(name: &str, reading: &CounterReading, gpu: &GpuState) -> Option<f64> {
     let whole = |value: f64| value.round();
     let memory = || reading.memory_total.zip(reading.memory_used);

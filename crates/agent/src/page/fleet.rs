@@ -1,7 +1,7 @@
 //! The page `/metrics`: GPUs, host, jobs' control groups, runs and their steps.
 //!
-//! Series are labelled by host and GPU only. Ownership is on `rowmill_run_info`, to be joined, so
-//! that a new job adds one series, not fifty.
+//! Series are labelled by host and GPU only. Ownership is a separate metric, `rowmill_run_info`,
+//! which queries join. A new job thus adds one series instead of fifty.
 
 use fleet::allocation::SchedulerRun;
 
@@ -19,7 +19,8 @@ const fn counter(name: &'static str, help: &'static str) -> Metric {
     Metric::counter(name, help)
 }
 
-const ERRORS: Metric = counter("hw_errors", "Errors, by kind; XID errors by their number.");
+const ERRORS: Metric =
+    counter("hw_errors", "Number of hardware errors by kind; XID errors by their number.");
 /// XIDs used in `deploy/prometheus/rules.yml`. Their counters are exported as 0 before the first
 /// error.
 const ALERT_XIDS: [u64; 12] = [48, 63, 64, 74, 79, 92, 94, 95, 119, 120, 136, 140];
@@ -41,7 +42,7 @@ fn labels(gpu: &GpuState) -> Vec<MetricLabel> {
     let identity = &gpu.identity;
     let mut labels = vec![("gpu", identity.index.to_string()), ("UUID", identity.uuid.clone())];
     if let Some(instance) = identity.instance {
-        // Not `instance` or `job`, which Prometheus reserves.
+        // The labels `instance` and `job` are reserved by Prometheus.
         labels.push(("gpu_instance", instance.to_string()));
     }
     labels
@@ -54,14 +55,18 @@ fn add_gpu(out: &mut Families, state: &AgentState, gpu: &GpuState) {
     let identity = &gpu.identity;
     let model =
         [with("model", &identity.model), vec![("pci_bus_id", identity.pci.clone())]].concat();
-    out.add(Metric::info("rowmill_gpu", "GPUs of this host."), model, 1.0);
+    out.add(
+        Metric::info("rowmill_gpu", "Model and PCI address of each GPU of this host."),
+        model,
+        1.0,
+    );
     let is_up = if gpu.lost.is_none() { 1.0 } else { 0.0 };
     out.add(gauge("rowmill_gpu_up", "Whether the GPU can be read."), own.clone(), is_up);
     let is_held_idle = is_held_idle(&lock(&state.owners), gpu);
     out.add(
         gauge(
             "rowmill_gpu_held_idle",
-            "Whether the GPU is allocated, and did not work in the last interval.",
+            "Whether the GPU is allocated but was idle in the last interval.",
         ),
         own.clone(),
         is_held_idle.map(f64::from),
@@ -69,24 +74,29 @@ fn add_gpu(out: &mut Families, state: &AgentState, gpu: &GpuState) {
     shares(out, gpu, &own);
     if let Some(row) = &gpu.intervals.last {
         let used = row.memory_used.map(|(last, _)| last as f64);
-        out.add(gauge("hw_gpu_memory_usage_bytes", "Memory in use."), own.clone(), used);
-        let help = "Power, mean of the last interval.";
+        out.add(
+            gauge("hw_gpu_memory_usage_bytes", "GPU memory in use, in bytes."),
+            own.clone(),
+            used,
+        );
+        let help = "Mean power in the last interval, in watts.";
         let mean = gpu.intervals.share(|sums| sums.power_ws);
         out.add(gauge("hw_power_watts", help), with("hw_type", "gpu"), mean);
-        let help = "Temperature, maximum of the last interval.";
+        let help = "Maximum temperature in the last interval, in degrees Celsius.";
         out.add(gauge("hw_temperature_celsius", help), own.clone(), row.temperature_max);
     }
     let limit = gpu.last.as_ref().and_then(|last| last.memory_total).map(|total| total as f64);
-    out.add(gauge("hw_gpu_memory_limit_bytes", "Memory."), own.clone(), limit);
+    out.add(gauge("hw_gpu_memory_limit_bytes", "Total GPU memory in bytes."), own.clone(), limit);
     totals(out, &gpu.intervals.total, &own);
     if let Some(remap) = gpu.last.as_ref().and_then(|last| last.remap) {
-        let help = "Whether rows of memory wait for a reset to be remapped, or could not be.";
+        let help = "Whether memory rows will be remapped at the next reset (pending), or could not be remapped (failed).";
         for (state, is_so) in [("pending", remap.is_pending), ("failed", remap.has_failed)] {
             let name = gauge("rowmill_gpu_row_remap", help);
             out.add(name, with("state", state), f64::from(u8::from(is_so)));
         }
     }
-    // A counter that appears with its first event has no increase then.
+    // Prometheus computes no increase for a counter that first appears with a nonzero value, so
+    // XIDs used in alerts are exported as 0 from the start.
     let xids = gpu.intervals.total.xids.iter().map(|(xid, count)| (*xid, *count));
     let none = ALERT_XIDS.into_iter().filter(|_| identity.instance.is_none()).map(|xid| (xid, 0));
     for (xid, count) in none.chain(xids).collect::<std::collections::BTreeMap<u64, u64>>() {
@@ -94,7 +104,7 @@ fn add_gpu(out: &mut Families, state: &AgentState, gpu: &GpuState) {
     }
 }
 
-/// Shares of the last complete interval.
+/// Adds the shares of the last complete interval.
 fn shares(out: &mut Families, gpu: &GpuState, own: &[MetricLabel]) {
     /// Reads one share from the sums of an interval; `None` if the GPU does not report it.
     type Pick = fn(&IntervalSums) -> Option<f64>;
@@ -102,22 +112,29 @@ fn shares(out: &mut Families, gpu: &GpuState, own: &[MetricLabel]) {
         (
             gauge(
                 "hw_gpu_utilization_ratio",
-                "Share of time the GPU worked, in the last interval.",
+                "Share of the last interval in which the GPU was busy.",
             ),
             |s| s.busy_s,
         ),
-        (gauge("hw_gpu_sm_active_ratio", "Share of time SMs worked, over all SMs."), |s| {
-            s.sm_active_s
-        }),
+        (
+            gauge(
+                "hw_gpu_sm_active_ratio",
+                "Share of the last interval in which SMs were active, averaged over all SMs.",
+            ),
+            |s| s.sm_active_s,
+        ),
         (
             gauge(
                 "hw_gpu_sm_occupancy_ratio",
-                "Resident warps by their maximum, over all SMs and all time.",
+                "Resident warps divided by their maximum, averaged over all SMs and the last interval.",
             ),
             |s| s.sm_occupancy_s,
         ),
         (
-            gauge("hw_gpu_memory_bandwidth_utilization_ratio", "Share of the memory's bandwidth."),
+            gauge(
+                "hw_gpu_memory_bandwidth_utilization_ratio",
+                "Share of the memory bandwidth in use in the last interval.",
+            ),
             |s| s.dram_s,
         ),
     ];
@@ -132,47 +149,66 @@ fn shares(out: &mut Families, gpu: &GpuState, own: &[MetricLabel]) {
     ];
     for (pipe, pick) in pipes {
         let labels = [own, &[("pipe", pipe.to_owned())]].concat();
-        let name = gauge("hw_gpu_pipe_active_ratio", "Share of time a pipe of the SMs worked.");
+        let name = gauge(
+            "hw_gpu_pipe_active_ratio",
+            "Share of the last interval in which a pipe of the SMs was active.",
+        );
         out.add(name, labels, gpu.intervals.share(pick));
     }
     let clocks: [(&str, Pick); 2] =
         [("sm", |s| s.sm_clock_hz_s), ("memory", |s| s.memory_clock_hz_s)];
     for (domain, pick) in clocks {
         let labels = [own, &[("domain", domain.to_owned())]].concat();
-        let name = gauge("hw_gpu_clock_hertz", "Clock, mean of the last interval.");
+        let name = gauge("hw_gpu_clock_hertz", "Mean clock rate in the last interval, in hertz.");
         out.add(name, labels, gpu.intervals.share(pick));
     }
 }
 
-/// Sums since the agent began: what rates over any time are made of.
+/// Adds the sums since the agent began, from which Prometheus computes rates.
 fn totals(out: &mut Families, sums: &IntervalSums, own: &[MetricLabel]) {
     let with = |name: &'static str, value: &str| [own, &[(name, value.to_owned())]].concat();
     let seconds: [(&'static str, &'static str, Option<f64>); 5] = [
-        ("rowmill_gpu_observed_seconds", "Seconds the GPU was observed.", Some(sums.observed_s)),
-        ("rowmill_gpu_busy_seconds", "Seconds the GPU worked.", sums.busy_s),
-        ("rowmill_gpu_sm_active_seconds", "Seconds SMs worked, over all SMs.", sums.sm_active_s),
-        ("rowmill_gpu_sm_occupancy_seconds", "Seconds of all warps resident.", sums.sm_occupancy_s),
-        ("hw_energy_joules", "Energy, by the GPU's own counter.", sums.energy_j),
+        (
+            "rowmill_gpu_observed_seconds",
+            "Seconds in which the GPU was observed.",
+            Some(sums.observed_s),
+        ),
+        ("rowmill_gpu_busy_seconds", "Seconds in which the GPU was busy.", sums.busy_s),
+        (
+            "rowmill_gpu_sm_active_seconds",
+            "Seconds in which SMs were active, averaged over all SMs.",
+            sums.sm_active_s,
+        ),
+        (
+            "rowmill_gpu_sm_occupancy_seconds",
+            "SM occupancy multiplied by seconds.",
+            sums.sm_occupancy_s,
+        ),
+        ("hw_energy_joules", "Energy in joules, from the GPU's own counter.", sums.energy_j),
     ];
     for (name, help, value) in seconds {
         out.add(counter(name, help), own.to_vec(), value);
     }
-    let io = counter("hw_gpu_io_bytes", "Bytes over PCIe.");
+    let io = counter("hw_gpu_io_bytes", "Bytes transferred over PCIe.");
     out.add(io, with("direction", "transmit"), sums.pcie_sent_bytes);
     out.add(io, with("direction", "receive"), sums.pcie_received_bytes);
-    let nvlink = counter("rowmill_gpu_nvlink_bytes", "Bytes over all links of NVLink.");
+    let nvlink = counter("rowmill_gpu_nvlink_bytes", "Bytes transferred over all NVLink links.");
     out.add(nvlink, with("direction", "transmit"), sums.nvlink_sent_bytes);
     out.add(nvlink, with("direction", "receive"), sums.nvlink_received_bytes);
     for (reason, seconds) in &sums.throttle_s {
-        let name = counter("hw_gpu_throttle_seconds", "Seconds the clock was held down.");
+        let name = counter(
+            "hw_gpu_throttle_seconds",
+            "Seconds in which the clock was throttled, by reason.",
+        );
         out.add(name, with("reason", reason), *seconds);
     }
     for (kind, count) in &sums.errors {
         out.add(ERRORS, with("type", kind), *count as f64);
     }
-    let reads = counter("rowmill_gpu_reads", "Readings.");
+    let reads = counter("rowmill_gpu_reads", "Number of readings of the GPU.");
     out.add(reads, own.to_vec(), sums.reads as f64);
-    let help = "Readings that contradict the one before: a counter that began anew.";
+    let help =
+        "Number of readings that contradict the previous one, such as a counter that restarted.";
     out.add(counter("rowmill_gpu_suspect_reads", help), own.to_vec(), sums.suspect as f64);
 }
 
@@ -183,14 +219,13 @@ fn add_host(out: &mut Families, state: &AgentState) {
         return;
     }
     for (mode, seconds) in &host.cpu_s {
-        let name = counter("system_cpu_time_seconds", "Seconds of all CPUs, by what they did.");
+        let name = counter("system_cpu_time_seconds", "Seconds of all CPUs, by mode.");
         out.add(name, vec![("mode", (*mode).to_owned())], *seconds);
     }
     for (share, value) in
         ["p5", "p25", "p50", "p75", "p95"].iter().zip(machine.cores.into_iter().flatten())
     {
-        let help =
-            "Share of time that CPU cores worked in the last interval, quantiles over cores.";
+        let help = "Busy share of CPU cores in the last interval, as quantiles over cores.";
         out.add(
             gauge("rowmill_cpu_core_busy_ratio", help),
             vec![("stat", (*share).to_owned())],
@@ -198,23 +233,25 @@ fn add_host(out: &mut Families, state: &AgentState) {
         );
     }
     for (resource, seconds) in &host.pressure_s {
-        let help = "Seconds in which some tasks waited for a resource.";
+        let help = "Seconds in which at least one task waited for a resource.";
         out.add(
             counter("rowmill_pressure_seconds", help),
             vec![("resource", (*resource).to_owned())],
             *seconds,
         );
     }
-    let memory = gauge("system_memory_limit_bytes", "Memory of the host.");
+    let memory = gauge("system_memory_limit_bytes", "Total memory of the host in bytes.");
     out.add(memory, vec![], host.memory_total as f64);
-    let available = gauge("system_memory_available_bytes", "Memory that a new program could have.");
+    let available =
+        gauge("system_memory_available_bytes", "Memory available to a new program, in bytes.");
     out.add(available, vec![], host.memory_available as f64);
     add_devices(out, host);
     for (path, group) in &machine.groups {
         let label = || vec![("cgroup", path.clone())];
-        let cpu = counter("rowmill_cgroup_cpu_seconds", "Seconds of CPU of a job's control group.");
+        let cpu = counter("rowmill_cgroup_cpu_seconds", "CPU seconds of a job's control group.");
         out.add(cpu, label(), group.cpu_s);
-        let memory = gauge("rowmill_cgroup_memory_bytes", "Memory of a job's control group.");
+        let memory =
+            gauge("rowmill_cgroup_memory_bytes", "Memory of a job's control group in bytes.");
         out.add(memory, label(), group.memory.map(|bytes| bytes as f64));
     }
 }
@@ -230,18 +267,33 @@ fn add_devices(out: &mut Families, host: &HostCounters) {
     let net = ("receive", "transmit");
     for (device, network) in &host.networks {
         pair(
-            counter("system_network_io_bytes", "Bytes of a network device."),
+            counter("system_network_io_bytes", "Bytes transferred by a network device."),
             device,
             net,
             network.bytes,
         );
-        pair(counter("system_network_packets", "Packets."), device, net, network.packets);
-        pair(counter("system_network_errors", "Errors."), device, net, network.errors);
-        pair(counter("system_network_dropped", "Packets dropped."), device, net, network.dropped);
+        pair(
+            counter("system_network_packets", "Number of packets of a network device."),
+            device,
+            net,
+            network.packets,
+        );
+        pair(
+            counter("system_network_errors", "Number of errors of a network device."),
+            device,
+            net,
+            network.errors,
+        );
+        pair(
+            counter("system_network_dropped", "Number of packets that a network device dropped."),
+            device,
+            net,
+            network.dropped,
+        );
     }
     for (device, bytes) in &host.infiniband {
         pair(
-            counter("rowmill_infiniband_io_bytes", "Bytes of an InfiniBand port."),
+            counter("rowmill_infiniband_io_bytes", "Bytes transferred by an InfiniBand port."),
             device,
             net,
             *bytes,
@@ -249,16 +301,21 @@ fn add_devices(out: &mut Families, host: &HostCounters) {
     }
     let disk = ("read", "write");
     for (device, counts) in &host.disks {
-        pair(counter("system_disk_io_bytes", "Bytes of a disk."), device, disk, counts.bytes);
         pair(
-            counter("system_disk_operations", "Operations of a disk."),
+            counter("system_disk_io_bytes", "Bytes read from or written to a disk."),
+            device,
+            disk,
+            counts.bytes,
+        );
+        pair(
+            counter("system_disk_operations", "Number of operations of a disk."),
             device,
             disk,
             counts.operations,
         );
     }
     for (device, counts) in &host.disks {
-        let name = counter("system_disk_io_time_seconds", "Seconds in which a disk worked.");
+        let name = counter("system_disk_io_time_seconds", "Seconds in which a disk was busy.");
         out.add(name, vec![("device", device.clone())], counts.busy_s);
     }
 }
@@ -284,39 +341,58 @@ fn add_runs(out: &mut Families, state: &AgentState) {
         }
     }
     for (why, count) in owners.refusals() {
-        let help = "Claims of processes to runs and GPUs that do not count, by the reason.";
+        let help = "Number of rejected claims of processes to runs and GPUs, by reason.";
         let name = counter("rowmill_claims_refused", help);
         out.add(name, vec![("reason", why.word().to_owned())], count as f64);
     }
     let steps = lock(&state.steps);
-    let help = "Step messages of processes beyond the limit per user.";
+    let help = "Number of step messages dropped because a user has too many processes.";
     out.add(counter("rowmill_step_messages_dropped", help), vec![], steps.dropped() as f64);
     for (pid, progress) in steps.all() {
         let label = || vec![("pid", pid.to_string())];
         out.add(
-            counter("rowmill_steps", "Steps a process has reported."),
+            counter("rowmill_steps", "Number of steps that a process has reported."),
             label(),
             progress.steps as f64,
         );
-        out.add(counter("rowmill_samples", "Samples of them."), label(), progress.samples as f64);
+        out.add(
+            counter("rowmill_samples", "Number of samples in the reported steps."),
+            label(),
+            progress.samples as f64,
+        );
         let exposed = progress.exposed_ns as f64 * 1e-9;
         out.add(
-            counter("rowmill_exposed_communication_seconds", "Communication that nothing hid."),
+            counter(
+                "rowmill_exposed_communication_seconds",
+                "Seconds of communication that did not overlap with computation.",
+            ),
             label(),
             exposed,
         );
         let time = progress.step_time().map(|time| time.as_secs_f64());
-        out.add(gauge("rowmill_step_seconds", "Median time of the last steps."), label(), time);
+        out.add(
+            gauge("rowmill_step_seconds", "Median of the last step times, in seconds."),
+            label(),
+            time,
+        );
         let hung = f64::from(u8::from(state.is_hung(*pid, progress, &gpus, &owners)));
         out.add(gauge("rowmill_process_hung", "Whether a process seems to hang."), label(), hung);
         if let Some(run) = owners.runs().get(pid) {
             let labels = [label(), run_labels(run)].concat();
-            out.add(Metric::info("rowmill_process", "Processes that report steps."), labels, 1.0);
+            out.add(
+                Metric::info(
+                    "rowmill_process",
+                    "Phase and run of each process that reports steps.",
+                ),
+                labels,
+                1.0,
+            );
         }
     }
 }
 
-const RUN: Metric = Metric::info("rowmill_run", "Who holds which GPU: join by UUID.");
+const RUN: Metric =
+    Metric::info("rowmill_run", "The run that holds each GPU; join on the label UUID.");
 
 fn run_labels(run: &SchedulerRun) -> Vec<MetricLabel> {
     let text = |value: &Option<String>| value.clone().unwrap_or_default();

@@ -17,21 +17,23 @@ pub fn add(out: &mut Families, state: &AgentState) {
         let with =
             |name: &'static str, value: &str| [label(), vec![(name, value.to_owned())]].concat();
         let totals = &budget.totals;
-        let traces = counter("rowmill_periodic_traces", "Periodic traces, by what became of them.");
+        let traces = counter("rowmill_periodic_traces", "Number of periodic traces, by outcome.");
         out.add(traces, with("outcome", "kept"), totals.written as f64);
         out.add(traces, with("outcome", "lost"), totals.lost as f64);
-        let bytes = counter("rowmill_periodic_bytes", "Bytes that profilers wrote for them.");
+        let bytes =
+            counter("rowmill_periodic_bytes", "Bytes that profilers wrote for periodic traces.");
         out.add(bytes, label(), totals.bytes as f64);
-        let help = "Steps of processes that may be traced, and those of them that were recorded.";
+        let help =
+            "Number of steps of traceable processes (made), and of recorded steps (recorded).";
         let steps = counter("rowmill_periodic_steps", help);
         out.add(steps, with("kind", "made"), totals.steps as f64);
         out.add(steps, with("kind", "recorded"), totals.recorded as f64);
-        let help = "Periods that went by without a trace, by the reason.";
+        let help = "Number of scheduled slots without a trace, by reason.";
         let skipped = counter("rowmill_periodic_skipped", help);
         for (why, count) in &totals.skipped {
             out.add(skipped, with("reason", why.word()), *count as f64);
         }
-        let help = "How much longer steps took while the last trace was made, as a share.";
+        let help = "Slowdown of steps during the last trace, as a share of the step time.";
         let slowdown = Metric::gauge("rowmill_periodic_slowdown_ratio", help);
         out.add(slowdown, label(), budget.slowdown);
     }

@@ -10,21 +10,23 @@ use serde::{Deserialize, Serialize};
 use super::policy::TraceBudgets;
 use super::step_times::Slowdown;
 
-/// Seconds of a day.
+/// Number of seconds in a day.
 const DAY_S: u64 = 86_400;
-/// The first back-off, and the longest; each further slow trace in a row doubles it.
+/// Length of the first back-off, and the longest one. Each further slow trace in a row doubles it.
 const BACKED_OFF_S: (u64, u64) = (3600, DAY_S);
-/// Slow traces in a row before the first back-off: one alone may be chance.
+/// Number of slow traces in a row before the first back-off. A single slow trace may be chance.
 const SLOW_IN_ROW: u32 = 3;
-/// A trace counts as slow beyond this many standard deviations of untraced windows. Steps of a job
-/// that varies and is not slowed exceed two with a probability of 2 to 9 %, by the number of
-/// windows, and three times in a row in less than one of a thousand traces.
+/// A trace counts as slow if its slowdown exceeds this many standard deviations of untraced
+/// windows. For a job with varying steps that is not slowed down, one trace exceeds two deviations
+/// with a probability of 2 to 9 %, depending on the number of windows, and three in a row with less
+/// than one in a thousand.
 const SPREADS: f64 = 2.0;
-/// Most workflow types of a user: names come from jobs, and are labels of metrics.
+/// Most workflow types per user. Their names come from jobs and are labels of metrics, so jobs
+/// could create any number.
 const WORKFLOWS_MAX: usize = 16;
 /// Most users with a workflow type.
 const USERS_MAX: usize = 256;
-/// The name that all further workflow types share.
+/// The name of the type that all further names share.
 const OTHERS: &str = "(others)";
 /// Version of the file; other versions are ignored.
 const VERSION: u32 = 2;
@@ -35,7 +37,7 @@ pub struct HostBudgets {
     version: u32,
     /// Days since 1970 (UTC).
     day: u64,
-    /// By user, so that users cannot spend each other's budgets.
+    /// Budgets by user, so that users cannot spend each other's.
     users: BTreeMap<u32, BTreeMap<String, WorkflowBudget>>,
 }
 
@@ -140,10 +142,10 @@ impl SkipReason {
     /// The reason in words, for status output.
     fn words(self) -> &'static str {
         match self {
-            Self::NotDue => "waits for its moment",
+            Self::NotDue => "waits for its scheduled time",
             Self::Off => "off",
-            Self::Traces => "has today's traces",
-            Self::Bytes => "has written today's bytes",
+            Self::Traces => "today's traces are used up",
+            Self::Bytes => "today's bytes are used up",
             Self::Steps => "needs more steps",
             Self::BackedOff => "backs off",
             Self::Paused => "counters are paused",
@@ -200,6 +202,8 @@ impl HostBudgets {
         for budget in self.users.values_mut().flat_map(BTreeMap::values_mut) {
             let kept = std::mem::take(budget);
             *budget = WorkflowBudget {
+                // Slowdowns, back-off and weight continue across midnight. Only the daily usage
+                // restarts.
                 since: kept.since,
                 largest: kept.largest,
                 slowdown: kept.slowdown,
@@ -215,12 +219,14 @@ impl HostBudgets {
     /// Maps a name to a workflow type. Beyond the limit per user, further names share one type;
     /// `None` if too many users have workflow types.
     pub fn workflow(&self, uid: u32, name: &str) -> Option<Workflow> {
-        let known = self.users.get(&uid);
-        if known.is_none() && self.users.len() >= USERS_MAX {
+        let workflows = self.users.get(&uid);
+        if workflows.is_none() && self.users.len() >= USERS_MAX {
             return None;
         }
-        let has_room =
-            known.is_none_or(|known| known.contains_key(name) || known.len() < WORKFLOWS_MAX);
+        // A job chooses its name, so a user could create any number of types.
+        let has_room = workflows.is_none_or(|workflows| {
+            workflows.contains_key(name) || workflows.len() < WORKFLOWS_MAX
+        });
         let name = if has_room { name } else { OTHERS };
         Some(Workflow { uid, name: name.to_owned() })
     }
@@ -251,7 +257,7 @@ impl WorkflowBudget {
     /// within the slot, so that it differs between hosts and days.
     ///
     /// # Errors
-    /// The reason why no trace may start.
+    /// Returns the reason why no trace may start.
     pub fn allowance(
         &self,
         now: WallTime,

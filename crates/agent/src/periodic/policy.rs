@@ -7,23 +7,23 @@ use serde::Deserialize;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Policy {
-    /// Traces of a workflow type in a day, lost ones included.
+    /// Most traces of a workflow type per day, including lost ones.
     #[serde(default = "traces_per_day")]
     pub traces_per_day: u32,
-    /// Mebibytes that the profiler may write for a workflow type in a day.
+    /// Most mebibytes that the profiler may write for a workflow type per day.
     #[serde(default = "mib_per_day")]
     pub mib_per_day: u64,
     /// The largest share of a day's steps that is recorded.
     #[serde(default = "share_of_steps")]
     pub share_of_steps: f64,
-    /// Steps of a trace.
+    /// Number of steps in a trace.
     #[serde(default = "iterations")]
     pub iterations: u32,
-    /// Largest slowdown of steps while a trace is made. After several larger ones in a row, which
-    /// the job's own spread does not explain, the agent backs off.
+    /// Largest slowdown of steps during a trace. The agent backs off after several larger slowdowns
+    /// in a row that the job's own variation does not explain.
     #[serde(default = "slowdown_max")]
     pub slowdown_max: f64,
-    /// Details to record besides names and times.
+    /// Optional content of the traces, in addition to names and times.
     #[serde(default)]
     pub with: Vec<String>,
     /// User ids whose jobs are traced; empty for all users.
@@ -37,14 +37,14 @@ pub struct Policy {
     pub workflows: Vec<Workflow>,
 }
 
-/// `[[periodic.workflow]]`: what is not said is as in The table `[periodic]` of the configuration:
-/// daily budgets and properties of periodic traces.
+/// The table `[[periodic.workflow]]`, which overrides values of `[periodic]` for some workflow
+/// types.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Workflow {
     /// Pattern of the name, with `*` for any characters.
     pub name: String,
-    /// 0 for no traces.
+    /// Number of traces per day; 0 for no traces.
     pub traces_per_day: Option<u32>,
     pub mib_per_day: Option<u64>,
     pub share_of_steps: Option<f64>,
@@ -53,13 +53,13 @@ pub struct Workflow {
 /// The budgets of one workflow type.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TraceBudgets {
-    /// Traces in a day.
+    /// Most traces per day.
     pub traces: u32,
-    /// Bytes in a day.
+    /// Most bytes per day.
     pub bytes: u64,
-    /// Share of a day's steps.
+    /// Largest share of a day's steps that is recorded.
     pub share: f64,
-    /// Steps of a trace.
+    /// Number of steps in a trace.
     pub iterations: u32,
     /// Slowdown at which the agent backs off.
     pub slowdown: f64,
@@ -98,7 +98,7 @@ fn keep_mib() -> u64 {
 }
 
 impl Policy {
-    /// The budgets of a workflow type.
+    /// Returns the budgets of a workflow type.
     pub fn limits(&self, workflow: &str) -> TraceBudgets {
         let own = self.workflows.iter().find(|own| pattern::matches(&own.name, workflow));
         let mib = own.and_then(|own| own.mib_per_day).unwrap_or(self.mib_per_day);
@@ -111,7 +111,7 @@ impl Policy {
         }
     }
 
-    /// Every value that cannot work.
+    /// Lists every invalid value.
     pub fn problems(&self) -> Vec<Wrong> {
         let mut problems = Vec::new();
         let mut wrong = |what: &str, expected, got: String| {
@@ -141,8 +141,8 @@ impl Policy {
             let expected = "a pattern such as \"ranking-*\"";
             wrong("workflow: name", expected, format!("{:?}", own.name));
         }
-        let known = fleet::wire::TraceOrder::DETAILS;
-        for with in self.with.iter().filter(|with| !known.contains(&with.as_str())) {
+        let details = fleet::wire::TraceOrder::DETAILS;
+        for with in self.with.iter().filter(|with| !details.contains(&with.as_str())) {
             wrong("with", "shapes, stacks, flops, modules or memory", format!("{with:?}"));
         }
         problems

@@ -5,16 +5,16 @@ use std::collections::VecDeque;
 
 /// Number of intervals that are kept; at one per second, two minutes.
 const KEPT: usize = 120;
-/// Smallest number of steps for a mean.
+/// Fewest steps for a mean.
 const STEPS_MIN: u64 = 10;
-/// Smallest number of windows for a spread.
+/// Fewest windows for a spread.
 const WINDOWS_MIN: usize = 4;
 
 /// A number of timed steps and their total time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepTotals {
     pub steps: u64,
-    /// Nanoseconds of all of them.
+    /// Total nanoseconds of these steps.
     pub ns: u64,
 }
 
@@ -32,8 +32,8 @@ pub struct StepTimes {
 pub struct Slowdown {
     /// Mean step time during the trace relative to the mean before it, minus 1.
     pub share: f64,
-    /// Standard deviation of this share over windows of as many untraced steps; `None` where there
-    /// were too few such windows.
+    /// Standard deviation of this share over windows of as many untraced steps; `None` if there
+    /// were too few windows.
     pub spread: Option<f64>,
 }
 
@@ -90,8 +90,8 @@ impl StepTimes {
         (all.steps >= STEPS_MIN).then(|| all.mean())?
     }
 
-    /// Compares the steps from the last look until `now`, during which a trace was made, with the
-    /// untraced ones before.
+    /// Compares the steps from the last update until `now`, during which a trace was made, with the
+    /// untraced steps before.
     pub fn slowdown_until(&self, now: StepTotals) -> Option<Slowdown> {
         let traced = now.since(self.now())?;
         let mean = self.mean().filter(|mean| *mean > 0.0)?;
@@ -101,8 +101,8 @@ impl StepTimes {
 
     /// Standard deviation of the mean step time between windows of at least `steps` steps.
     ///
-    /// Windows instead of single steps, because disturbances last longer than a step: the mean of
-    /// `n` steps varies more than single steps divided by `√n`.
+    /// The windows contain several steps because disturbances last longer than a step. The mean of
+    /// `n` steps therefore varies by more than the variation of single steps divided by `√n`.
     fn spread(&self, steps: u64) -> Option<f64> {
         let mut means = Vec::new();
         let mut window = StepTotals::default();

@@ -52,7 +52,7 @@ impl TraceStore {
     pub fn open(folder: &Path, bytes_max: u64) -> io::Result<Self> {
         let folder = OwnFolder::open(folder, MissingFolder::Make(0o700))?;
         for name in folder.names()? {
-            // Left by a killed agent; without its weight a trace is useless.
+            // A killed agent left this folder. Its trace has no weight, so it is useless.
             let is_whole = folder.folder(&name).is_ok_and(|kept| kept.size(SAMPLE) > 0);
             if !is_whole {
                 let _ = folder.remove_tree(&name);
@@ -64,7 +64,7 @@ impl TraceStore {
     /// Moves a trace here from another folder of the same disk, and writes its metadata.
     ///
     /// # Errors
-    /// The trace cannot be moved, or its metadata cannot be written.
+    /// Fails if the trace cannot be moved or its metadata cannot be written.
     pub fn put(&self, from: &OwnFolder, sample: &KeptTrace<'_>) -> io::Result<()> {
         let own = self.folder.make_folder(sample.token)?;
         from.rename(&sample.file.name, &own, &sample.file.name)?;

@@ -1,4 +1,5 @@
-//! What an unprivileged user of the host, or a peer without a token, must not achieve.
+//! Attacks by an unprivileged user of the host, or by a peer without a token. None of them may
+//! succeed.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -14,7 +15,7 @@ use fleet::ipc::message::ProcessMessage;
 
 use crate::fixture::{Agent, value};
 
-/// A user without rights, as whom the attacks run.
+/// The unprivileged user who runs the attacks.
 const SOMEBODY: u32 = 54_321;
 
 const ATTACK: &str = "an attack of another user";
@@ -37,7 +38,8 @@ fn a_planted_link_in_the_state_folder_deletes_nothing() {
     let path = |name: &str| folder.path().join(name);
     fs::create_dir(path("s")).unwrap();
     fs::create_dir_all(path("victim/kept")).unwrap();
-    // As in a world-writable folder: somebody was there before the agent.
+    // The folder is writable by everyone, and another user created entries in it before the agent
+    // started.
     for (name, owner) in [("theirs", SOMEBODY), ("ours", 0)] {
         fs::create_dir(path(name)).unwrap();
         symlink(path("victim"), path(name).join("traces")).unwrap();
@@ -57,8 +59,8 @@ fn a_planted_link_in_the_state_folder_deletes_nothing() {
     assert!(path("victim/kept").exists());
 }
 
-/// A script of a user without rights, with the agent's folder as its argument; `None`, said loudly,
-/// where there is no python.
+/// Runs a Python script as an unprivileged user, with the agent's folder as its argument. Returns
+/// `None` and prints a line if there is no Python.
 fn somebody(script: &str, agent: &Agent) -> Option<Child> {
     let script = format!(
         "import encodings.idna, os, socket, struct, sys, time\nos.setuid({SOMEBODY})\nos.chdir(sys.argv[1])\n{script}\nprint('ready', flush=True)\ntime.sleep(600)"
@@ -80,7 +82,7 @@ fn end(mut child: Child) {
     child.wait().unwrap();
 }
 
-/// Lets everyone into the agent's folders, as on a host.
+/// Makes the agent's folders accessible to everyone, as they are on a host.
 fn open_up(agent: &Agent) {
     let mode = |path: &Path, mode| fs::set_permissions(path, PermissionsExt::from_mode(mode));
     mode(agent.folder.path(), 0o755).unwrap();
@@ -148,7 +150,7 @@ fn a_flood_of_datagrams_does_not_silence_other_processes() {
     let poll = ProcessMessage::Poll { free: 2, job: 0, pids: vec![pid, 2] }.to_bytes();
     let mut answered = 0;
     for _ in 0..12 {
-        // As Kineto does: a full queue is tried again, ten times with growing pauses.
+        // Kineto retries ten times with growing pauses if the queue is full.
         for pause in (0..10).map(|turn| Duration::from_millis(10 << turn)) {
             if client.send_to(&poll, agent.sockets().join("dynolog")).is_ok() {
                 answered += usize::from(client.recv(&mut [0; 4096]).is_ok());
@@ -162,7 +164,7 @@ fn a_flood_of_datagrams_does_not_silence_other_processes() {
         dropped(&agent.page("/metrics", "*/*").body).filter(|&count| count > 1000.0)
     });
     end(child);
-    // On a busy machine the agent itself may be late once or twice.
+    // On a busy machine, the agent may be late for one or two polls.
     assert!(answered >= 9, "{answered} of 12 polls were answered");
 }
 
@@ -194,7 +196,7 @@ fn a_check_finds_every_error_of_the_start() {
         assert!(!folder.path().join("state").exists(), "a refused agent has changed nothing");
     }
     let mut agent = Command::new(env!("CARGO_BIN_EXE_rowmill-agent"));
-    // Another port: one that was just given up may still be held by a process that begins.
+    // The restarted agent gets a new port, because another process may already hold the old one.
     let words = ["--socket-dir", "s", "--state-dir", "state", "--metrics", "127.0.0.1:0"];
     let checked = agent.args(words).arg("--check").current_dir(folder.path()).output().unwrap();
     assert!(checked.status.success(), "{checked:?}");
@@ -209,7 +211,7 @@ fn a_second_agent_is_told_that_root_owns_the_folder() {
     let agent = Agent::start("", None);
     open_up(&agent);
     let program = agent.path("rowmill-agent");
-    // The build folder may be closed to other users.
+    // The program is copied because the build folder may be closed to other users.
     fs::copy(env!("CARGO_BIN_EXE_rowmill-agent"), &program).unwrap();
     fs::create_dir(agent.path("home")).unwrap();
     chown(agent.path("home"), Some(SOMEBODY), Some(SOMEBODY)).unwrap();

@@ -1,4 +1,4 @@
-//! What an agent costs with eight GPUs. Times are printed, and judged by
+//! Measures the cost of an agent with eight GPUs. Times are printed, and judged by
 //! `bench/compare/agent_cost.py`; memory is judged here.
 
 use std::fs;
@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use crate::fixture::{Agent, value};
 
-/// How long is looked.
+/// Length of the measurement.
 const LENGTH: Duration = Duration::from_secs(5);
-/// Memory of an agent.
+/// Most resident memory of an agent in bytes.
 const RESIDENT_MAX: f64 = 25.0 * 1_048_576.0;
 
 #[test]
@@ -20,7 +20,7 @@ fn eight_gpus_take_less_than_25_mib() {
     let seconds = || {
         let stat = fs::read_to_string(format!("/proc/{}/stat", agent.child.id())).unwrap();
         let words: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
-        // User and system time, in hundredths.
+        // User time and system time, in hundredths of a second.
         (words[11].parse::<u64>().unwrap() + words[12].parse::<u64>().unwrap()) as f64 * 0.01
     };
     let before = agent.page("/metrics", "*/*").body;

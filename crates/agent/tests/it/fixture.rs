@@ -1,4 +1,4 @@
-//! An agent that runs in a folder of its own, and how to ask it.
+//! An agent that runs in a folder of its own, and functions that send requests to it.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -12,10 +12,10 @@ use fleet::steps;
 use tempfile::TempDir;
 use testkit::compiler::compile_library;
 
-/// Nothing here takes longer, however loaded the machine is.
+/// Timeout of every wait, long enough for a loaded machine.
 pub const WAIT: Duration = Duration::from_secs(60);
 
-/// A running agent; killed when dropped.
+/// A running agent, which is killed on drop.
 pub struct Agent {
     pub folder: TempDir,
     pub child: Child,
@@ -34,7 +34,7 @@ pub struct Answer {
 }
 
 impl Agent {
-    /// Starts one with further lines of configuration and, if given, a scenario of GPUs.
+    /// Starts an agent with additional lines of configuration and, if given, a scenario of GPUs.
     pub fn start(configuration: &str, scenario: Option<&str>) -> Self {
         let folder = tempfile::tempdir_in("/tmp").unwrap();
         let path = folder.path();
@@ -53,13 +53,13 @@ impl Agent {
         Self { folder, child, metrics, secured, dynolog, is_stubbed }
     }
 
-    /// Ends it at once.
+    /// Kills the agent immediately.
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Starts it again in the same folder.
+    /// Starts the agent again in the same folder.
     pub fn restart(&mut self) {
         let doors;
         (self.child, doors) = run(self.folder.path(), self.is_stubbed);
@@ -74,14 +74,14 @@ impl Agent {
         self.path("s")
     }
 
-    /// Changes what the GPUs say.
+    /// Changes the scenario of the GPUs.
     pub fn scenario(&self, text: &str) {
         let beside = self.path("scenario.new");
         fs::write(&beside, text).unwrap();
         fs::rename(beside, self.path("scenario")).unwrap();
     }
 
-    /// A page of the scraper's door.
+    /// Fetches a page from the scrapers' port.
     pub fn page(&self, path: &str, accept: &str) -> Answer {
         let stream = TcpStream::connect(&self.metrics).unwrap();
         stream.set_read_timeout(Some(WAIT)).unwrap();
@@ -93,7 +93,7 @@ impl Agent {
         )
     }
 
-    /// A request at the door of this host.
+    /// Sends a request to the socket of this host.
     pub fn local(&self, method: &str, path: &str, body: &str) -> Answer {
         let stream = UnixStream::connect(self.sockets().join("rowmill/agent")).unwrap();
         stream.set_read_timeout(Some(WAIT)).unwrap();
@@ -107,13 +107,13 @@ impl Agent {
         )
     }
 
-    /// The rows it has written.
+    /// Returns the rows that the agent has written.
     pub fn rows(&self) -> Vec<String> {
         let text = fs::read_to_string(self.path("rows.json")).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
     }
 
-    /// Looks again and again until something is there.
+    /// Repeats `look` until it returns a value.
     pub fn until<T>(&self, what: &str, look: impl Fn(&Self) -> Option<T>) -> T {
         let began = Instant::now();
         loop {
@@ -126,7 +126,8 @@ impl Agent {
     }
 }
 
-/// Starts the program in its folder; where its pages, its port and dynolog's are.
+/// Starts the program in its folder. Returns the addresses of its pages, its TLS port and dynolog's
+/// port.
 fn run(path: &Path, is_stubbed: bool) -> (Child, [String; 3]) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rowmill-agent"));
     command.arg("--config").arg(path.join("agent.toml"));
@@ -135,7 +136,7 @@ fn run(path: &Path, is_stubbed: bool) -> (Child, [String; 3]) {
     }
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap());
-    // A line of the start names the place of each; notes may come before and after it.
+    // The program prints a line with the address of each, possibly among other notes.
     let mut line = String::new();
     while !line.starts_with("rowmill-agent ") {
         line.clear();
@@ -157,7 +158,7 @@ impl Drop for Agent {
     }
 }
 
-/// What a job sends that has trained 32 samples a step, a millisecond each.
+/// The message of a job that trains 32 samples per step, at one millisecond per step.
 pub fn trained(step: u64) -> [u8; steps::LENGTH] {
     let message = steps::StepMessage {
         phase: steps::Phase::Train,
@@ -170,10 +171,10 @@ pub fn trained(step: u64) -> [u8; steps::LENGTH] {
     message.to_bytes()
 }
 
-/// A page of any server of this machine; `None` where nobody listens.
+/// Fetches a page from any server of this machine; `None` if no server listens there.
 pub fn get(address: &str, path: &str) -> Option<Answer> {
     let stream = TcpStream::connect(address).ok()?;
-    // Version 1.0 has no chunks.
+    // HTTP version 1.0 has no chunked answers.
     Some(ask(stream, &format!("GET {path} HTTP/1.0\r\nHost: a\r\nConnection: close\r\n\r\n")))
 }
 
@@ -187,7 +188,7 @@ fn ask(mut stream: impl Read + Write, request: &str) -> Answer {
     Answer { status, head: head.to_lowercase(), body: body.to_owned() }
 }
 
-/// The stub of NVML, compiled once a run.
+/// Builds the stub of NVML, once per test run.
 fn stub() -> PathBuf {
     static STUB: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
     STUB.get_or_init(|| {
@@ -200,7 +201,7 @@ fn stub() -> PathBuf {
     .clone()
 }
 
-/// The value of a sample on a page, by its name and words of its labels.
+/// Returns the value of a sample on a page, selected by its name and by words of its labels.
 pub fn value(page: &str, name: &str, labels: &[&str]) -> Option<f64> {
     let is_it = |line: &&str| {
         let is_name = line.starts_with(name) && line[name.len()..].starts_with(['{', ' ']);

@@ -1,4 +1,5 @@
-//! A holder of the socket, as systemd is one: agents come and go, no poll is refused.
+//! Tests with a process that holds the socket, as systemd does: agents start and end, and no poll
+//! is refused.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -11,7 +12,7 @@ use fleet::ipc::message::ProcessMessage;
 
 use crate::fixture::WAIT;
 
-/// Starts an agent with the socket as its third descriptor.
+/// Starts an agent with the socket as descriptor 3.
 fn start(folder: &Path, socket: &UnixDatagram) -> Child {
     let script = "exec 3<&0; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" --config \"$1\" </dev/null";
     let held: OwnedFd = socket.try_clone().unwrap().into();
@@ -29,14 +30,14 @@ fn end(child: &mut Child) {
     child.wait().unwrap();
 }
 
-/// Asks until an answer comes.
+/// Polls until an answer arrives.
 fn ask(client: &UnixDatagram) {
     let pid = i32::try_from(std::process::id()).unwrap();
     let poll = ProcessMessage::Poll { free: 2, job: 0, pids: vec![pid, 2] }.to_bytes();
     let began = Instant::now();
     loop {
         assert!(began.elapsed() < WAIT, "no answer within {WAIT:?}");
-        // Nobody is refused, also where no agent runs; a full queue is the kernel's ten messages.
+        // No poll is refused, even while no agent runs. The kernel queues up to ten messages.
         match client.send(&poll) {
             Ok(_) => {}
             Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock, "{error}"),
@@ -66,7 +67,7 @@ fn polls_wait_while_an_agent_is_killed_and_restarted() {
         end(&mut agent);
         let pid = i32::try_from(std::process::id()).unwrap();
         let poll = ProcessMessage::Poll { free: 2, job: 0, pids: vec![pid, 2] }.to_bytes();
-        // One lies in the queue before anyone is there to read it.
+        // One poll is queued before an agent runs.
         client.send(&poll).unwrap();
         agent = start(path, &socket);
         ask(&client);

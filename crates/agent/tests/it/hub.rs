@@ -1,5 +1,5 @@
-//! The agent as a program beside a real hub over HTTPS: killed, restarted, cut off, with a GPU that
-//! is lost and orders that come by long poll.
+//! Tests of the agent program with a real hub over HTTPS: kills, restarts, lost connections, a lost
+//! GPU, and orders by long poll.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -24,14 +24,14 @@ use crate::traces::{Job, honest};
 const TOKEN: &str = "0123456789abcdef";
 const GPUS: &str = "gpu=0 util=50\ngpu=1 util=100\n";
 
-/// What the hub was sent.
+/// The messages that the test hub received.
 #[derive(Default)]
 struct Hub {
     stored: Mutex<BTreeMap<(Vec<u8>, u64), Body>>,
     orders: Mutex<Vec<Order>>,
     files: Mutex<BTreeMap<String, Vec<u8>>>,
     is_away: AtomicBool,
-    /// Answers lost behind the storing.
+    /// Number of batches that are stored but whose answers are lost.
     lost: AtomicU64,
 }
 
@@ -149,7 +149,7 @@ fn a_killed_agent_and_an_unreachable_hub_duplicate_no_row() {
     let mut starts = BTreeSet::new();
     for row in hub.gpus() {
         assert!(starts.insert((row.uuid.clone(), row.start_unix_s)), "double: {row:?}");
-        // The two clocks may differ a little within a second.
+        // Within a second, the two clocks may differ slightly.
         assert!(row.observed_s <= 1.01, "{row:?}");
         let share = if row.index == 0 { 0.5 } else { 1.0 };
         let busy = row.sums.get("busy_s").copied().unwrap_or(0.0);
@@ -188,7 +188,7 @@ fn orders_come_by_long_poll_and_traces_go_back_in_parts() {
         hub.states(id).pop().unwrap()
     };
     order(1, trace("nobody"));
-    assert!(ended(1).error.contains("nobody asks"), "{:?}", ended(1));
+    assert!(ended(1).error.contains("no process polls"), "{:?}", ended(1));
     let job = Job::start(&agent.sockets(), honest);
     agent.until("the job", |agent| {
         agent.local("GET", "/v1/status", "").body.contains("\"polled_ms\"").then_some(())
@@ -204,7 +204,7 @@ fn orders_come_by_long_poll_and_traces_go_back_in_parts() {
     assert!(agent.local("GET", "/v1/status", "").body.contains("\"paused_s\":"));
     order(4, Wanted::Pause(fleet::proto::Pause { gpu: 9, seconds: 600 }));
     assert!(ended(4).error.contains("expected a GPU of this host"));
-    // A job that never steps: the order is open when the agent is killed.
+    // The job makes no steps, so the order is still open when the agent is killed.
     let job = Job::start(&agent.sockets(), |_, _| {});
     agent.until("the job", |agent| {
         agent.local("GET", "/v1/status", "").body.contains("\"skip\":null").then_some(())

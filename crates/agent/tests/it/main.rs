@@ -1,5 +1,5 @@
-//! The agent as a program: pages, doors, orders and counters, with a stub of NVML in C, real
-//! sockets and, where they are installed, the real Prometheus and curl.
+//! Tests of the agent program: pages, endpoints, orders and counters, with a stub of NVML in C,
+//! real sockets and, if they are installed, the real Prometheus and curl.
 #![expect(clippy::unwrap_used, reason = "test code fails by panicking")]
 
 mod attack;

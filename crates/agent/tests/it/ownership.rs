@@ -7,9 +7,9 @@ use std::process::{Child, Command};
 
 use crate::fixture::{Agent, value};
 
-/// The user `nobody`, who exists everywhere.
+/// The user id of `nobody`, which exists on every system.
 const NOBODY: u32 = 65_534;
-/// Polls as PyTorch does, until it is killed.
+/// A script that polls like PyTorch until it is killed.
 const POLL: &str = "
 import os, socket, struct, sys, time
 folder = sys.argv[1]
@@ -21,7 +21,7 @@ while True:
     time.sleep(0.2)
 ";
 
-/// A process that polls with an environment of its own choice; killed when dropped.
+/// A process that polls with a chosen environment. It is killed on drop.
 pub struct Poller(Child);
 
 impl Poller {
@@ -87,7 +87,8 @@ fn an_unprivileged_user_cannot_claim_gpus_and_jobs_of_others() {
     assert_eq!(run(&seen, &["user=\"root\""]), None, "the user is the kernel's");
     assert!(run(&seen, &["job_id=\"666\""]).is_some(), "its own run has a name and no GPU");
     assert!(!seen.contains("evil"), "{seen}");
-    // The driver sees it compute, and nobody else claims the GPU: now the claim counts.
+    // The driver now reports that the process computes, and no other process claims the GPU, so its
+    // claim counts.
     agent.scenario(&format!("{scenario} pid={}\n", false_job.0.id()));
     let seen = agent.until("the GPU it computes on", |agent| {
         let page = page(agent);

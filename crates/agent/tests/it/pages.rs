@@ -1,5 +1,5 @@
-//! Pages in both formats, read by the real Prometheus where it is installed, and configurations
-//! that are refused.
+//! Tests of the pages in both formats, read by the real Prometheus if it is installed, and of
+//! invalid configurations.
 
 use std::fs;
 use std::io::Write;
@@ -46,13 +46,13 @@ fn both_formats_are_served_by_accept_header() {
         child.stdin.take().unwrap().write_all(page.as_bytes()).unwrap();
         let output = child.wait_with_output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
-        // The names of dcgm-exporter are its own; what counts is that the page is read.
+        // Metrics of dcgm-exporter have names of their own, so only parsing is checked.
         let is_dcgm = page.contains("DCGM_FI_");
         assert!(output.status.success() || (is_dcgm && !said.contains("error")), "{said}\n{page}");
     }
 }
 
-/// Fields as dcgm-exporter's list of usual counters has them: name and type.
+/// Names and types of the fields in dcgm-exporter's default list.
 const OF_DCGM_EXPORTER: [(&str, &str); 20] = [
     ("DCGM_FI_DEV_SM_CLOCK", "gauge"),
     ("DCGM_FI_DEV_MEM_CLOCK", "gauge"),
@@ -75,7 +75,8 @@ const OF_DCGM_EXPORTER: [(&str, &str); 20] = [
     ("DCGM_FI_PROF_PCIE_TX_BYTES", "gauge"),
     ("DCGM_FI_PROF_PCIE_RX_BYTES", "gauge"),
 ];
-/// Its labels of a whole GPU: the host's was renamed in 2026, so there are both.
+/// Labels of a whole GPU in dcgm-exporter. The label of the host was renamed in 2026, so both names
+/// occur.
 const ITS_LABELS: [&str; 7] =
     ["gpu", "UUID", "pci_bus_id", "device", "modelName", "Hostname", "hostname"];
 
@@ -257,14 +258,14 @@ fn the_doctor_names_missing_gpus_and_wrong_mappings() {
     assert!(!agent.page("/metrics", "*/*").body.contains("job=8812"));
 }
 
-/// The real Prometheus, which scrapes both pages of an agent; ended when dropped.
+/// The real Prometheus, which scrapes both pages of an agent. It is ended on drop.
 struct Prometheus {
     child: Child,
     address: String,
 }
 
 impl Prometheus {
-    /// `None`, said loudly, where it is not installed.
+    /// Starts Prometheus. Returns `None` and prints a line if it is not installed.
     fn start(agent: &Agent) -> Option<Self> {
         let scrape = "a scrape by Prometheus";
         if !has_program("promtool", scrape) || !has_program("prometheus", scrape) {
@@ -297,7 +298,7 @@ impl Prometheus {
         Some(Self { child, address: port.to_string() })
     }
 
-    /// Whether an expression has rows now; what it answered instead.
+    /// Whether an expression returns rows. The error is the answer of Prometheus.
     fn has_rows(&self, expression: &str) -> Result<(), String> {
         let path = format!("/api/v1/query?query={}", percent_encoded(expression));
         let answer = crate::fixture::get(&self.address, &path).map(|answer| answer.body);
@@ -328,7 +329,7 @@ fn a_real_prometheus_scrapes_both_pages() {
     }
 }
 
-/// The expressions of a Grafana board, with its variables filled in as Grafana does.
+/// Returns the expressions of a Grafana dashboard, with its variables substituted as Grafana does.
 fn expressions_of_the_board() -> Vec<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/grafana/fleet.json");
     let board: serde_json::Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
@@ -343,7 +344,7 @@ fn expressions_of_the_board() -> Vec<String> {
     targets.map(filled).collect()
 }
 
-/// Two runs on one GPU, and two runs without a GPU, beside a plain one.
+/// The scenario has two runs on one GPU, two runs without a GPU, and a single run on another GPU.
 #[test]
 fn every_query_of_the_board_has_rows_and_every_rule_is_evaluated() {
     let mapping = tempfile::tempdir().unwrap();
@@ -365,7 +366,7 @@ fn every_query_of_the_board_has_rows_and_every_rule_is_evaluated() {
     for expression in expressions {
         agent.until(&expression, |_| {
             let step = step.fetch_add(1, Ordering::Relaxed);
-            // The agent may not listen yet.
+            // The agent may not listen yet, so errors are ignored.
             let _ = socket.send_to(&trained(step), &target);
             prometheus.has_rows(&expression).ok()
         });

@@ -1,4 +1,5 @@
-//! Periodic traces of a stand-in for PyTorch that reports its steps and asks for traces.
+//! Tests of periodic traces with a stand-in for PyTorch, which reports its steps and polls for
+//! requests.
 
 use std::fs;
 use std::os::unix::net::UnixDatagram;
@@ -13,17 +14,17 @@ use serde_json::Value;
 use crate::fixture::{Agent, value};
 use crate::traces::{Job, honest};
 
-/// A trace whenever nothing stands against it.
+/// A configuration that takes a trace as soon as possible.
 const ALWAYS: &str = "[periodic]\ntraces_per_day = 86400\nshare_of_steps = 1.0\n";
 
-/// Steps on their way to an agent until dropped.
+/// A job that reports steps to an agent until it is dropped.
 pub struct Training {
     step_ns: Arc<AtomicU64>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Training {
-    /// Says every few milliseconds that a step took so long.
+    /// Starts a job that reports every few milliseconds that a step took `step_ns`.
     pub fn start(agent: &Agent, step_ns: &Arc<AtomicU64>) -> Self {
         let target = agent.sockets().join(NAME);
         let own = Arc::clone(step_ns);
@@ -45,9 +46,9 @@ impl Training {
                     samples: 1,
                     exposed_ns: None,
                 };
-                // The agent may not be there yet, or no more.
+                // The agent may not run yet, or may have ended, so errors are ignored.
                 let _ = socket.send_to(&message.to_bytes(), &target);
-                // Slow steps come rarely, as those of a real job do.
+                // Slower steps are reported less often, like those of a real job.
                 std::thread::sleep(Duration::from_nanos(took.saturating_sub(1_000_000)));
             }
         });
@@ -66,7 +67,7 @@ pub fn steps_of(step_ns: u64) -> Arc<AtomicU64> {
     Arc::new(AtomicU64::new(step_ns))
 }
 
-/// The one row of periodic traces, once it is as wanted.
+/// Waits until the only row of periodic traces satisfies a condition, and returns it.
 fn row(agent: &Agent, what: &str, is_it: impl Fn(&Value) -> bool) -> Value {
     agent.until(what, |agent| {
         let status: Value =
@@ -130,7 +131,7 @@ fn bytes_of_a_day_are_not_exceeded() {
         fs::rename(format!("{path}.tmp"), path).unwrap();
     };
     let job = Job::start(&agent.sockets(), large);
-    let row = row(&agent, "an end of the bytes", |row| row["state"] == "has written today's bytes");
+    let row = row(&agent, "an end of the bytes", |row| row["state"] == "today's bytes are used up");
     assert_eq!((count(&row, "traces"), count(&row, "lost")), (1, 0), "{row}");
     agent.until("a period without a trace", |agent| {
         let page = agent.page("/metrics", "*/*").body;

@@ -1,4 +1,4 @@
-//! Pods as a kubelet tells them: a test server of its protocol, since no kubelet runs here.
+//! Tests with pods of a simulated kubelet, a server of its protocol.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,7 +9,7 @@ use tokio::net::UnixListener;
 
 use crate::fixture::{Agent, value};
 
-/// A message with one field of bytes after the other, as protobuf writes them.
+/// Encodes a protobuf message of fields with bytes.
 fn fields(fields: &[(u8, &[u8])]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (number, value) in fields {
@@ -47,7 +47,7 @@ async fn serve(listener: UnixListener, answer: Bytes) {
     }
 }
 
-/// Serves until the process ends.
+/// Serves the pods until the process ends.
 fn kubelet(socket: &Path, pods: &[Vec<u8>]) {
     let listed: Vec<(u8, &[u8])> = pods.iter().map(|pod| (1, pod.as_slice())).collect();
     let message = fields(&listed);

@@ -1,4 +1,4 @@
-//! Looks at processes on request, at the door of the host.
+//! Tests of sampling processes through the socket of the host.
 
 use std::process::Command;
 
@@ -25,10 +25,10 @@ fn a_process_is_sampled_for_the_requested_time() {
     child.kill().unwrap();
     child.wait().unwrap();
     let gone = agent.local("POST", "/v1/samples", &order(child.id(), 20));
-    assert!(gone.status == 409 && gone.body.contains("it is gone"), "{gone:?}");
+    assert!(gone.status == 409 && gone.body.contains("has ended"), "{gone:?}");
     let nobody = order(1, 20).replace("[1]", "[]");
     let nobody = agent.local("POST", "/v1/samples", &nobody);
-    assert!(nobody.body.contains("nobody asks for traces"), "{nobody:?}");
+    assert!(nobody.body.contains("no process polls for traces"), "{nobody:?}");
     let often = agent.local("POST", "/v1/samples", &order(1, 1));
     assert!(
         often.body.contains("interval between samples: expected 10 ms to the length"),

@@ -1,4 +1,5 @@
-//! A small HTTPS server for tests: axum over rustls, a thread of its own, one closure that answers.
+//! A small HTTPS server for tests: axum over rustls in its own thread. One closure answers all
+//! requests.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -18,10 +19,10 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
-/// Path, head in lower case, body → the answer; `None` for one that is busy.
+/// Maps path, head in lower case and body to an answer; `None` makes the server appear busy.
 type Answer = dyn Fn(&str, &str, &[u8]) -> Option<Vec<u8>> + Send + Sync;
 
-/// Serves until the process ends; where.
+/// Serves until the process ends. Returns the address.
 pub fn serve(
     certificate: &Path,
     key: &Path,
@@ -55,7 +56,7 @@ async fn accept(listener: TcpListener, acceptor: TlsAcceptor, answer: Arc<Answer
             let router = Router::new().fallback(move |request| reply(request, answer));
             let service = TowerToHyperService::new(router);
             let served = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
-            // How a connection ends is the caller's affair.
+            // Errors at the end of a connection are left to the caller.
             let _ = served.await;
         });
     }

@@ -1,4 +1,4 @@
-//! The module that PyTorch jobs report their steps with, beside agents that come and go.
+//! Tests of the module with which PyTorch jobs report their steps, while agents start and end.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,5 +1,5 @@
-//! Orders for traces, with the tests' own process as a stand-in for PyTorch: at the door of the
-//! host, and at the TLS port by curl.
+//! Tests of trace orders, with the test's own process as a stand-in for PyTorch: through the socket
+//! of the host, and through the TLS port with curl.
 
 use std::fs;
 use std::os::unix::net::UnixDatagram;
@@ -21,7 +21,7 @@ const ORDER: &str = r#"{"token": "TOKEN", "pids": [], "job": null,
   "when": {"kind": "iterations", "count": 5, "align": 100}, "with": ["shapes"],
   "size_max": 1048576, "patience_ms": 20000, "not_before_unix_ms": null}"#;
 
-/// Asks like PyTorch until it is dropped, and writes what is wanted.
+/// A process that polls like PyTorch until it is dropped, and writes the requested traces.
 pub struct Job {
     stop: Arc<AtomicBool>,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -32,7 +32,7 @@ impl Job {
         Self::start_as(sockets, 2, write)
     }
 
-    /// `free` as in the poll: 0 for a profiler that is busy.
+    /// Starts a job with the mask `free` of the poll: 0 for a busy profiler.
     pub fn start_as(
         sockets: &Path,
         free: i32,
@@ -90,7 +90,7 @@ fn order(agent: &Agent, token: &str) -> String {
 }
 
 fn order_by(agent: &Agent, token: &str, text: &str) -> String {
-    // It may take a moment until the job has asked for the first time.
+    // The job may need a moment until its first poll.
     agent.until("a job that asks", |agent| {
         let begun = agent.local("POST", "/v1/traces", text);
         (begun.status == 201).then_some(())
@@ -118,7 +118,7 @@ fn an_order_yields_a_compressed_trace_to_fetch_and_remove() {
         assert_eq!(agent.local("GET", wrong, "").status, 404, "{wrong}");
     }
     let again = agent.local("POST", "/v1/traces", &ORDER.replace("TOKEN", "first"));
-    assert!(again.status == 409 && again.body.contains("there is one of that name"), "{again:?}");
+    assert!(again.status == 409 && again.body.contains("the name is already in use"), "{again:?}");
     assert_eq!(agent.local("DELETE", "/v1/traces/first", "").status, 204);
     assert_eq!(agent.local("GET", "/v1/traces/first", "").status, 404);
     assert_eq!(fs::read_dir(agent.path("state/traces")).unwrap().count(), 0);
@@ -134,7 +134,7 @@ fn is_lost(state: &str, reason: &str) {
 #[test]
 fn leftovers_of_a_killed_agent_are_removed_by_the_next() {
     let mut agent = Agent::start("", None);
-    // It writes a part of its trace, and no more.
+    // The job writes part of its trace and then stops.
     let job =
         Job::start(&agent.sockets(), |path, _| fs::write(format!("{path}.tmp"), "{").unwrap());
     let text = ORDER.replace("TOKEN", "killed");
@@ -204,7 +204,7 @@ fn a_request_without_result_times_out_with_its_reason() {
     drop(job);
     fs::remove_file(agent.sockets().join("dynoconfigclient-job")).unwrap();
     let job = Job::start_as(&agent.sockets(), 0, honest);
-    // It has to be known as busy first.
+    // The agent must have seen a poll of the busy job first.
     agent.until("a busy job", |agent| {
         agent.local("GET", "/v1/status", "").body.contains("\"is_free\":false").then_some(())
     });
@@ -225,7 +225,7 @@ fn a_cancelled_order_leaves_no_files() {
         (agent.local("GET", "/v1/traces/open", "").status == 404).then_some(())
     });
     assert_eq!(fs::read_dir(agent.path("state/traces")).unwrap().count(), 0);
-    // The process is free for the next one.
+    // The process is free for the next order.
     let again = agent.local("POST", "/v1/traces", &ORDER.replace("TOKEN", "open"));
     assert_eq!(again.status, 201, "{again:?}");
     drop(job);
@@ -235,10 +235,10 @@ fn a_cancelled_order_leaves_no_files() {
 fn contradictory_arguments_are_refused() {
     let agent = Agent::start("", None);
     let nobody = agent.local("POST", "/v1/traces", &ORDER.replace("TOKEN", "a"));
-    assert!(nobody.status == 409 && nobody.body.contains("nobody asks"), "{nobody:?}");
+    assert!(nobody.status == 409 && nobody.body.contains("no process polls"), "{nobody:?}");
     let named = ORDER.replace("TOKEN", "b").replace("\"pids\": []", "\"pids\": [1]");
     let absent = agent.local("POST", "/v1/traces", &named);
-    assert!(absent.body.contains("no process to trace: 1 does not ask for traces"), "{absent:?}");
+    assert!(absent.body.contains("no process to trace: 1 does not poll for traces"), "{absent:?}");
     let path = agent.local("POST", "/v1/traces", &ORDER.replace("TOKEN", "../a"));
     assert!(path.body.contains("expected 1 to 64 letters"), "{path:?}");
     let with = agent.local("POST", "/v1/traces", &ORDER.replace("shapes", "colours"));
@@ -261,7 +261,7 @@ fn iterations_beyond_the_timeout_are_refused() {
         let order = ORDER.replace("TOKEN", token).replace("\"align\": 100", &align);
         agent.local("POST", "/v1/traces", &order)
     };
-    // Its steps are not known yet, then they are of 5 ms.
+    // At first its step time is unknown, then it is 5 ms.
     agent.until("a refusal by the step time", |_| {
         let said = order("far", 1_000_000);
         assert_eq!(said.status, 409, "{said:?}");
@@ -329,14 +329,14 @@ fn the_port_requires_a_token_over_tls() {
     let status = curl("0123456789abcdef", "/v1/status", &[]);
     assert!(status.ends_with("200") && status.contains("\"unix_ns\":"), "{status}");
     let unknown = curl("0123456789abcdeF", "/v1/status", &[]);
-    let words = "valid from 127.0.0.1, got one that is unknown or not for this address";
+    let words = "valid from 127.0.0.1, got one that is unknown or not valid for this address";
     assert!(unknown.ends_with("401") && unknown.contains(words), "{unknown}");
     let json = ["-H", "Content-Type: application/json", "-d", &ORDER.replace("TOKEN", "a")];
     let refused = curl("0123456789abcdef", "/v1/traces", &json);
     assert!(refused.ends_with("403") && refused.contains("not granted"), "{refused}");
     assert!(curl("0123456789abcdef", "/metrics", &[]).ends_with("200"));
     assert!(curl("0123456789abcdeF", "/metrics", &[]).ends_with("401"));
-    // The pages show the jobs of all users.
+    // The pages show the jobs of all users, so the caller may read them.
     assert!(curl("fedcba9876543210", "/v1/status", &[]).ends_with("200"));
     assert!(curl("fedcba9876543210", "/metrics", &[]).ends_with("403"));
     let plain = Command::new("curl")

@@ -7,6 +7,7 @@ mod tests;
 
 use std::ops::Range;
 
+use schema::TableRow;
 use serde::Serialize;
 use trace::store::EventKind;
 
@@ -49,7 +50,7 @@ pub struct OperatorWork {
 }
 
 /// Share of a rank's device work whose owner was found by one [`OwnerMethod`].
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct Coverage {
     pub rank: u32,
     pub method: OwnerMethod,
@@ -113,7 +114,7 @@ pub fn attribute_device_work(scope: &Scope<'_>, tree: &OperatorTree) -> Attribut
 }
 
 impl Attribution {
-    /// The operator or annotation that the device row at a place of the scope belongs to.
+    /// Returns the operator or annotation that owns the device row at an index of the scope.
     pub fn owner(&self, place: usize) -> Option<u32> {
         Some(self.owners[place]).filter(|owner| *owner != NONE)
     }
@@ -172,7 +173,7 @@ impl Attribution {
 }
 
 impl PlacedRows {
-    /// Puts each row to its node; rows keep their order within a node.
+    /// Sorts rows by node. Rows keep their order within a node.
     fn new(scope: &Scope<'_>, tree: &OperatorTree, node: impl Fn(usize) -> Option<u32>) -> Self {
         let nodes: Vec<u32> =
             (0..scope.device_rows.len()).map(|at| node(at).unwrap_or(NONE)).collect();

@@ -15,13 +15,13 @@ use crate::facts::interval;
 use crate::facts::scope::Scope;
 use crate::facts::skew::{self, Skew};
 
-/// A call this many times as long as quick calls of its name waited, even if no other call confirms
-/// it.
+/// Minimum ratio of a call to quick calls of its name from which it certainly waited, even if no
+/// other call confirms it.
 const STRETCHED: i64 = 10;
 /// Minimum duration of a call that counts as waiting without confirmation by others.
 const STRETCHED_NS: i64 = 50_000;
-/// A call this many times as long as quick calls of its name waited, if others agree with it on a
-/// queue length.
+/// Minimum ratio of a call to quick calls of its name from which it may have waited. It counts if
+/// other calls agree with it on a queue length.
 const LONG: i64 = 2;
 /// Minimum excess over quick calls, if others agree on a queue length.
 const LONGER_NS: i64 = 8_000;
@@ -75,7 +75,8 @@ pub struct PressureWait {
     /// Row of the work whose end it waited for.
     pub work: u32,
     pub device: i32,
-    /// How many works the queue held: launches from the one whose place became free to its own.
+    /// Number of works that the queue held: the launches from the one whose place became free to
+    /// this one.
     pub distance: u32,
     /// Median duration of calls of its name that did not wait.
     pub typical_ns: i64,
@@ -87,9 +88,9 @@ pub struct PressureWait {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct QueueLimit {
     pub device: i32,
-    /// A launch waits for the work so many places before its own.
+    /// Number of places between a launch and the earlier work that it waits for.
     pub distance: u32,
-    /// Calls that agree on it.
+    /// Number of calls that agree on `distance`.
     pub agreeing: u64,
 }
 
@@ -249,7 +250,7 @@ struct UsualCallTimes {
     /// The tenth percentile. Even if half of the calls wait, it is the time of a call that does
     /// not.
     quick_ns: i64,
-    /// The median of those that are not long.
+    /// Median of the calls that are not long.
     typical_ns: i64,
 }
 
@@ -398,7 +399,7 @@ fn suspect(
     if room.at <= start || room.at < end - RETURN_NS {
         return None;
     }
-    // Works that end together give room together.
+    // Works that end at the same time free their places together.
     let from = rooms.partition_point(|other| other.at < room.at) as u32;
     let until = (until as u32).min(place.checked_sub(DISTANCE_MIN)? + 1);
     if from >= until {
@@ -422,7 +423,7 @@ fn limit(device: i32, suspects: &[Suspect], least: f64) -> Option<QueueLimit> {
     changes.sort_unstable();
     let (mut now, mut most, mut best) = (0, 0, 0);
     for (at, change) in changes {
-        // The longest of the lengths on which most suspects agree.
+        // If several lengths have equal support, take the longest.
         if change < 0 && now > most {
             (most, best) = (now, at - 1);
         }

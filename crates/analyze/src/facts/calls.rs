@@ -33,7 +33,7 @@ pub enum Direction {
     ToDevice,
     ToHost,
     OnDevice,
-    /// Between devices, or its row does not say.
+    /// A copy between devices, or one whose row does not name its direction.
     Other,
 }
 

@@ -20,8 +20,8 @@ pub struct Captures {
 }
 
 impl Captures {
-    /// Finds the captures of a recording that is whole: by pairs of calls, by an end whose begin is
-    /// older than the recording, and by frames of Python.
+    /// Finds the captures of a complete recording: from pairs of calls, from an end whose begin
+    /// came before the recording, and from Python frames.
     ///
     /// # Cost
     /// Linear in the rows of the trace, `O(n log n)` in the captures.

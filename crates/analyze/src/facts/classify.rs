@@ -3,13 +3,14 @@
 mod communication;
 
 use regex::Regex;
+use schema::CellType;
 use serde::Serialize;
 use trace::store::{EventKind, Trace};
 
 use crate::error::Error;
 
 /// Purpose of device work, the unit of every breakdown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, CellType)]
 #[serde(rename_all = "snake_case")]
 pub enum WorkClass {
     Compute,
@@ -17,7 +18,7 @@ pub enum WorkClass {
     Communication,
     /// A copy or a set.
     Memory,
-    /// Neither of the above. Only [`ClassRule::Hta`] yields it.
+    /// Work without another class. Only [`ClassRule::Hta`] yields it.
     Other,
 }
 
@@ -31,9 +32,10 @@ pub struct Classifier {
 /// The rule set that decides the class of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClassRule {
-    /// The user's names, then category, then collective arguments, then known names.
+    /// Tries the user's patterns, then the category, then the arguments of a collective, then known
+    /// names.
     Category,
-    /// The names alone, as Holistic Trace Analysis 0.6.1 reads them.
+    /// Classifies by name alone, with the rules of Holistic Trace Analysis 0.6.1.
     Hta,
 }
 
@@ -92,7 +94,7 @@ impl Classifier {
 enum NameClass {
     /// The class of every such row.
     Decided(WorkClass),
-    /// The class of kernels; category and arguments of a row come first.
+    /// The class of a kernel of this name, unless the category or the arguments of the row decide.
     OfKernels(WorkClass),
 }
 

@@ -12,23 +12,23 @@ const LEAST: usize = 3;
 /// Share of the differences that the spread covers.
 const WITHIN: (usize, usize) = (9, 10);
 
-/// One rank's clock against the others'.
+/// Offset of one rank's clock from the other ranks' clocks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RankClock {
     pub rank: u32,
-    /// Collectives whose end is known of this rank and of another.
+    /// Number of collectives whose end is known on this rank and on another one.
     pub collectives: u64,
     /// Nanoseconds by which its clock runs ahead: the median over collectives of its end minus the
     /// median end over ranks.
     pub ahead_ns: i64,
-    /// How far single collectives lie from that: nine of ten are nearer.
+    /// Nine of ten collectives deviate from `ahead_ns` by less than this.
     pub spread_ns: i64,
-    /// What is to be subtracted from its times: `ahead_ns` where it can be told from the scatter of
+    /// Nanoseconds to subtract from the rank's times: `ahead_ns` if it exceeds the scatter of
     /// single collectives, else 0.
     pub correction_ns: i64,
 }
 
-/// Whether no moment lies in all windows. Empty windows are ignored.
+/// Returns whether the windows have no moment in common. Empty windows are ignored.
 pub(crate) fn are_apart<'a>(windows: impl Iterator<Item = &'a TimeWindow>) -> bool {
     let spans =
         windows.filter(|window| window.length() > 0).map(|window| (window.start, window.end));

@@ -11,6 +11,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 
+use schema::TableRow;
 use serde::Serialize;
 
 use crate::facts::clock::{self, RankClock};
@@ -29,7 +30,7 @@ pub struct Collectives {
 }
 
 /// One collective as all ranks saw it.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct Matched {
     /// Place of the collective in [`Collectives::matched`].
     pub index: u32,
@@ -40,7 +41,7 @@ pub struct Matched {
     pub group: String,
     /// Description of the process group.
     pub group_description: String,
-    /// Ranks that take part: as the trace says, else as many as were seen.
+    /// Number of participants that the trace states, or else the number of ranks seen.
     pub group_size: u32,
     /// Number of ranks whose kernel of this collective was recorded.
     pub ranks_seen: u32,
@@ -97,7 +98,7 @@ pub struct Unmatched {
 }
 
 /// One collective on one rank, flat.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct CollectiveRow {
     pub index: u32,
     pub rank: u32,
@@ -211,7 +212,7 @@ pub fn last_arrival(matched: &Matched) -> i64 {
     matched.participants.iter().map(|rank| rank.arrival_ns).max().unwrap_or_default()
 }
 
-/// The ranks we have traces of, per group.
+/// Returns the ranks of each group whose traces were read.
 fn members(scopes: &[Scope<'_>], calls: &[gather::CollectiveCall]) -> BTreeMap<u32, Vec<u32>> {
     let mut members: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for group in calls.chunk_by(|a, b| a.key.group == b.key.group) {

@@ -17,9 +17,10 @@ use crate::facts::refuted;
 use crate::facts::window;
 use crate::percent::percent;
 
-/// Below this covered share, in percent, a recording yields no figures.
+/// Minimum covered share, in percent, for a recording to yield figures.
 const COVERED_PCT: f64 = 50.0;
-/// Most percent of the text or events that may be unreadable while the missing part is still known.
+/// Maximum unreadable share of the text or events, in percent, up to which the missing part is
+/// known.
 const SKIPPED_PCT: f64 = 0.1;
 /// Share of launches without device rows that the end of any recording may leave, percent.
 const UNFINISHED_PCT: f64 = 1.0;
@@ -31,8 +32,8 @@ const UNFINISHED_PCT: f64 = 1.0;
 /// `O(n log n)` in the rows of cut traces.
 pub fn judge_all(traces: &mut [Trace]) {
     traces.iter_mut().for_each(judge);
-    // Some writers put the base time behind the events. Without it, times cannot be compared with
-    // those of other ranks.
+    // Some writers put the base time after the events, where truncation loses it. Without it, times
+    // cannot be compared between ranks.
     let has_base = |trace: &Trace| trace.header.base_time_ns != 0;
     if !traces.iter().any(has_base) {
         return;
@@ -45,7 +46,7 @@ pub fn judge_all(traces: &mut [Trace]) {
     }
 }
 
-/// Decides what one cut recording covers.
+/// Decides the covered part of one truncated recording.
 pub fn judge(trace: &mut Trace) {
     if trace.cut.is_none()
         && let Some(why) = damage(trace)
@@ -164,8 +165,8 @@ fn damage(trace: &Trace) -> Option<String> {
     hole::find(trace)
 }
 
-/// Until when all device rows were read; `None` if that is less than half of the recording, or
-/// cannot be known.
+/// Returns the time until which all device rows were read, or `None` if that is less than half of
+/// the recording or unknown.
 fn until(trace: &Trace, links: &Links) -> Option<i64> {
     let (start, end) = window::recorded(trace)?;
     let is_launched = |row: u32| trace.kind(row).is_device_work() && links.call(row).is_some();

@@ -2,14 +2,15 @@
 
 use trace::store::Trace;
 
-/// Whether the device of a trace is a pool of CPU threads, as `rowmill train --trace` records it.
+/// Returns whether the device of a trace is a pool of CPU threads, as `rowmill train --trace`
+/// records it.
 pub fn is_cpu_run(trace: &Trace) -> bool {
     let is_own = |name: &str, label: &str| name == "rowmill" && label.starts_with("pool ");
     trace.tracks.iter().any(|track| is_own(&track.process_name, &track.process_label))
 }
 
-/// Whether the device of every trace of a job is a pool of CPU threads; `false` for a job without
-/// traces.
+/// Returns whether the device of every trace of a job is a pool of CPU threads; `false` for a job
+/// without traces.
 pub fn are_cpu_runs<'a>(traces: impl IntoIterator<Item = &'a Trace>) -> bool {
     let mut traces = traces.into_iter().peekable();
     traces.peek().is_some() && traces.all(is_cpu_run)

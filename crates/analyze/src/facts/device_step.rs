@@ -11,8 +11,9 @@ use crate::facts::window::{self, TimeWindow, TrainingStep, WindowRule};
 /// Minimum excess of the devices' steps over the host's, relative to the latter.
 const LONGER: f64 = 0.01;
 
-/// The span of the devices' work for the steps of a window, by their own clocks, where it is longer
-/// than the window: from the end of all work launched before to the end of all launched inside.
+/// Returns the span of the devices' work for the steps of a window, by their own clocks, if it is
+/// longer than the window. It lasts from the end of all work launched before to the end of all work
+/// launched inside.
 ///
 /// # Cost
 /// Linear in the rows of the trace.
@@ -31,7 +32,7 @@ pub fn span(trace: &Trace, links: &Links, window: &TimeWindow) -> Option<Interva
         };
         *last = (*last).max(Some(trace.slices.end(row)));
     }
-    // Nobody knows how far behind a device was whose earlier work was not recorded.
+    // The backlog of a device is unknown if its earlier work was not recorded.
     let (start, end) = (before?.max(window.start), inside?.max(window.end));
     let longer = (end - start - window.length()) as f64;
     (longer > LONGER * window.length() as f64).then_some((start, end))
@@ -46,7 +47,8 @@ pub fn span(trace: &Trace, links: &Links, window: &TimeWindow) -> Option<Interva
 /// # Cost
 /// Linear in the rows of the trace, times the logarithm of the steps.
 pub fn find_device_steps(trace: &Trace, links: &Links, steps: &[TrainingStep]) -> Vec<Option<i64>> {
-    // For each step, and one before, the last end of the work launched in it.
+    // The last end of the work launched in each step; entry 0 is for the time before the first
+    // step.
     let mut ends: Vec<Option<i64>> = vec![None; steps.len() + 1];
     ends[0] = earlier_end(trace, links);
     for row in trace.rows().filter(|row| trace.kind(*row).is_device_work()) {
@@ -70,8 +72,8 @@ pub fn find_device_steps(trace: &Trace, links: &Links, steps: &[TrainingStep]) -
     steps.iter().zip(ends.windows(2)).map(device_length).collect()
 }
 
-/// The last end of the device work that was launched before the recording began: of all work
-/// without a recorded launch that begins before any with one. `None` where no launch was recorded.
+/// Returns the last end of the work launched before the recording: work without a recorded launch
+/// that begins before any with one. `None` if no launch was recorded.
 fn earlier_end(trace: &Trace, links: &Links) -> Option<i64> {
     let works = || trace.rows().filter(|row| trace.kind(*row).is_device_work());
     let launched = works().filter(|row| links.call(*row).is_some());
@@ -84,7 +86,7 @@ fn earlier_end(trace: &Trace, links: &Links) -> Option<i64> {
     works().filter(is_earlier).map(|row| trace.slices.end(row)).max()
 }
 
-/// Device work that was launched before a window ended and began behind it, by start.
+/// Returns the device work that was launched before a window ended and began after it, by start.
 pub(crate) fn late_rows(trace: &Trace, links: &Links, window: &TimeWindow) -> Vec<u32> {
     let slices = &trace.slices;
     let is_late = |row: &u32| {

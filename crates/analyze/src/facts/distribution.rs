@@ -3,6 +3,7 @@
 #[cfg(test)]
 mod tests;
 
+use schema::TableRow;
 use serde::Serialize;
 
 pub use schema::median::{float_median as median, integer_median};
@@ -25,12 +26,13 @@ pub struct Distribution {
     pub max: i64,
     /// Rounds to three decimals, as table columns show them.
     pub mean: f64,
-    /// The sample standard deviation (`n − 1`), three decimals; 0 of fewer than two.
+    /// The sample standard deviation (`n − 1`), rounded to three decimals; 0 for fewer than two
+    /// values.
     pub std: f64,
 }
 
 /// A [`Distribution`] of durations whose field names carry the unit, for tables.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, TableRow)]
 pub struct Durations {
     pub min_ns: i64,
     pub p5_ns: i64,
@@ -59,7 +61,7 @@ impl From<Distribution> for Durations {
     }
 }
 
-/// Values of one power of two: `low ≤ value < high`.
+/// Bin of a histogram by powers of two: `low ≤ value < high`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Bin {
     /// 0, or a power of two.

@@ -21,16 +21,16 @@ use crate::facts::tree::{self, OperatorTree};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Disturbance {
-    /// Memory from the driver and code loaded late, outside steady steps; a first step that takes
-    /// far longer than the others.
+    /// Calls of the driver that allocate memory or load code outside steady steps, and a first step
+    /// that takes far longer than the others.
     WarmUp,
     /// The first launch of a kernel, which loads its code.
     FirstLaunch,
-    /// Variants of a kernel are tried and timed.
+    /// Trying and timing variants of a kernel.
     Autotuning,
-    /// A graph is captured: what is launched does not run.
+    /// Capture of a graph, during which launches do not run.
     GraphCapture,
-    /// The profiler's own work: its buffers, and its waits as it starts and stops.
+    /// The profiler's own work on its buffers, and its waits when it starts and stops.
     Profiler,
 }
 
@@ -43,17 +43,18 @@ pub const DISTURBANCES: [Disturbance; 5] = [
     Disturbance::WarmUp,
 ];
 
-/// Minimum ratio of a first launch to a usual call of its name.
+/// Minimum ratio of a first launch to the median launch.
 const FIRST_LAUNCH_RATIO: i64 = 10;
-/// And as long as this.
+/// Minimum duration of a first launch that counts: loading code takes far longer than the
+/// microseconds of a launch.
 const FIRST_LAUNCH_NS: i64 = 50_000;
-/// A first step takes this much of a usual one, at least.
+/// Minimum ratio of a first step to the median of the others.
 const FIRST_STEP_RATIO: f64 = 1.5;
-/// Measurements that make a loop.
+/// Minimum number of measurements in a tuning loop.
 const MEASURED_MIN: usize = 3;
-/// Launches between two events of a measurement, at most.
+/// Maximum number of launches between the two events of a measurement.
 const LAUNCHES_MAX: usize = 8;
-/// Names of operators, annotations and frames that try variants.
+/// Parts of the names of operators, annotations and frames that try variants of a kernel.
 const TUNING: [&str; 8] = [
     "do_bench",
     "benchmark_all_configs",
@@ -155,8 +156,8 @@ fn profiler(scope: &Scope<'_>, tree: &OperatorTree, found: &mut Disturbances) {
     }
 }
 
-/// Launches while hardware counters are collected: the profiler saves the memory of each kernel and
-/// replays it once per group of counters, and the launch returns when that is done.
+/// Adds launches while hardware counters are collected: the profiler saves the memory of each
+/// kernel, replays it once per group of counters, and only then lets the launch return.
 ///
 /// # Source
 /// CUPTI, range profiling with kernel replay; Kineto writes its rows as `cuda_profiler_range`.
@@ -173,7 +174,7 @@ fn counter_collection(scope: &Scope<'_>, found: &mut Disturbances) {
     }
 }
 
-/// Operators, annotations and frames that say by their names that they tune.
+/// Adds operators, annotations and frames whose names show that they tune.
 fn named(scope: &Scope<'_>, found: &mut Disturbances) {
     let trace = scope.trace;
     let is_tuning = |name: &str| {
@@ -196,7 +197,7 @@ fn named(scope: &Scope<'_>, found: &mut Disturbances) {
     }
 }
 
-/// First launches of a kernel that take far longer than usual ones.
+/// Adds first launches of a kernel that take far longer than the median launch.
 fn first_launches(scope: &Scope<'_>, found: &mut Disturbances) {
     let trace = scope.trace;
     let is_launch = names(trace, |name| name.contains("LaunchKernel"));
@@ -221,8 +222,8 @@ fn first_launches(scope: &Scope<'_>, found: &mut Disturbances) {
     }
 }
 
-/// Set-up calls and compilation outside steady steps, and a first step that takes far longer than
-/// the others. A step in which a graph is captured is not steady.
+/// Adds set-up calls and compilation outside steady steps, and a first step that takes far longer
+/// than the others. A step in which a graph is captured is not steady.
 fn warm_up(scope: &Scope<'_>, captures: &Captures, found: &mut Disturbances) {
     let trace = scope.trace;
     let set_up = names(trace, |name| calls::SET_UP.contains(&name) || is_compilation(name));
@@ -251,7 +252,7 @@ fn warm_up(scope: &Scope<'_>, captures: &Captures, found: &mut Disturbances) {
     }
 }
 
-/// Whether an annotation or a frame of this name is PyTorch or Triton at compiling.
+/// Returns whether PyTorch or Triton compiles in an annotation or a frame of this name.
 fn is_compilation(name: &str) -> bool {
     let is_triton = name.contains("triton/compiler/compiler.py(") && name.ends_with(": compile");
     is_triton || name.contains("(dynamo_timed)") || name.contains("torch/_dynamo/convert_frame.py(")
@@ -281,8 +282,8 @@ fn behind_captures(scope: &Scope<'_>, captures: &Captures, found: &mut Disturban
     }
 }
 
-/// Loops that time variants with events: an operator in which time is taken several times, and runs
-/// of measurements of the same kernels.
+/// Adds loops that time variants with events: operators that read several times, and runs of
+/// measurements of the same kernels.
 fn measured(
     scope: &Scope<'_>,
     tree: &OperatorTree,
@@ -308,7 +309,7 @@ fn measured(
     for (operator, _) in inside.iter().filter(|(_, count)| **count >= MEASURED_MIN) {
         found.add(Disturbance::Autotuning, Some(thread.track), span(*operator, *operator));
     }
-    // Times are taken one after the other, behind all the measurements.
+    // A tuner reads all times in a row, after the last measurement.
     let is_between = |from: usize, to: usize| {
         rows[from + 1..to].iter().all(|row| scope.links().work(*row).is_empty())
     };
@@ -322,9 +323,9 @@ fn measured(
     }
 }
 
-/// The first of some calls that belongs to the last `count` measurements, if each launched the same
-/// few kernels between two events, and nothing was launched behind the last one. Communication is
-/// between two events always.
+/// Returns the first call of the last `count` measurements, if each launched the same few kernels
+/// between two events and nothing was launched after the last one. Collectives do not count,
+/// because they always run between two events.
 fn first_measured(scope: &Scope<'_>, calls: &[u32], count: usize) -> Option<u32> {
     let trace = scope.trace;
     let is_event = |row: &u32| calls::classify_call(trace.name(*row)) == CallKind::EventRecord;

@@ -21,7 +21,7 @@ pub struct Frame {
     pub name: StringId,
     /// Missing if only the stacks of operators name the frame.
     pub row: Option<u32>,
-    /// The frame it was called from.
+    /// Index of the frame that called it.
     parent: u32,
 }
 
@@ -58,7 +58,7 @@ pub fn build_frames(trace: &Trace) -> Frames {
 }
 
 impl Frames {
-    /// Whether the trace has no frames.
+    /// Returns whether the trace has no frames.
     pub fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }
@@ -68,18 +68,18 @@ impl Frames {
         &self.frames
     }
 
-    /// The frame a frame was called from.
+    /// Returns the frame that called a frame.
     pub fn caller(&self, frame: u32) -> Option<u32> {
         Some(self.frames[frame as usize].parent).filter(|parent| *parent != NONE)
     }
 
-    /// A frame and those it was called from, innermost first.
+    /// Iterates over a frame and its callers, innermost first.
     pub fn stack(&self, frame: u32) -> impl Iterator<Item = Frame> {
         let stack = std::iter::successors(Some(frame), |frame| self.caller(*frame));
         stack.map(|frame| self.frames[frame as usize])
     }
 
-    /// The innermost frame that ran on a thread at a time.
+    /// Returns the innermost frame that ran on a thread at a time.
     pub fn at(&self, track: TrackId, time: i64) -> Option<u32> {
         let stretches = self.stretches.get(track.0 as usize)?;
         let at = stretches.partition_point(|one| one.end <= time);
@@ -117,7 +117,7 @@ impl Frames {
     }
 }
 
-/// Frames with rows of their own, cut where an inner one runs.
+/// Adds frames that have rows of their own, without the time of inner frames.
 fn recorded(trace: &Trace, found: &mut Frames) {
     let tree: OperatorTree = tree::build_python_tree(trace);
     for row in &tree.nodes {
@@ -139,7 +139,7 @@ fn recorded(trace: &Trace, found: &mut Frames) {
 #[derive(Default)]
 struct Painter {
     stretches: Vec<FrameStretch>,
-    /// Frames that run: end and place.
+    /// Open frames: their end and index.
     open: Vec<(i64, u32)>,
     painted: i64,
 }
@@ -192,7 +192,7 @@ fn from_stacks(trace: &Trace, found: &mut Frames) {
     }
 }
 
-/// A line that runs: its place, its function, and the end of the last operator that names it.
+/// An open line: its index, its function, and the end of the last operator that names it.
 struct FrameLine {
     frame: u32,
     of: StackLine,
@@ -259,7 +259,7 @@ fn lines(trace: &Trace, rows: &[u32], found: &mut Frames) -> Vec<FrameStretch> {
     stretches
 }
 
-/// Parses the line number of `train.py(12): step`; 0 if it has none.
+/// Parses the line number of a name such as `train.py(12): step`; 0 if it has none.
 fn number(trace: &Trace, line: StackLine) -> u32 {
     let text = trace.strings.get(line.line).split_once('(').map_or("", |(_, rest)| rest);
     text.split_once(')').and_then(|(number, _)| number.parse().ok()).unwrap_or_default()

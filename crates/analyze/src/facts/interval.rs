@@ -3,7 +3,7 @@
 /// A half-open span `start..end` in nanoseconds.
 pub type Interval = (i64, i64);
 
-/// The union: sorted, disjoint, not touching. Empty intervals vanish.
+/// Returns the union: sorted, disjoint, not touching. Empty intervals are dropped.
 ///
 /// # Cost
 /// `O(n log n)`, `O(n)` if already sorted by start.
@@ -18,7 +18,8 @@ pub fn union(mut intervals: Vec<Interval>) -> Vec<Interval> {
     merged
 }
 
-/// Adds an interval to a union; it must not start before any added so far. An empty one adds none.
+/// Adds an interval to a union. It must not start before any added so far. Empty intervals are
+/// ignored.
 pub fn add(union: &mut Vec<Interval>, (start, end): Interval) {
     if start >= end {
         return;
@@ -29,7 +30,7 @@ pub fn add(union: &mut Vec<Interval>, (start, end): Interval) {
     }
 }
 
-/// Total length of disjoint intervals.
+/// Returns the total length of disjoint intervals.
 pub fn length(disjoint: &[Interval]) -> i64 {
     disjoint.iter().map(|(start, end)| end - start).sum()
 }

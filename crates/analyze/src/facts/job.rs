@@ -35,7 +35,7 @@ pub struct JobFacts<'a> {
 }
 
 impl<'a> JobFacts<'a> {
-    /// The job of some ranks' windows; nothing is computed yet.
+    /// Creates the job of some ranks' windows without computing any fact.
     pub fn new(scopes: &'a [Scope<'a>]) -> Self {
         Self {
             ranks: scopes.iter().map(RankFacts::new).collect(),
@@ -83,7 +83,7 @@ impl<'a> JobFacts<'a> {
         self.measured.get_or_init(build)
     }
 
-    /// The critical paths of the job and of each rank, with all contributors.
+    /// Returns the critical paths of the job and of each rank, with all contributors.
     pub fn paths(&self) -> &CriticalPath {
         self.paths.get_or_init(|| critical_path::find_critical_paths(self.scopes, self.measured()))
     }

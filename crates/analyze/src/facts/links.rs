@@ -9,10 +9,10 @@ const NONE: u32 = u32::MAX;
 pub struct Links {
     /// The call of each row of device work.
     call: Vec<u32>,
-    /// First place in `work` of each row.
+    /// Index in `work` of the first device row of each call.
     first: Vec<u32>,
     work: Vec<u32>,
-    /// Device rows of which several calls have the id.
+    /// Device rows whose id several calls have.
     contested: Vec<u32>,
 }
 
@@ -80,24 +80,25 @@ impl Links {
         Self { call, first, work, contested }
     }
 
-    /// The call that launched a row of device work, if it was recorded.
+    /// Returns the call that launched a row of device work, if it was recorded.
     pub fn call(&self, device_row: u32) -> Option<u32> {
         Some(self.call[device_row as usize]).filter(|row| *row != NONE)
     }
 
-    /// The device work a call launched, in the order of the file; none for other rows.
+    /// Returns the device work that a call launched, in file order. Empty for rows that are not
+    /// calls.
     pub fn work(&self, call_row: u32) -> &[u32] {
         let row = call_row as usize;
         &self.work[self.first[row] as usize..self.first[row + 1] as usize]
     }
 
-    /// The device work that several calls of one kind may have launched, in the order of the file.
+    /// Returns the device work that several calls of one kind may have launched, in file order.
     pub fn contested(&self) -> &[u32] {
         &self.contested
     }
 }
 
-/// A call and its id. Of one id the least is taken.
+/// A call and its id. The smallest one wins if several share an id.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Numbered {
     id: u64,
@@ -108,15 +109,15 @@ struct Numbered {
 /// Index from correlation ids to rows of calls.
 struct CallIndex {
     first: First,
-    /// Calls of ids that several calls of the kind that is taken have: id, start, row; sorted.
+    /// Calls that share an id with another call of their kind, as (id, start, row), sorted.
     repeated: Vec<(u64, i64, u32)>,
 }
 
 /// The first call of each id.
 enum First {
-    /// The rows from a first id on.
+    /// The first id, and one row for each id from it on.
     Dense(u64, Vec<u32>),
-    /// Sorted, each id once.
+    /// Sorted by id; each id occurs once.
     Sparse(Vec<Numbered>),
 }
 
@@ -140,7 +141,7 @@ impl CallIndex {
             First::Sparse(calls)
         } else {
             let mut rows = vec![NONE; (most - least) as usize + 1];
-            // Calls come in the order of their rows, so the first one of a kind stays.
+            // Rows ascend, so the first call of a kind stays.
             for is_driver in [false, true] {
                 for call in calls.iter().filter(|call| call.is_driver == is_driver) {
                     let place = &mut rows[(call.id - least) as usize];

@@ -7,7 +7,7 @@ pub(crate) fn names(trace: &Trace, is_meant: impl Fn(&str) -> bool) -> Vec<bool>
     trace.strings.iter().map(is_meant).collect()
 }
 
-/// Whether the name of a row is marked in [`names`].
+/// Returns whether [`names`] marked the name of a row.
 pub(crate) fn is_named(trace: &Trace, names: &[bool], row: u32) -> bool {
     names[trace.slices.name[row as usize].0 as usize]
 }

@@ -95,21 +95,21 @@ pub fn verdict(issues: &[Issue]) -> QualityVerdict {
 pub struct IssueKind {
     pub id: &'static str,
     pub severity: Severity,
-    /// The first rank that has it; `None` where it is the job's.
+    /// The first rank with this issue; `None` for an issue of the whole job.
     pub rank: Option<u32>,
-    /// How many ranks have it; 0 where it is the job's.
+    /// Number of ranks with this issue; 0 for an issue of the whole job.
     pub rank_count: u64,
-    /// How many ranks have exactly this.
+    /// Number of ranks whose issue has exactly the text of `what`.
     pub alike_count: u64,
-    /// What is wrong, of the first rank that has it.
+    /// Description with the numbers of the first rank.
     pub what: String,
-    /// The analyses that suffer, and how.
+    /// The affected analyses, and how they are affected.
     pub matters: &'static str,
     /// What to do about it.
     pub hint: &'static str,
 }
 
-/// Issues as [`find_issues`] orders them, one row per kind and severity.
+/// Merges issues in the order of [`find_issues`] into one row per kind and severity.
 pub fn by_kind(issues: &[Issue]) -> Vec<IssueKind> {
     let kinds = issues.chunk_by(|a, b| (a.severity, a.id, a.loss) == (b.severity, b.id, b.loss));
     let kind = |same: &[Issue]| IssueKind {

@@ -12,7 +12,7 @@ use crate::facts::window;
 /// that, profilers round and clocks jitter.
 pub(crate) const REFUTED_NS: i64 = 1_000_000;
 
-/// A recording of fewer rows does not show when it ended.
+/// Minimum number of rows: fewer do not show when the recording ended.
 const ROWS_MIN: usize = 10;
 
 /// A host row that ends long after all other rows of its recording.

@@ -1,4 +1,4 @@
-//! The analysed part of one rank: window, device rows, classes, launches.
+//! The analyzed part of one rank: window, device rows, classes, launches.
 
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
@@ -39,22 +39,24 @@ pub struct Scope<'a> {
     pub step_mark: Option<StepMark>,
     /// Kernels, copies and sets that overlap the window, by start, then row.
     pub device_rows: Vec<u32>,
-    /// The class of each of them.
+    /// The class of each entry of `device_rows`.
     pub classes: Vec<WorkClass>,
     /// The span of the devices' steps where it is longer than the window: see
     /// [`device_step::span`].
     pub device_span: Option<Interval>,
-    /// Then, the work behind the window that was launched before its end, by start.
+    /// If `device_span` is set, the work after the window that was launched before its end, by
+    /// start.
     pub late_work: Vec<(u32, WorkClass)>,
     links: OnceLock<Links>,
     frames: OnceLock<Frames>,
 }
 
-/// Part of everything recorded that too few steps have to cover to stand for it, percent.
+/// Minimum share of the recorded time that a few steps must cover to represent the recording,
+/// percent.
 const STEPS_PCT: i64 = 75;
 
 impl<'a> Scope<'a> {
-    /// Selects and classifies.
+    /// Selects the window and classifies the device rows in it.
     ///
     /// # Cost
     /// `O(n log n)` in the rows of the trace.
@@ -68,7 +70,7 @@ impl<'a> Scope<'a> {
         let mut steps = all_steps.clone();
         let (window, mut device_rows) = match rule {
             WindowRule::Hta => {
-                // Holistic Trace Analysis knows the profiler's annotations only.
+                // Holistic Trace Analysis recognizes only the profiler's own steps.
                 if step_mark != Some(StepMark::ProfilerStep) {
                     steps.clear();
                 }
@@ -90,9 +92,11 @@ impl<'a> Scope<'a> {
                     (WindowRule::Steps, Some(first), Some(last)) => (first.start, last.end),
                     _ => window::recorded(trace).unwrap_or_default(),
                 };
-                // Not a step of the job, so means must not include it.
+                // A step that launched nothing is not a step of the job, so means must not include
+                // it.
                 steps.retain(|step| step.lack != Some(Lack::Launches));
-                // Time outside the steps would be counted as theirs.
+                // If few steps cover little of the recording, figures per step would include time
+                // outside them.
                 let inside: i64 = steps.iter().map(|step| step.end - step.start).sum();
                 if rule != applied && 100 * inside < STEPS_PCT * (end - start) {
                     steps.clear();
@@ -139,22 +143,22 @@ impl<'a> Scope<'a> {
         }
     }
 
-    /// Launches and their work, of the whole trace; joined on first use.
+    /// Returns the launches and their work for the whole trace, joined on first use.
     pub fn links(&self) -> &Links {
         self.links.get_or_init(|| Links::new(self.trace))
     }
 
-    /// Lines of Python, of the whole trace; sorted on first use.
+    /// Returns the Python frames of the whole trace, built on first use.
     pub fn frames(&self) -> &Frames {
         self.frames.get_or_init(|| frames::build_frames(self.trace))
     }
 
-    /// The part of a row inside the window; empty if none is.
+    /// Returns the part of a row inside the window, which may be empty.
     pub fn clipped(&self, row: u32) -> Interval {
         self.clipped_by(row, 0)
     }
 
-    /// The part inside the window of a row whose clock is ahead by some nanoseconds.
+    /// Returns the part of a row inside the window, if its clock is ahead by some nanoseconds.
     pub fn clipped_by(&self, row: u32, ahead_ns: i64) -> Interval {
         let slices = &self.trace.slices;
         let (start, end) = (slices.start(row) - ahead_ns, slices.end(row) - ahead_ns);
@@ -162,7 +166,7 @@ impl<'a> Scope<'a> {
         (start, end.clamp(start, self.window.end))
     }
 
-    /// The parts inside the window of the device rows a predicate takes, by start.
+    /// Iterates over the device rows that satisfy a predicate, clipped to the window, by start.
     pub fn spans(&self, mut takes: impl FnMut(u32, WorkClass) -> bool) -> Vec<Interval> {
         let rows = self.device_rows.iter().zip(&self.classes);
         rows.filter(|(row, class)| takes(**row, **class))
@@ -170,7 +174,7 @@ impl<'a> Scope<'a> {
             .collect()
     }
 
-    /// The devices with work in the window, ascending.
+    /// Returns the devices with work in the window, ascending.
     pub fn devices(&self) -> Vec<i32> {
         let mut devices: BTreeSet<i32> = BTreeSet::new();
         for row in &self.device_rows {
@@ -185,15 +189,15 @@ impl<'a> Scope<'a> {
         self.window.length().max(device)
     }
 
-    /// Whether a host row starts in the window.
+    /// Returns whether a host row starts in the window.
     pub fn starts_inside(&self, row: u32) -> bool {
         let start = self.trace.slices.start(row);
         self.window.start <= start && start < self.window.end
     }
 }
 
-/// With two or more steps: device work whose correlation id occurs on a host row that starts before
-/// the last step. Else all device work.
+/// Returns, with two or more steps, the device work whose correlation id occurs on a host row that
+/// starts before the last step. Otherwise returns all device work.
 ///
 /// # Source
 /// traceinsight 0.6.1, `hta/common/trace.py`, `_filter_irrelevant_gpu_kernels`.

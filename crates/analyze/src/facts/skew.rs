@@ -18,29 +18,29 @@ use sync_points::{LaunchedWork, Streams};
 pub struct Skew {
     pub rank: u32,
     pub device: i32,
-    /// Nanoseconds ahead at least: the largest by which work ends behind a call that waited for it.
-    /// `None` without such calls.
+    /// Lower bound: the largest time by which work ends after a call that waited for it. `None`
+    /// without such calls.
     pub lower_ns: Option<i64>,
-    /// Nanoseconds ahead at most: the smallest from the start of a launch to the start of its work.
-    /// `None` without launches.
+    /// Upper bound: the smallest time from the start of a launch to the start of its work. `None`
+    /// without launches.
     pub upper_ns: Option<i64>,
-    /// Calls that waited for work of the device.
+    /// Number of calls that waited for work of the device.
     pub wait_count: u64,
-    /// Waits that returned before their work ended, by the device's clock.
+    /// Number of waits that returned before their work ended, by the device's clock.
     pub late_count: u64,
     pub launch_count: u64,
-    /// Launches that began after their work, by the device's clock.
+    /// Number of launches that began after their work, by the device's clock.
     pub early_count: u64,
 }
 
 impl Skew {
-    /// Whether no difference of the clocks explains all times.
+    /// Returns whether no clock skew explains all times.
     pub fn is_contradictory(&self) -> bool {
         self.lower_ns.zip(self.upper_ns).is_some_and(|(lower, upper)| lower > upper)
     }
 
-    /// Nanoseconds to take off the device's times: the smallest difference that explains all, 0
-    /// where none does.
+    /// Returns the nanoseconds to subtract from the device's times: the smallest skew that explains
+    /// all times, or 0 if none does.
     pub fn shift_ns(&self) -> i64 {
         if self.is_contradictory() {
             return 0;
@@ -51,7 +51,7 @@ impl Skew {
 }
 
 impl Skew {
-    /// The bounds and their witnesses in words.
+    /// Describes the bounds and the calls that prove them.
     pub fn words(&self) -> String {
         let us = |ns: i64| format!("{:.3} µs", ns as f64 / 1e3);
         let many = |count: u64, what: &str| match count {
@@ -90,13 +90,13 @@ impl Skew {
     }
 }
 
-/// Nanoseconds to take off the times of a device; see [`Skew::shift_ns`].
+/// Returns the nanoseconds to subtract from the times of a device; see [`Skew::shift_ns`].
 pub fn shift_ns(skews: &[Skew], device: i32) -> i64 {
     skews.iter().find(|skew| skew.device == device).map_or(0, Skew::shift_ns)
 }
 
-/// Nanoseconds that may have to be taken off the times of a device: [`Skew::shift_ns`] first, then
-/// others that its bounds allow, a few microseconds apart.
+/// Returns candidates for the nanoseconds to subtract from the times of a device:
+/// [`Skew::shift_ns`] first, then others that its bounds allow, a few microseconds apart.
 pub fn shifts(skews: &[Skew], device: i32) -> Vec<i64> {
     const STEP_NS: i64 = 6_000;
     const FAR_NS: i64 = 24_000;
@@ -112,7 +112,7 @@ pub fn shifts(skews: &[Skew], device: i32) -> Vec<i64> {
     shifts
 }
 
-/// The clocks of a rank's devices, by device.
+/// Measures the skew of each device of a rank, by device.
 ///
 /// # Cost
 /// `O(n log n)` in the device rows of the window.

@@ -32,11 +32,11 @@ pub struct OperatorTree {
     parent: Vec<u32>,
     /// Depth of each node, 1 for a root.
     depth: Vec<u32>,
-    /// End of each node's subtree, as a place among the nodes.
+    /// Index of the first node after each node's subtree.
     behind: Vec<u32>,
-    /// Never decreases within a thread.
+    /// Start of each node; does not decrease within a thread.
     start: Vec<i64>,
-    /// Never later than the parent's.
+    /// End of each node, not later than the parent's.
     end: Vec<i64>,
     /// Node of each row of the trace.
     node: Vec<u32>,
@@ -47,7 +47,7 @@ pub struct OperatorTree {
 pub struct TreeThread {
     pub track: TrackId,
     pub first: u32,
-    /// The first node behind it.
+    /// Index of the first node after this thread.
     pub behind: u32,
 }
 
@@ -169,7 +169,7 @@ impl OperatorTree {
         let (first, behind) = (thread.first as usize, thread.behind as usize);
         let started = self.start[first..behind].partition_point(|start| *start <= time);
         let mut node = first + started.checked_sub(1)?;
-        // Whatever contains the time is the row that started last or around it.
+        // The row that contains the time is the one that started last, or one of its ancestors.
         while self.end[node] <= time {
             node = Some(self.parent[node]).filter(|parent| *parent != NONE)? as usize;
         }

@@ -16,7 +16,7 @@ use crate::facts::named;
 
 pub use step::{Lack, StepMark, TrainingStep};
 
-/// The analysed part of a trace.
+/// The analyzed part of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WindowRule {
@@ -31,11 +31,11 @@ pub enum WindowRule {
 /// A stretch of time: `start..end`, absolute nanoseconds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TimeWindow {
-    /// The rule that made it: [`WindowRule::All`] where there were too few steps.
+    /// The rule that was applied: [`WindowRule::All`] if there were too few steps.
     pub rule: WindowRule,
-    /// Absolute time of the first nanosecond.
+    /// Absolute time in nanoseconds.
     pub start: i64,
-    /// First nanosecond behind it.
+    /// Absolute nanoseconds; the end is exclusive.
     pub end: i64,
     /// The steps inside, by start; empty where the trace names none.
     pub steps: Vec<TrainingStep>,
@@ -48,8 +48,8 @@ impl TimeWindow {
     }
 }
 
-/// The steps of a trace, by start, and the annotations that delimit them; `None` without steps.
-/// A trace without steps needs no `links`, one without lost launches no `frames`.
+/// Returns the steps of a trace, by start, and the annotations that delimit them; `None` without
+/// steps. `links` and `frames` are only called if needed.
 pub(crate) fn steps<'a>(
     trace: &Trace,
     links: impl FnOnce() -> &'a Links,
@@ -66,8 +66,8 @@ pub(crate) fn steps<'a>(
     (Some(mark), steps)
 }
 
-/// The steps that `ProfilerStep#N` annotations name; where several threads or categories mark one,
-/// the first row counts.
+/// Returns the steps that `ProfilerStep#N` annotations name. If several threads or categories mark
+/// one, the first row counts.
 pub(crate) fn named_steps(trace: &Trace) -> Vec<TrainingStep> {
     let slices = &trace.slices;
     let number =
@@ -129,7 +129,7 @@ pub(crate) fn are_beside_the_work(trace: &Trace, steps: &[TrainingStep]) -> bool
         .unwrap_or(false)
 }
 
-/// Launches without device work, of those in a step, that are more than chance, percent.
+/// Share of a step's launches without device work, in percent, above which the step is incomplete.
 const LOST_PCT: usize = 1;
 /// A step without launches is dropped if it is shorter than this part of the shortest other step.
 const BEGUN_PART: i64 = 10;
@@ -165,11 +165,11 @@ fn mark_incomplete<'a>(
     }
 }
 
-/// Launches of each step that have no device work.
+/// The launches of each step that lack device work.
 struct StepLaunches {
     count: Vec<usize>,
     lost: Vec<usize>,
-    /// Lost launches behind the last launch that has device work.
+    /// Lost launches after the last launch that has device work.
     trailing: Vec<usize>,
     /// The span of the device work of the first step.
     first: Option<(i64, i64)>,
@@ -259,7 +259,8 @@ impl StepLaunches {
 /// # Cost
 /// `O(n log n)` in the calls that set memory.
 pub(crate) fn empty_memsets(trace: &Trace, arrived: &[u64]) -> BTreeSet<u32> {
-    /// Part of the median call with device work below which a call without is empty.
+    /// A call without device work is empty if it takes less than the median call with work divided
+    /// by this.
     const PART: i64 = 5;
     let is_set = named::names(trace, |name| is_launch(name) && name.contains("Memset"));
     let is_call = |row: &u32| trace.kind(*row).is_call() && named::is_named(trace, &is_set, *row);
@@ -321,7 +322,7 @@ pub fn is_launch(call: &str) -> bool {
 /// trace.
 pub fn recorded(trace: &Trace) -> Option<(i64, i64)> {
     let lost = lost_start(trace);
-    // Overhead rows may lie anywhere.
+    // The profiler's own rows may lie outside the recorded time.
     let counts = |row: &u32| !matches!(trace.kind(*row), EventKind::Overhead | EventKind::Window);
     let mut span: Option<(i64, i64)> = None;
     for row in trace.rows().filter(counts) {
@@ -334,8 +335,8 @@ pub fn recorded(trace: &Trace) -> Option<(i64, i64)> {
     span
 }
 
-/// The start that means "none was recorded": profilers write time 0 for work they lost sight of.
-/// `None` where time 0 is near the other rows, as in a simulated trace.
+/// Returns the start time that marks lost work: profilers write time 0 for it. `None` if time 0 is
+/// near the other rows, as in a simulated trace.
 pub fn lost_start(trace: &Trace) -> Option<i64> {
     const DAY: i64 = 86_400_000_000_000;
     let zero = trace.header.base_time_ns;

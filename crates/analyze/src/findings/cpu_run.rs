@@ -68,7 +68,8 @@ pub(super) fn reword(findings: &mut Vec<Finding>) {
         for text in [&mut finding.title, &mut finding.what] {
             *text = worded(text);
         }
-        // A pool's launch carries a runtime's name, so that readers of devices' traces know it.
+        // The trainer writes the start of the pool's work under the name of a CUDA call, so that
+        // other trace readers recognize it as a launch.
         for evidence in &mut finding.evidence {
             for name in evidence.within.iter_mut().chain([&mut evidence.name]) {
                 if name.starts_with("cudaLaunchKernel") {
@@ -91,10 +92,13 @@ fn worded(text: &str) -> String {
         ("the host is in", "the leading thread is in"),
         ("device waits for the host", "pool waits for its leading thread"),
         ("The device waits", "The pool waits"),
-        ("while the host works", "while its leading thread works alone"),
+        ("while the host runs operators and calls", "while its leading thread works alone"),
         ("the device", "the pool"),
         ("the host", "the leading thread"),
-        (" coincide with memory from the driver or code being loaded", " begin with set-up"),
+        (
+            " coincide with memory calls of the driver or with code being loaded",
+            " begin with set-up",
+        ),
     ];
     pairs.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
 }
@@ -112,7 +116,7 @@ mod tests {
             }
         }
         assert_eq!(
-            worded("The device waits while the host works"),
+            worded("The device waits while the host runs operators and calls"),
             "The pool waits while its leading thread works alone"
         );
     }

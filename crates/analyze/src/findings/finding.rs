@@ -1,6 +1,7 @@
 //! What a rule reports: a cause of waste with its evidence, what it costs, and the edit of the
 //! dependency graph that would remove it. Plain data; knows no rule.
 
+use schema::CellType;
 use serde::{Deserialize, Serialize, Serializer};
 use trace::store::TrackId;
 
@@ -9,7 +10,7 @@ use crate::facts::interval::Interval;
 use crate::graph::edit::Action;
 
 /// Severity of a finding, by the share of a step that its remedy saves; the worst first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, CellType)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
     /// 15 % of a step or more.
@@ -23,7 +24,7 @@ pub enum Severity {
 }
 
 /// Confidence in a finding; the surest first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, CellType)]
 #[serde(rename_all = "snake_case")]
 pub enum Confidence {
     High,
@@ -47,7 +48,7 @@ pub enum FindingCategory {
     Kernel,
     Communication,
     Memory,
-    /// A rule of the user's.
+    /// Found by a rule of the user.
     Own,
 }
 
@@ -93,7 +94,7 @@ pub struct Finding {
 }
 
 /// Why a finding is less important than the time of its rows suggests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, CellType)]
 #[serde(rename_all = "snake_case")]
 pub enum HeldBack {
     /// The device is busy all the time: nothing the host does differently shortens a step.
@@ -155,11 +156,12 @@ pub struct Saving {
     pub low_ns: i64,
     /// Result of the what-if on the dependency graph, at most `high_ns`.
     pub mid_ns: i64,
-    /// Total duration of the rows.
+    /// Total duration of the rows. A cure on the host saves no more than the devices' idle time
+    /// and the device work that it removes, which limits this bound too.
     pub high_ns: i64,
     /// `mid_ns` relative to a step, in percent.
     pub mid_pct: f64,
-    /// What `mid_ns` was found on.
+    /// The model that `mid_ns` was computed with.
     pub source: SavingSource,
 }
 
@@ -176,17 +178,17 @@ impl Saving {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct HostDeviceSplit {
     pub host_ns: i64,
-    /// It would take with the cure.
+    /// Step time with the cure.
     pub cured_host_ns: i64,
     pub device_ns: i64,
-    /// It would take with the cure.
+    /// Step time with the cure.
     pub cured_device_ns: i64,
     /// Device step with half of the found time removed, for time of transfers.
     pub halved_device_ns: Option<i64>,
 }
 
 /// The model that a saving was computed with.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, CellType)]
 #[serde(rename_all = "snake_case")]
 pub enum SavingSource {
     /// A simulated step, in which starts, waits and transfers follow from costs.
@@ -234,8 +236,8 @@ pub struct RowEdit {
     /// Rows of its trace, ascending, each once; written as runs `[first, last]`.
     #[serde(serialize_with = "runs")]
     pub rows: Vec<u32>,
-    /// Time of threads outside operators and calls that is scaled with them: host code that no row
-    /// covers, or frames of Python. The spans of a thread do not overlap.
+    /// Thread time outside operators and calls that the edit scales too: host code that no row
+    /// covers, or Python frames. The spans of a thread do not overlap.
     #[serde(skip)]
     pub spans: Vec<(TrackId, Interval)>,
     pub action: Action,

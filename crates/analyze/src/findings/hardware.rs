@@ -45,7 +45,7 @@ const DEVICES: [(&str, f64, f64); 24] = [
     ("MI210", 1638.0, 150.0),
 ];
 
-/// The limits of a device of this name, if known.
+/// Returns the peak bandwidths of a device of this name, if known.
 pub(super) fn peak(name: &str) -> Option<Peak> {
     let device = DEVICES.iter().find(|(part, ..)| name.contains(part))?;
     Some(Peak { memory_gb_per_s: device.1, link_gb_per_s: device.2 })
@@ -56,7 +56,7 @@ pub(super) fn peak(name: &str) -> Option<Peak> {
 pub(super) enum Maker {
     Nvidia,
     Amd,
-    /// Neither: nothing is known of its matrix units.
+    /// Another vendor, whose matrix units are unknown.
     Other,
 }
 
@@ -92,8 +92,8 @@ pub(super) fn maker(name: &str) -> Option<Maker> {
     MAKERS.iter().find(|(part, _)| name.contains(part)).map(|(_, maker)| *maker)
 }
 
-/// Whether a device of a maker multiplies matrices of a type on units of their own. Float32 counts
-/// where the library may round it to TF32.
+/// Returns whether a device has matrix units for a type. Float32 counts if the library may round it
+/// to TF32.
 ///
 /// # Source
 /// NVIDIA's tuning guides (7.0: float16; 8.0: TF32, bfloat16, float64; 8.6, 8.9 and 12.0 without
@@ -105,7 +105,8 @@ pub(super) fn has_matrix_units(maker: Maker, device: &DeviceProperties, of: Data
         (Maker::Nvidia, DataType::Float32 | DataType::BFloat16) => capability >= (8, 0),
         (Maker::Nvidia, DataType::Small) => capability >= (7, 2),
         (Maker::Nvidia, DataType::Float16) => capability >= (7, 0),
-        // 9.0 is also Vega, which has none, and at most 64 compute units; MI100 has 120.
+        // Vega reports 9.0 too, but has no matrix units and at most 64 compute units; MI100 has
+        // 120.
         (Maker::Amd, _) if capability.0 == 9 => capability >= (9, 4) || device.sm_count > 64,
         (Maker::Amd, DataType::Float16 | DataType::BFloat16) => capability >= (11, 0),
         (Maker::Amd | Maker::Other, _) => false,

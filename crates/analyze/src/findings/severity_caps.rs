@@ -7,7 +7,7 @@ use crate::facts::interval::Interval;
 use crate::facts::job::{JobFacts, RankFacts};
 use trace::store::TrackId;
 
-/// From this share on, a finding rests mostly on disturbances.
+/// Minimum share of disturbed time from which the severity of a finding is capped.
 const MOSTLY: f64 = 0.5;
 /// Name of the number that holds the disturbed share.
 const SHARE: &str = "disturbed_pct";
@@ -32,7 +32,7 @@ pub(super) fn find_severity_cap(
         found.spans.iter().map(|(track, span)| host_time(facts, *track, *span, &mut by_kind)).sum()
     };
     let share = by_kind.iter().sum::<i64>() as f64 / (total as f64).max(1.0);
-    // Equal kinds: the first one wins.
+    // If two kinds have equal time, the first one wins.
     let most = (0..by_kind.len()).rev().max_by_key(|at| by_kind[*at])?;
     let value = (1e3 * share.min(1.0)).round() / 10.0;
     let number = Number { name: SHARE, value };

@@ -10,7 +10,7 @@ fn reading() -> Trace {
     reading_in_steps(&[1000, 1000])
 }
 
-/// The same in steps of given lengths.
+/// Builds the trace of [`reading`] with steps of given lengths.
 fn reading_in_steps(lengths: &[i64]) -> Trace {
     let mut trace = Trace::default();
     for (step, length) in lengths.iter().enumerate() {
@@ -59,7 +59,8 @@ fn a_saving_is_what_the_graph_allows_and_never_more_than_the_rows() {
     let report = found(&trace, "").unwrap();
     let read = report.findings.iter().find(|one| one.rule == "H05").unwrap();
     let saving = read.saving.unwrap();
-    // Blocked 600 of 1000 ns; the kernel behind runs 300 ns earlier in the second step at least.
+    // The host is blocked for 600 of 1000 ns; without the wait, the second kernel starts at least
+    // 300 ns earlier.
     assert_eq!(saving.high_ns, 600);
     assert!(0 < saving.mid_ns && saving.mid_ns <= saving.high_ns, "{saving:?}");
     assert_eq!((read.steps.as_slice(), read.key.as_str()), ([5, 6].as_slice(), "H05:aten::item"));
@@ -81,7 +82,7 @@ fn a_saving_within_step_noise_is_not_counted() {
     let saving = read(&unsteady).saving.unwrap();
     assert!(saving.is_within_noise() && saving.mid_ns > 0, "{saving:?}");
     assert_eq!(unsteady.joint_saving_ns, None);
-    // What the rows show is there all the same.
+    // The severity stays, because the rows still show the cause.
     assert!(read(&unsteady).severity <= Severity::High);
 }
 
@@ -174,7 +175,7 @@ fn every_rule_has_a_page_that_names_its_limits() {
     assert_eq!(ids.len(), rules().count());
 }
 
-/// The report of a recording that lost something.
+/// Returns the report of a recording with losses.
 fn lossy(losses: &[Loss]) -> FindingReport {
     let mut trace = reading();
     for (at, loss) in losses.iter().enumerate() {
@@ -198,7 +199,7 @@ fn the_kind_of_loss_decides_title_and_remedy() {
     assert!(copies.advice.contains("one recording of each rank"), "{}", copies.advice);
     let cut = q02(&[Loss::Truncated]);
     assert!(cut.advice.contains("copy the file again"), "{}", cut.advice);
-    // The worst decides; each kind is told of.
+    // The worst kind decides the title; the text names each kind.
     let both = q02(&[Loss::NoTime, Loss::NegativeDuration, Loss::BehindTheEnd]);
     assert_eq!(both.title, "events behind the end of the trace");
     for kind in ["event without its time", "negative duration", "behind the end"] {
@@ -229,7 +230,7 @@ fn steps_and_what_lies_beside_them_add_up_to_the_window() {
     overlapping.slices.duration[0] = 1200;
     let overlapping = account(&overlapping);
     assert!(overlapping.contains("which overlap, in a window of 2.00 µs"), "{overlapping}");
-    // The shares of the path, of which there is one for each party, are those of a whole.
+    // The shares of the parties on the path add up to 100 %.
     let shares: f64 = whole
         .split([' ', ':', ','])
         .collect::<Vec<_>>()

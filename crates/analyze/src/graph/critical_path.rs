@@ -9,6 +9,7 @@ mod walk;
 
 use std::collections::BTreeMap;
 
+use schema::TableRow;
 use serde::Serialize;
 use trace::store::{StringId, TrackId};
 
@@ -28,32 +29,32 @@ pub struct CriticalPath {
     /// The path of the rank whose window ends last, which moves to the rank that was waited for.
     /// `None` with one rank, whose path is the job's.
     pub job: Option<Path>,
-    /// What the dependencies rest on.
+    /// Whether waits were recorded or inferred.
     pub evidence: WaitEvidence,
 }
 
 /// A path that tiles `window_start_ns..window_end_ns`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Path {
-    /// The rank on which it ends; `None` for the job's.
+    /// The rank on which it ends; `None` for the job's path.
     pub rank: Option<u32>,
-    /// Absolute nanoseconds: for the job, where the window of the rank begins at which the path
+    /// Absolute nanoseconds. For the job's path, the start of the window of the rank where the path
     /// arrives.
     pub window_start_ns: i64,
     /// Absolute time in nanoseconds.
     pub window_end_ns: i64,
-    /// Their difference: what the parts sum to.
+    /// Length of the window, which is the sum of the parts.
     pub window_ns: i64,
     /// Sorted by category; categories without time are left out.
     pub parts: Vec<CategoryPart>,
-    /// What takes longest on the path, by category and name, the longest first.
+    /// The categories and names with the most time on the path, the longest first.
     pub contributors: Vec<Contributor>,
     /// The path, by time, without gaps or overlaps.
     pub segments: Vec<PathSegment>,
 }
 
 /// Time of a category on the critical path.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct CategoryPart {
     /// The rank; `None` for the job's path.
     pub rank: Option<u32>,
@@ -65,12 +66,12 @@ pub struct CategoryPart {
 }
 
 /// Time of a named row on the critical path.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct Contributor {
     /// The rank; `None` for the job's path.
     pub rank: Option<u32>,
     pub category: PathCategory,
-    /// The row's name; of untraced time, the annotation around it; may be empty.
+    /// Name of the row, or of the annotation around untraced time; may be empty.
     pub name: String,
     pub count: u64,
     /// Nanoseconds on the path.
@@ -84,16 +85,16 @@ pub struct Contributor {
 pub struct PathSegment {
     /// The rank it lies on.
     pub rank: u32,
-    /// What ran; of gaps and delays what waited; of untraced time the annotation around it; of
-    /// Python its frame, if that has a row.
+    /// The row that ran. For gaps and delays, the row that waited; for untraced time, the
+    /// annotation around it; for Python, the frame if it has a row.
     pub row: Option<u32>,
-    /// For Python time, the frame's place among [`Scope::frames`].
+    /// For Python time, the index of the frame in [`Scope::frames`].
     pub frame: Option<u32>,
-    /// The thread or stream, by place among the trace's tracks.
+    /// Index of the thread or stream among the trace's tracks.
     pub track: Option<u32>,
     /// What the time is spent on.
     pub category: PathCategory,
-    /// What it had waited for when it began; `None` at the start of the window.
+    /// The kind of dependency that delayed its start; `None` at the start of the window.
     pub via: Option<EdgeKind>,
     /// The rank that was waited for.
     pub peer: Option<u32>,
@@ -104,7 +105,7 @@ pub struct PathSegment {
 }
 
 /// A stretch of a path, flat and with names.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct SegmentRow {
     pub index: u32,
     pub rank: u32,
@@ -143,14 +144,14 @@ pub fn find_critical_paths(scopes: &[Scope<'_>], measured: &MeasuredGraph) -> Cr
     CriticalPath { ranks, job: hopping, evidence: measured.evidence }
 }
 
-/// The rank whose window ends last, the first of several.
+/// Returns the rank whose window ends last, or the first of several.
 pub(crate) fn last_to_end(measured: &MeasuredGraph, times: &NodeTimes) -> Option<usize> {
     let end = |at: usize| times.start[measured.ranks[at].end.index()];
     (0..measured.ranks.len()).max_by_key(|at| (end(*at), std::cmp::Reverse(*at)))
 }
 
 impl Path {
-    /// The path as flat rows.
+    /// Returns the path as flat rows.
     pub fn rows(&self, scopes: &[Scope<'_>]) -> Vec<SegmentRow> {
         let path_part = |(index, one): (usize, &PathSegment)| {
             let scope = scopes.iter().find(|scope| scope.trace.rank == one.rank)?;
@@ -173,7 +174,8 @@ impl Path {
         self.segments.iter().enumerate().filter_map(path_part).collect()
     }
 
-    /// The rows of traces on the path, each once, by rank and row: what a picture marks.
+    /// Returns the trace rows on the path, each once, by rank and row, so that a timeline can mark
+    /// them.
     pub fn overlay(&self) -> Vec<(u32, u32)> {
         let ran = |one: &&PathSegment| {
             !matches!(one.category, PathCategory::UntracedHost | PathCategory::PythonFrame)
@@ -206,7 +208,7 @@ fn path(job: &PathJob<'_, '_>, rank: Option<u32>, stretches: &[WalkStretch], end
     Path { rank, window_start_ns, window_end_ns, window_ns, parts, contributors, segments }
 }
 
-/// Nanoseconds of some parts by whose time they are: the host's, the devices', other ranks'.
+/// Sums parts of a path by party: the host, the devices, and waits for other ranks.
 pub fn by_party(parts: impl IntoIterator<Item = (PathCategory, i64)>) -> [(Party, i64); 3] {
     let mut sums = [Party::Host, Party::Device, Party::Peers].map(|party| (party, 0));
     for (category, ns) in parts {
@@ -215,7 +217,7 @@ pub fn by_party(parts: impl IntoIterator<Item = (PathCategory, i64)>) -> [(Party
     sums
 }
 
-/// Sums of durations by category.
+/// Sums durations by category.
 pub(crate) fn parts(
     rank: Option<u32>,
     window_ns: i64,
@@ -232,7 +234,7 @@ pub(crate) fn parts(
     sums.into_iter().map(part).collect()
 }
 
-/// A stretch as segments: untraced time is cut where the annotation around it changes.
+/// Adds a stretch as segments, and cuts untraced time where the annotation around it changes.
 fn add_segments(job: &PathJob<'_, '_>, stretch: &WalkStretch, segments: &mut Vec<PathSegment>) {
     let measured = job.measured;
     let (origin, category) = match stretch.what {
@@ -356,7 +358,7 @@ fn contributors(
     all.into_iter().map(one).collect()
 }
 
-/// A name's segments and nanoseconds by category, in the order of [`CATEGORIES`].
+/// Number of segments and nanoseconds of a name by category, in the order of [`CATEGORIES`].
 struct NameSum {
     name: StringId,
     by_category: [(u64, i64); CATEGORIES.len()],

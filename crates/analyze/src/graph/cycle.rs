@@ -10,7 +10,7 @@ pub struct Cycle {
     pub nodes: Vec<NodeId>,
 }
 
-/// Nodes that a message names at most.
+/// Maximum number of nodes in the message.
 const NAMED: usize = 8;
 
 fn named(nodes: &[NodeId]) -> String {
@@ -21,7 +21,7 @@ fn named(nodes: &[NodeId]) -> String {
     text.join(" → ")
 }
 
-/// A cycle among the nodes that have no place in the order; `edges` stand by target.
+/// Finds a cycle among the nodes that have no place in the order. `edges` are sorted by target.
 pub(super) fn find(count: usize, edges: &[Edge], order: &[NodeId]) -> Cycle {
     let mut is_ordered = vec![false; count];
     order.iter().for_each(|node| is_ordered[node.index()] = true);

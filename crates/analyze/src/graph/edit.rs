@@ -17,11 +17,11 @@ const NEVER: i64 = -(1 << 60);
 pub enum Action {
     /// Multiplies its duration; 0 removes it.
     Scale(f64),
-    /// What belongs to one row takes this many nanoseconds at most.
+    /// Limits the nodes of one row to this many nanoseconds in all.
     ShortenTo(i64),
     /// Runs in parallel with its successor: priced as taking no time of its own.
     Overlap,
-    /// The host no longer waits in it: for a device, or fetching a batch for who loads it.
+    /// Removes the wait of the host in it: for a device, or for the thread that loads a batch.
     Unblock,
     /// Starts as soon as its thread or stream is free.
     CloseGap,
@@ -42,7 +42,7 @@ pub struct Edit {
 /// Total weight of the nodes that an edit changed, before and after.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Effect {
-    /// How many weights there were.
+    /// Number of weights that changed.
     pub changed: u64,
     pub old_ns: i64,
     pub new_ns: i64,
@@ -53,7 +53,7 @@ pub struct Effect {
 pub struct Editor<'a> {
     measured: &'a MeasuredGraph,
     graph: DependencyGraph,
-    /// Weights as they were, in the order of the changes.
+    /// Changed weights with their old values, in the order of the changes.
     changes: Vec<EdgeChange>,
     /// The earliest place in the graph's order that an edit has touched.
     earliest: Option<u32>,
@@ -67,13 +67,13 @@ enum EdgeChange {
 }
 
 impl<'a> Editor<'a> {
-    /// The graph as it was measured.
+    /// Creates an editor of the graph as it was measured.
     pub fn new(measured: &'a MeasuredGraph) -> Self {
         let graph = measured.graph.clone();
         Self { measured, graph, changes: Vec::new(), earliest: None }
     }
 
-    /// The graph as it now is.
+    /// Returns the edited graph.
     pub fn graph(&self) -> &DependencyGraph {
         &self.graph
     }
@@ -134,7 +134,7 @@ impl<'a> Editor<'a> {
         }
     }
 
-    /// Sums of what has changed since.
+    /// Sums the changes from an index on.
     fn effect(&self, before: usize) -> Effect {
         let changed = (self.changes.len() - before) as u64;
         let mut effect = Effect { changed, ..Effect::default() };
@@ -183,7 +183,7 @@ impl<'a> Editor<'a> {
         nodes.iter().zip(factors).for_each(|(node, factor)| self.scale(*node, factor));
     }
 
-    /// A node without another predecessor keeps its wait.
+    /// Removes the wait of a node, unless it has no other predecessor.
     fn unblock(&mut self, node: NodeId) {
         let loads = self.measured.origins[node.index()].category == PathCategory::DataLoading;
         let is_wait =

@@ -43,9 +43,9 @@ pub use rows::RowNodes;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Markers {
     pub rank: u32,
-    /// A moment at the start of the window.
+    /// Zero-length node at the start of the window.
     pub start: NodeId,
-    /// A moment at the end of the window.
+    /// Zero-length node at the end of the window.
     pub end: NodeId,
     /// Ends of the devices' steps, if they are longer than the host's.
     pub device: Option<(NodeId, NodeId)>,
@@ -56,7 +56,7 @@ pub struct Markers {
 pub struct MeasuredGraph {
     /// Nodes and edges; relaxed unchanged, from `times.origin`, it gives `times`.
     pub graph: DependencyGraph,
-    /// What was measured, absolute nanoseconds, cut to the windows.
+    /// Measured times of the nodes, absolute nanoseconds, clipped to the windows.
     pub times: NodeTimes,
     /// Origin of each node.
     pub origins: Vec<NodeOrigin>,
@@ -68,7 +68,7 @@ pub struct MeasuredGraph {
     framed: Vec<Vec<Vec<Interval>>>,
     /// Threads of each rank that load input for others.
     loaders: Vec<BTreeSet<TrackId>>,
-    /// What the dependencies rest on.
+    /// Whether waits were recorded or inferred.
     pub evidence: WaitEvidence,
 }
 
@@ -123,7 +123,7 @@ impl MeasuredGraph {
     /// Returns the length of a rank's window on its host.
     pub fn host_ns(&self, rank: usize, times: &NodeTimes) -> i64 {
         let Markers { start, end, .. } = self.ranks[rank];
-        // The window begins when it begins, whatever is faster before it.
+        // Edits before the window do not move its start.
         times.start[end.index()] - self.times.start[start.index()]
     }
 
@@ -134,14 +134,15 @@ impl MeasuredGraph {
         Some(times.start[to.index()] - times.start[from.index()])
     }
 
-    /// The annotation around a time in which a thread ran nothing that was recorded.
+    /// Returns the annotation around a time in which a thread ran nothing that was recorded.
     pub fn label(&self, scope: u32, track: TrackId, time: i64) -> Option<u32> {
         let labels = self.labels[scope as usize].get(track.0 as usize)?;
         let at = labels.partition_point(|label| label.end <= time);
         labels.get(at).filter(|label| label.start <= time).map(|label| label.row)
     }
 
-    /// Whether a node is of a thread that loads input for another one: its pauses are waits for it.
+    /// Returns whether a node belongs to a thread that loads input for another one, so that its
+    /// pauses are waits for that thread.
     fn is_loading(&self, of: NodeOrigin) -> bool {
         of.track.is_some_and(|track| self.loaders[of.scope as usize].contains(&track))
     }

@@ -1,5 +1,6 @@
 //! Nodes and edges of the dependency graph.
 
+use schema::CellType;
 use serde::Serialize;
 
 /// A node of a [`DependencyGraph`](super::DependencyGraph): its place among the nodes.
@@ -23,21 +24,21 @@ pub enum NodeKind {
     Launch,
     /// A device works: a kernel, a copy, a set.
     Kernel,
-    /// A rank's part of a collective, or the moment all ranks have come.
+    /// A rank's part of a collective, or the moment at which all ranks have arrived.
     Collective,
-    /// A moment: the start or the end of a step, of a window.
+    /// The start or the end of a step or window; takes no time.
     StepMarker,
 }
 
 /// Why a node waits for another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, CellType)]
 #[serde(rename_all = "snake_case")]
 pub enum EdgeKind {
-    /// The thread did this before; the weight is what it did unseen in between.
+    /// The thread did the source before the target. The weight is the unrecorded time between them.
     ProgramOrder,
     /// The call launched the work; the weight is the launch delay.
     Launch,
-    /// The stream did this before; the weight is the gap.
+    /// The stream ran the source before the target. The weight is the gap between them.
     StreamOrder,
     /// A stream or the host waited for work of a device.
     Synchronization,

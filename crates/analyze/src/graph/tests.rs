@@ -43,7 +43,7 @@ fn a_cycle_is_refused() {
     graph(&[1, 1], &[edge(0, 1, 0), edge(1, 0, 0)]);
 }
 
-/// Longest paths by following every path there is.
+/// Computes longest paths by following every path.
 fn longest(weights: &[i64], edges: &[Edge], node: u32) -> i64 {
     let into = edges.iter().filter(|edge| edge.target.0 == node);
     let end = |source: u32| longest(weights, edges, source) + weights[source as usize];

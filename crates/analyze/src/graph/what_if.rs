@@ -10,6 +10,7 @@ pub(crate) mod tests;
 
 use std::collections::BTreeMap;
 
+use schema::TableRow;
 use serde::Serialize;
 
 use crate::facts::job::JobFacts;
@@ -36,24 +37,24 @@ pub struct WhatIf {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Edited {
     pub edit: String,
-    /// Nodes it selected: 0 means that it named nothing there is.
+    /// Number of nodes that it selected; 0 if nothing matches.
     pub nodes: u64,
     pub edges: u64,
-    /// Times it changed: 0 where what it selected has nothing of the kind, such as no wait.
+    /// Number of times that it changed; 0 if the selected nodes have no such time, such as no wait.
     pub changed: u64,
     pub old_ns: i64,
     pub new_ns: i64,
 }
 
 /// A window before and after.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct NewWindow {
     /// The rank; `None` for the job: from the first start to the last end.
     pub rank: Option<u32>,
     pub window_ns: i64,
     /// Nanoseconds with the edits applied.
     pub new_window_ns: i64,
-    /// Their difference; negative if it would take longer.
+    /// `window_ns` less `new_window_ns`; negative if it would take longer.
     pub saving_ns: i64,
     /// Share of the measured window.
     pub saving_pct: Option<f64>,
@@ -61,8 +62,8 @@ pub struct NewWindow {
     pub host_ns: i64,
     /// Host time with the edits applied.
     pub new_host_ns: i64,
-    /// The steps of the devices, where they are longer than the host's by more than 1 %: then they
-    /// are the window.
+    /// Steps of the devices, if they are longer than the host's by more than 1 %. They then define
+    /// the window.
     pub device_ns: Option<i64>,
     pub new_device_ns: Option<i64>,
     /// Saving of the devices' steps, in percent.
@@ -70,18 +71,19 @@ pub struct NewWindow {
 }
 
 /// A part of a critical path before and after.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct NewPart {
     /// The rank; `None` for the job's path.
     pub rank: Option<u32>,
     pub category: PathCategory,
     /// Nanoseconds on the measured path.
     pub duration_ns: i64,
-    /// Nanoseconds on the path there would be, which may be another one.
+    /// Nanoseconds on the critical path with the edits, which may be another path.
     pub new_duration_ns: i64,
 }
 
-/// Makes edits of a job's measured graph, in their order: factors of what several select multiply.
+/// Applies edits to a job's measured graph in order. Factors multiply if several edits select the
+/// same node.
 ///
 /// # Cost
 /// `O(nodes + edges)` per edit.
@@ -119,7 +121,7 @@ pub fn answer_questions(job: &JobFacts<'_>, questions: &[Question]) -> WhatIf {
     found
 }
 
-/// The longest of some ranks, on the host and on devices.
+/// Returns the longest times of some ranks, on the host and on devices.
 fn sides(
     measured: &MeasuredGraph,
     ranks: impl IntoIterator<Item = usize>,
@@ -162,7 +164,7 @@ fn sums(relaxed: RelaxedGraph<'_>, rank: usize, reach: Reach) -> CategorySums {
         let mut add = |category, ns: i64| *sums.entry(category).or_insert(0) += ns;
         match (stretch.what, stretch.category) {
             (StretchPlace::Edge(edge), PathCategory::PythonFrame | PathCategory::UntracedHost) => {
-                // Frames keep their share of a pause that takes another time.
+                // Frames keep their share of a pause whose length changes.
                 let (framed, passed) = relaxed.measured.framed_ns(&relaxed.graph.edge(edge));
                 let python = i128::from(ns) * i128::from(framed) / i128::from(passed.max(1));
                 let python = i64::try_from(python).unwrap_or(ns);

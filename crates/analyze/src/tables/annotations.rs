@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use schema::TableRow;
 use serde::Serialize;
 use trace::store::{EventKind, StringId, TrackKey};
 
@@ -12,11 +13,11 @@ use crate::facts::scope::Scope;
 use crate::facts::tree::OperatorTree;
 
 /// One row per rank and annotation name: all its occurrences that start in the window.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct AnnotationRow {
     pub rank: u32,
     pub name: String,
-    /// How often on the host.
+    /// Number of occurrences on the host.
     pub count: u64,
     /// Their durations on the host.
     pub host_ns: i64,
@@ -31,10 +32,10 @@ pub struct AnnotationRow {
     /// Pieces of device work launched inside, on the annotation's own thread.
     pub kernel_count: u64,
     pub device_ns: i64,
-    /// Durations of the device work that any thread of the process launched meanwhile, such as
-    /// that of the backward pass inside `## backward ##`.
+    /// Total duration of the device work that any thread of the process launched during the
+    /// annotation, such as the backward thread during `## backward ##`.
     pub device_any_thread_ns: i64,
-    /// How often the profiler wrote its span on a device.
+    /// Number of spans that the profiler wrote for it on a device.
     pub device_span_count: u64,
     /// Total duration of these spans.
     pub device_span_ns: i64,

@@ -5,6 +5,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
+use schema::TableRow;
 use serde::Serialize;
 use trace::store::{EventKind, StringId};
 
@@ -12,39 +13,39 @@ use crate::facts::interval::{self, Interval};
 use crate::facts::scope::Scope;
 
 /// Copies or sets of one kind on one device.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct Bandwidth {
     pub rank: u32,
     pub device: i32,
     /// The kind, such as `Memcpy HtoD (Pageable -> Device)`.
     pub kind: String,
-    /// How many that overlap the window.
+    /// Number of copies or sets that overlap the window.
     pub count: u64,
-    /// How many of these say no bytes; they count in nothing else.
+    /// Number of these whose bytes are unknown; no other column counts them.
     pub without_bytes_count: u64,
     pub bytes: u64,
     pub time_ns: i64,
     /// Time in which any of them runs.
     pub busy_ns: i64,
-    /// Bytes over `time_ns`: what one achieves.
+    /// Bytes over `time_ns`: the bandwidth of a single one.
     pub gb_per_s: Option<f64>,
-    /// Bytes over `busy_ns`: what all together achieve while any runs.
+    /// Bytes over `busy_ns`: the bandwidth of all of them together while any runs.
     pub gb_per_s_together: Option<f64>,
-    /// How many run at once, mean over `busy_ns`.
+    /// Mean number that run at once, over `busy_ns`.
     pub concurrency_mean: Option<f64>,
-    /// The most that run at once.
+    /// Maximum number that run at once.
     pub concurrency_max: u32,
 }
 
 /// The copies or sets of one kind and about one size on one device.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct SizeClass {
     pub rank: u32,
     pub device: i32,
     pub kind: String,
-    /// The smallest size here: 0 or a power of two.
+    /// Smallest size of the class: 0 or a power of two.
     pub bytes_from: u64,
-    /// The largest size here: one less than the next power of two.
+    /// Largest size of the class: one less than the next power of two.
     pub bytes_to: u64,
     pub count: u64,
     pub bytes: u64,
@@ -52,7 +53,7 @@ pub struct SizeClass {
     pub gb_per_s: Option<f64>,
 }
 
-/// The rates of a rank's copies and sets by device, then by time, the longest first.
+/// Computes the bandwidth of a rank's copies and sets, by device, then by time, the longest first.
 ///
 /// # Cost
 /// `O(n log n)` in the copies and sets.
@@ -109,7 +110,7 @@ fn groups(scope: &Scope<'_>) -> BTreeMap<(i32, StringId), BandwidthGroup> {
     for &row in scope.device_rows.iter().filter(moves) {
         let key = (trace.device(row), trace.slices.name[row as usize]);
         let group = groups.entry(key).or_default();
-        // A copy that ends behind the covered part has all its bytes but not all its time.
+        // A copy that ends after the recording has all its bytes but not all its time.
         let is_whole = trace.slices.unfinished.get(row).is_none();
         match trace.slices.bytes.get(row).filter(|_| is_whole) {
             Some(&bytes) => {
@@ -160,7 +161,7 @@ fn most_at_once(spans: &[Interval]) -> u32 {
     most as u32
 }
 
-/// Six decimals; `None` over no time.
+/// Divides and rounds to six decimals. Returns `None` if the time is 0.
 fn ratio(amount: f64, ns: i64) -> Option<f64> {
     let ratio = amount / ns as f64;
     (ns > 0).then(|| (ratio * 1e6).round() / 1e6)

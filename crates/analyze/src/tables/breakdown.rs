@@ -1,5 +1,6 @@
 //! Breaks down a rank's window: busy or idle, and which class of work the device was busy with.
 
+use schema::TableRow;
 use serde::Serialize;
 
 use trace::store::EventKind;
@@ -12,31 +13,31 @@ use crate::tables::overlap::Exclusive;
 
 /// One rank's window, or one device's. The parts are exact:
 /// `compute + exposed_communication + exposed_memory + exposed_other + idle = window`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct Breakdown {
     pub rank: u32,
-    /// The device; `None` where all devices of the rank are taken together.
+    /// The device; `None` for all devices of the rank together.
     pub device: Option<i32>,
-    /// How many devices worked; of more than one, busy is the time in which any worked; of none,
-    /// see [`compute_recorded_breakdown`].
+    /// Number of devices that worked. With several, busy is the time in which any of them worked.
+    /// Without any, see [`compute_recorded_breakdown`].
     pub device_count: u32,
     pub device_row_count: u64,
     pub window_ns: i64,
     pub busy_ns: i64,
     pub idle_ns: i64,
     pub compute_ns: i64,
-    /// Something runs, but no compute.
+    /// Time in which work runs, but no compute.
     pub non_compute_ns: i64,
     pub communication_ns: i64,
-    /// Communication runs, and no compute.
+    /// Time in which communication runs, but no compute.
     pub exposed_communication_ns: i64,
     /// Time in which copies or sets run.
     pub memory_ns: i64,
-    /// Copies or sets run, and neither compute nor communication.
+    /// Time in which copies or sets run, but neither compute nor communication.
     pub exposed_memory_ns: i64,
-    /// Work of no class runs.
+    /// Time in which work without a class runs.
     pub other_ns: i64,
-    /// Work of no class runs, and nothing else.
+    /// Time in which only work without a class runs.
     pub exposed_other_ns: i64,
     /// Time in which communication and compute overlap.
     pub overlap_ns: i64,
@@ -44,7 +45,7 @@ pub struct Breakdown {
     pub idle_pct: Option<f64>,
     pub compute_pct: Option<f64>,
     pub non_compute_pct: Option<f64>,
-    /// `overlap_ns` of `communication_ns`; `None` without any.
+    /// `overlap_ns` relative to `communication_ns`, in percent; `None` without communication.
     pub overlap_pct: Option<f64>,
 }
 
@@ -63,7 +64,8 @@ pub fn compute_recorded_breakdown(scope: &Scope<'_>) -> Breakdown {
     if is_of_host(scope) { compute_host_breakdown(scope) } else { compute_breakdown(scope) }
 }
 
-/// Whether a recording is of a host alone: it has no work of a device, anywhere.
+/// Returns whether a recording is of a host alone: it has no device work, in the window or outside
+/// it.
 pub fn is_of_host(scope: &Scope<'_>) -> bool {
     let trace = scope.trace;
     let is_host =

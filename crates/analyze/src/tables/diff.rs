@@ -24,23 +24,23 @@ pub use change::{DiffSubject, PartChange, Presence, SpentChange};
 pub use unit::DiffUnit;
 pub use verdict::{Cause, DiffOutcome, DiffVerdict};
 
-/// Two recordings of a job beside each other.
+/// A comparison of two recordings of a job.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Diff {
     pub verdict: DiffVerdict,
-    /// What times and counts are per.
+    /// The unit that times and counts are normalized by.
     pub unit: DiffUnit,
-    /// How much of the operators' host time is under names that both sides have, percent. Without
-    /// operators it is of the kernels' device time; `None` without kernels, too.
+    /// Share of the operators' host time under names that both sides have, percent. Without
+    /// operators, it is a share of the kernels' device time; without kernels, `None`.
     pub shared_pct: Option<f64>,
     pub before: DiffSide,
     pub after: DiffSide,
     /// Where a unit's time goes, medians over the units as in the table of steps. The means of the
     /// parts and their changes add up to the mean unit's.
     pub parts: Vec<PartChange>,
-    /// The parts that overlap others: all communication, all copies.
+    /// Totals that overlap each other: busy time, all communication, all copies.
     pub totals: Vec<PartChange>,
-    /// What was spent on each thing, by subject, then the greatest change first.
+    /// Time spent on each kernel, operator and call, by subject, then the greatest change first.
     pub changes: Vec<SpentChange>,
 }
 
@@ -103,7 +103,7 @@ pub fn unit_lengths(job: &JobFacts<'_>, unit: DiffUnit) -> Vec<i64> {
 }
 
 impl Diff {
-    /// The changes of one subject, the greatest first.
+    /// Returns the changes of one subject, the greatest first.
     pub fn filter_subject(&self, subject: DiffSubject) -> impl Iterator<Item = &SpentChange> {
         self.changes.iter().filter(move |change| change.subject == subject)
     }
@@ -120,7 +120,7 @@ fn side(samples: &[RankUnits<'_>]) -> DiffSide {
     }
 }
 
-/// Pairs what has the same name and shape on both sides.
+/// Pairs rows of the same name and shape.
 fn compare(subject: DiffSubject, spent: [Spent; 2], unit_ns: f64) -> Vec<SpentChange> {
     let [before, mut after] = spent;
     let mut pairs: Vec<_> = before
@@ -176,7 +176,7 @@ fn compare(subject: DiffSubject, spent: [Spent; 2], unit_ns: f64) -> Vec<SpentCh
     changes
 }
 
-/// One value per unit, zero where nothing was spent.
+/// Extends the values to one per unit, with zero for units in which nothing was spent.
 fn filled(mut ns: Vec<i64>, units: usize) -> Vec<i64> {
     ns.resize(units, 0);
     ns

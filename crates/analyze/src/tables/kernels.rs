@@ -8,6 +8,7 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use schema::{CellType, TableRow};
 use serde::Serialize;
 use trace::store::{LaunchShape, Trace};
 
@@ -22,15 +23,15 @@ use crate::tables::breakdown;
 const NONE: u32 = u32::MAX;
 
 /// One row per rank, name and class of device work.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct KernelRow {
     pub rank: u32,
-    /// Name without types and arguments, and what tells it from others of the same one: see
+    /// Name without types and arguments, extended where several kernels would share it; see
     /// [`distinguish`].
     pub short_name: String,
     pub class: WorkClass,
     pub count: u64,
-    /// Sum of the durations.
+    /// Sum of the durations of all its rows.
     pub total_ns: i64,
     /// Percent of the busy time of the window; together more than 100 if streams overlap.
     pub busy_pct: Option<f64>,
@@ -45,7 +46,7 @@ pub struct KernelRow {
     pub grid: Option<String>,
     /// The block of the most frequent launch shape.
     pub block: Option<String>,
-    /// How many launch shapes there are.
+    /// Number of different launch shapes.
     pub shape_count: u64,
     /// Registers per thread, of the most frequent launch shape.
     pub registers: Option<u32>,
@@ -60,21 +61,21 @@ pub struct KernelRow {
 }
 
 /// One bin of the durations or the bytes of a name.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, TableRow)]
 pub struct HistogramRow {
     pub rank: u32,
     pub name: String,
     pub quantity: Quantity,
-    /// Least value of the bin: 0 or a power of two.
+    /// Smallest value of the bin: 0 or a power of two.
     pub low: i64,
-    /// First value behind it.
+    /// First value above the bin.
     pub high: i64,
     pub count: u64,
     pub total: i64,
 }
 
 /// Quantity of a histogram: durations or bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, CellType)]
 #[serde(rename_all = "snake_case")]
 pub enum Quantity {
     DurationNs,
@@ -103,7 +104,8 @@ pub fn list_kernels(scope: &Scope<'_>) -> Vec<KernelRow> {
     rows
 }
 
-/// Makes the short names of all rows of a table differ where their names do: see [`labels`].
+/// Extends the short names of a table's rows so that different names stay different; see
+/// [`labels`].
 ///
 /// # Cost
 /// `O(n log n)` in the rows.
@@ -116,7 +118,8 @@ pub fn distinguish(rows: &mut [KernelRow]) {
     }
 }
 
-/// Durations, and bytes where there are some, by powers of two; names as in [`list_kernels`].
+/// Computes histograms of durations, and of bytes if known, by powers of two, with names as in
+/// [`list_kernels`].
 pub fn histograms(scope: &Scope<'_>) -> Vec<HistogramRow> {
     let slices = &scope.trace.slices;
     let mut groups = groups(scope);
@@ -220,7 +223,7 @@ fn shapes(trace: &Trace, rows: &[u32]) -> LaunchShapes {
             }
         }
     }
-    // The first of the most frequent ones, in order of shape.
+    // Of several equally frequent shapes, take the smallest.
     let usual = counts.values().rev().max_by_key(|(count, _)| *count).map(|(_, shape)| *shape);
     let mean = |(sum, weight): (f64, f64)| (weight > 0.0).then(|| thousandths(sum / weight));
     LaunchShapes {

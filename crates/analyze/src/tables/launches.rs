@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 
+use schema::{CellType, TableRow};
 use serde::Serialize;
 
 use crate::facts::distribution;
@@ -15,19 +16,19 @@ use crate::facts::window;
 /// Thresholds for short work, slow calls and late work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaunchSettings {
-    /// A call that takes longer is slow.
+    /// Duration above which a call is slow.
     pub slow_call_ns: i64,
-    /// Work that starts later than this behind the end of its call is late.
+    /// Delay above which work is late.
     pub late_ns: i64,
 }
 
 impl LaunchSettings {
-    /// 50 and 100 µs, as Holistic Trace Analysis has them.
+    /// 50 and 100 µs, as in Holistic Trace Analysis.
     pub const USUAL: Self = Self { slow_call_ns: 50_000, late_ns: 100_000 };
 }
 
 /// One row of device work and the call that launched it.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct LaunchRow<'a> {
     pub rank: u32,
     pub call_row: u32,
@@ -43,9 +44,10 @@ pub struct LaunchRow<'a> {
     pub device_ns: i64,
     /// Start of the work less end of the call.
     pub delay_ns: i64,
-    /// How many rows of work the call launched: more than one for a graph.
+    /// Number of rows of work that the call launched; more than one for a graph.
     pub work_count: u64,
-    /// Whether this is the first of them; the others wait for each other, not for the call.
+    /// Whether this is the first row of work of the call. The others wait for each other, not for
+    /// the call.
     pub is_first: bool,
     /// The work takes less time than its call, and the call is not slow.
     pub is_short: bool,
@@ -54,16 +56,16 @@ pub struct LaunchRow<'a> {
 }
 
 /// The launches of a rank.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, TableRow)]
 pub struct LaunchSummary {
     pub rank: u32,
-    /// Calls that launched work of the window.
+    /// Number of calls that launched work of the window.
     pub call_count: u64,
-    /// Rows of work they launched.
+    /// Number of rows of work that these calls launched.
     pub work_count: u64,
-    /// Calls of these that launched more than one row: graphs.
+    /// Number of these calls that launched more than one row, such as graphs.
     pub graph_call_count: u64,
-    /// Rows of work of such calls.
+    /// Number of rows of work of graph launches.
     pub graph_work_count: u64,
     /// Rows of device work in the window whose call was not recorded.
     pub work_without_call_count: u64,
@@ -73,7 +75,7 @@ pub struct LaunchSummary {
     pub early_count: u64,
     /// Work that starts before its call starts: the clocks of host and device disagree.
     pub before_call_count: u64,
-    /// The farthest any work starts before its call; 0 if none does.
+    /// Largest time by which work starts before its call; 0 if none does.
     pub before_call_ns_max: i64,
     /// Work shorter than its call, where the call is not slow.
     pub short_count: u64,
@@ -87,7 +89,7 @@ pub struct LaunchSummary {
 }
 
 /// Key of a distribution.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, CellType)]
 #[serde(rename_all = "snake_case")]
 pub enum GroupedBy {
     /// The name of the call.
@@ -97,7 +99,7 @@ pub enum GroupedBy {
 }
 
 /// Quantity of a distribution.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, CellType)]
 #[serde(rename_all = "snake_case")]
 pub enum Quantity {
     /// Duration of calls, each counted once.
@@ -108,7 +110,7 @@ pub enum Quantity {
 }
 
 /// Nanoseconds of launches of one name.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct LaunchDistribution {
     pub rank: u32,
     pub grouped_by: GroupedBy,
@@ -117,20 +119,20 @@ pub struct LaunchDistribution {
     pub count: u64,
     pub total_ns: i64,
     pub min_ns: i64,
-    /// 5 of 100 are not above.
+    /// 5th percentile of the values.
     pub p5_ns: i64,
-    /// 25 of 100 are not above.
+    /// 25th percentile of the values.
     pub p25_ns: i64,
     pub p50_ns: i64,
-    /// 75 of 100 are not above.
+    /// 75th percentile of the values.
     pub p75_ns: i64,
-    /// 95 of 100 are not above.
+    /// 95th percentile of the values.
     pub p95_ns: i64,
     pub max_ns: i64,
     pub mean_ns: f64,
 }
 
-/// The launched work of the window, by its start.
+/// Lists the launched work of the window, by its start.
 ///
 /// # Cost
 /// `O(n)` in the rows of the scope and of graphs.
@@ -178,7 +180,7 @@ pub fn list_launches<'a>(scope: &Scope<'a>, settings: &LaunchSettings) -> Vec<La
         .collect()
 }
 
-/// Counts and sums of [`list_launches`]'s rows, and what has no partner.
+/// Summarizes the rows of [`list_launches`], and counts calls and work without a partner.
 pub fn summary(scope: &Scope<'_>, rows: &[LaunchRow<'_>]) -> LaunchSummary {
     let slices = &scope.trace.slices;
     let mut summary = LaunchSummary {

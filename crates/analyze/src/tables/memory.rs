@@ -5,6 +5,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 
+use schema::TableRow;
 use serde::Serialize;
 use trace::store::{Allocation, Trace};
 
@@ -23,7 +24,7 @@ pub struct MemoryFacts {
 }
 
 /// Memory of a device after one event.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, TableRow)]
 pub struct MemoryPoint {
     pub rank: u32,
     /// The device; −1 for the host.
@@ -39,20 +40,20 @@ pub struct MemoryPoint {
 }
 
 /// Peak memory of one device.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct MemoryPeak {
     pub rank: u32,
     /// The device; −1 for the host.
     pub device: i32,
-    /// Most bytes allocated to tensors.
+    /// Maximum bytes allocated to tensors.
     pub allocated_bytes_max: i64,
-    /// When they were first reached, absolute nanoseconds.
+    /// Time at which the maximum was first reached, absolute nanoseconds.
     pub time_ns: i64,
-    /// Bytes the allocator held then.
+    /// Bytes that the allocator held at that time.
     pub reserved_bytes: i64,
-    /// Most bytes the allocator ever held.
+    /// Maximum bytes that the allocator held at any time.
     pub reserved_bytes_max: i64,
-    /// Share of `reserved_bytes` that no tensor used at the peak.
+    /// Share of `reserved_bytes` that no tensor used at the peak, in percent.
     pub unused_pct: Option<f64>,
     /// Share of the device's memory that the allocator held at most; `None` if its size is unknown.
     pub device_pct: Option<f64>,
@@ -63,12 +64,12 @@ pub struct MemoryPeak {
 }
 
 /// Memory that operators of one name allocated on one device.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, TableRow)]
 pub struct AllocatorRow {
     pub rank: u32,
     /// The device; −1 for the host.
     pub device: i32,
-    /// The innermost operator or annotation; empty where none was open.
+    /// The innermost operator or annotation; empty if none was open.
     pub operator: String,
     pub allocation_count: u64,
     pub allocated_bytes: i64,
@@ -79,7 +80,7 @@ pub struct AllocatorRow {
     pub largest_bytes: i64,
 }
 
-/// The memory of a rank's devices over the whole trace.
+/// Measures the memory of a rank's devices over the whole trace.
 ///
 /// Where a file has no totals, allocated bytes count from 0 at its first event.
 ///
@@ -93,7 +94,7 @@ pub fn measure_memory(trace: &Trace, tree: &OperatorTree) -> MemoryFacts {
     }
     let mut memory = MemoryFacts::default();
     for (device, mut events) in by_device {
-        // The order of the file decides within an instant.
+        // Events at the same time keep the order of the file.
         events.sort_by_key(|event| event.time);
         let first = memory.timeline.len();
         memory.timeline.extend(timeline(trace.rank, device, &events));
@@ -127,7 +128,7 @@ fn peak(
     points: &[MemoryPoint],
     events: &[&Allocation],
 ) -> Option<MemoryPeak> {
-    // The first of the highest.
+    // The first point with the maximum is the peak.
     let allocated = |at: &usize| points[*at].allocated_bytes;
     let at = (0..points.len()).rev().max_by_key(allocated)?;
     let point = &points[at];

@@ -21,7 +21,7 @@ pub struct Occupancy {
     pub kernel_count: u64,
     pub kernel_ns: i64,
     pub unknown_count: u64,
-    /// SMs that have a block to run: `Σ duration · min(1, blocks per SM) / Σ duration`.
+    /// Share of SMs that have a block to run: `Σ duration · min(1, blocks per SM) / Σ duration`.
     pub sm_efficiency_pct: Option<f64>,
     /// Percent of the warps that an SM can hold, as the profiler estimated it.
     pub occupancy_pct: Option<f64>,
@@ -29,7 +29,7 @@ pub struct Occupancy {
     pub few_blocks_pct: Option<f64>,
 }
 
-/// The devices of a scope, by device.
+/// Measures the occupancy of each device of a scope, by device.
 ///
 /// # Cost
 /// `O(n)` in the device rows.

@@ -1,5 +1,6 @@
 //! Lists operators by name: what they cost on the host and what they launch on the device.
 
+use schema::TableRow;
 use serde::Serialize;
 use trace::store::EventKind;
 
@@ -13,22 +14,24 @@ use crate::tables::breakdown;
 const NONE: u32 = u32::MAX;
 
 /// One row per rank and operator name: all its calls that start in the window.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct OpRow {
     pub rank: u32,
     pub name: String,
     pub count: u64,
     /// Time on the host; calls inside a call of the same name count once.
     pub host_ns: i64,
-    /// Host time outside what it called, operators and runtime calls.
+    /// Host time outside the operators and runtime calls that it called.
     pub host_self_ns: i64,
-    /// Durations of the device work launched inside; inside the same name, once.
+    /// Total duration of the device work launched inside. Work inside a nested call of the same
+    /// name counts once.
     pub device_ns: i64,
-    /// Durations of the device work it launched itself.
+    /// Total duration of the device work that it launched itself.
     pub device_self_ns: i64,
-    /// `device_self_ns` of the busy time.
+    /// `device_self_ns` relative to the busy time, in percent.
     pub device_self_pct: Option<f64>,
-    /// Pieces of device work launched inside; inside the same name, once.
+    /// Number of pieces of device work launched inside. Work inside a nested call of the same name
+    /// counts once.
     pub kernel_count: u64,
     /// Pieces of device work it launched itself.
     pub kernel_self_count: u64,
@@ -49,11 +52,11 @@ struct OperatorSums {
     device_self_ns: i64,
     kernels: u64,
     kernels_self: u64,
-    /// How many of this name are open around the present node.
+    /// Number of open operators of this name around the current node.
     open: u32,
 }
 
-/// The operators of a scope by name: most device time of their own first, then host time.
+/// Lists the operators of a scope by name, most own device time first, then host time.
 ///
 /// # Cost
 /// `O(n log n)` in the operators.
@@ -96,7 +99,7 @@ fn sums(scope: &Scope<'_>, tree: &OperatorTree, attribution: &Attribution) -> Ve
     let slices = &scope.trace.slices;
     let mut place = vec![NONE; scope.trace.strings.len()];
     let mut sums: Vec<OperatorSums> = Vec::new();
-    // The open operators: where each ends among the nodes, and its sums.
+    // The open operators, each with the index of its last node and of its sums.
     let mut open: Vec<(u32, usize)> = Vec::new();
     for (node, &row) in tree.nodes.iter().enumerate() {
         while let Some((_, at)) = open.pop_if(|(behind, _)| *behind <= node as u32) {

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use schema::TableRow;
 use serde::Serialize;
 
 use crate::facts::classify::WorkClass;
@@ -22,10 +23,10 @@ const CLASSES: [(WorkClass, &str); 4] = [
 type ClassSet = usize;
 
 /// Time during which exactly these classes run.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct ExclusiveClass {
     pub rank: u32,
-    /// The device; `None` where all devices of the rank are taken together.
+    /// The device; `None` for all devices of the rank together.
     pub device: Option<i32>,
     /// The classes, joined by `+`, such as `compute+communication`.
     pub classes: String,
@@ -51,7 +52,7 @@ struct Unions {
     row_count: u64,
 }
 
-/// The exclusive times of a rank, all its devices taken together: a row for every non-empty set of
+/// Computes the exclusive times of a rank over all its devices: a row for each non-empty set of
 /// classes, in the order of the sets' bits. They sum to the busy time.
 ///
 /// # Cost
@@ -107,7 +108,7 @@ impl Exclusive {
         devices.iter().map(|(device, unions)| (*device, Self::from_unions(unions))).collect()
     }
 
-    /// A sweep over the boundaries of the unions.
+    /// Sweeps over the boundaries of the unions.
     fn from_unions(unions: &Unions) -> Self {
         let mut times = Self { row_count: unions.row_count, ..Self::default() };
         // Boundary 2i of a union is the start of its interval i, 2i + 1 the end.
@@ -134,23 +135,23 @@ impl Exclusive {
         times
     }
 
-    /// Time in which anything runs.
+    /// Returns the time in which any class runs.
     pub(crate) fn busy(&self) -> i64 {
         self.ns.iter().sum()
     }
 
-    /// Time in which a class runs.
+    /// Returns the time in which a class runs.
     pub(crate) fn running(&self, class: WorkClass) -> i64 {
         self.sum(|set| set & bit(class) != 0)
     }
 
-    /// Time in which both classes run.
+    /// Returns the time in which both classes run.
     pub(crate) fn both(&self, one: WorkClass, other: WorkClass) -> i64 {
         let set = bit(one) | bit(other);
         self.sum(|running| running & set == set)
     }
 
-    /// Time in which a class runs and none of `others`.
+    /// Returns the time in which a class runs and none of `others` does.
     pub(crate) fn exposed(&self, class: WorkClass, others: &[WorkClass]) -> i64 {
         let hiding: ClassSet = others.iter().map(|other| bit(*other)).sum();
         self.sum(|set| set & bit(class) != 0 && set & hiding == 0)

@@ -5,37 +5,38 @@
 
 use std::collections::BTreeMap;
 
+use schema::TableRow;
 use serde::Serialize;
 
 use crate::facts::interval::Interval;
 use crate::facts::scope::Scope;
 use crate::percent::percent;
 
-/// At this queue length the next launch blocks its thread.
+/// Queue length at which the next launch blocks its thread.
 ///
 /// # Source
 /// The depth of CUDA's launch queue, as Holistic Trace Analysis takes it.
 pub const FULL: u32 = 1024;
 
 /// The queue of a stream in the window.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct StreamQueue {
     pub rank: u32,
     pub device: i32,
     pub stream: i32,
     /// Launches that waited at any time in the window.
     pub launch_count: u64,
-    /// Work that starts before its call does, and so never waits: clocks disagree.
+    /// Number of works that start before their call, because clocks disagree, and so never wait.
     pub before_call_count: u64,
     /// Mean length over the time of the window, four decimals.
     pub length_mean: f64,
     pub length_min: u32,
-    /// Length that is not exceeded half of the window.
+    /// Length that is not exceeded in half of the window.
     pub length_p50: u32,
-    /// Length that is not exceeded 95 % of the window.
+    /// Length that is not exceeded in 95 % of the window.
     pub length_p95: u32,
     pub length_max: u32,
-    /// Time spent waiting in the window, all launches added.
+    /// Total waiting time of all launches in the window.
     pub waiting_ns: i64,
     /// Time in which the queue holds [`FULL`] or more.
     pub full_ns: i64,
@@ -43,7 +44,7 @@ pub struct StreamQueue {
 }
 
 /// A change of a queue's length.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, TableRow)]
 pub struct QueuePoint {
     pub rank: u32,
     pub device: i32,
@@ -54,7 +55,7 @@ pub struct QueuePoint {
     pub length: u32,
 }
 
-/// The queues of all streams with launched work in the window, by device and stream.
+/// Measures the queues of all streams with launched work in the window, by device and stream.
 ///
 /// # Cost
 /// `O(n log n)` in the launches of the trace.
@@ -62,8 +63,8 @@ pub fn measure_queues(scope: &Scope<'_>) -> Vec<StreamQueue> {
     each(scope).map(|(key, stream)| stream.queue(scope, key)).collect()
 }
 
-/// The lengths behind [`measure_queues`]: one point at the beginning of the window and one at each
-/// time of change, by device, stream and time.
+/// Returns the lengths that [`measure_queues`] summarizes: one point at the start of the window and
+/// one at each change, by device, stream and time.
 pub fn series(scope: &Scope<'_>) -> Vec<QueuePoint> {
     let rank = scope.trace.rank;
     let points = |((device, stream), waiting): (StreamKey, QueuedStream)| {
@@ -90,7 +91,7 @@ struct QueuedStream {
     before_call_count: u64,
 }
 
-/// The waits of each stream that begin or end in the window or span it.
+/// Iterates over the streams, with their waits that overlap the window.
 fn each(scope: &Scope<'_>) -> impl Iterator<Item = (StreamKey, QueuedStream)> {
     let trace = scope.trace;
     let (start, end) = (scope.window.start, scope.window.end);
@@ -114,7 +115,7 @@ fn each(scope: &Scope<'_>) -> impl Iterator<Item = (StreamKey, QueuedStream)> {
     streams.into_iter()
 }
 
-/// The stretches of the window with one length, in order; neighbours differ.
+/// Cuts the window into stretches of constant length, in order. Neighbors differ.
 fn levels(waits: Vec<Interval>, (start, end): Interval) -> Vec<(Interval, u32)> {
     let (mut begins, mut ends): (Vec<i64>, Vec<i64>) = waits.into_iter().unzip();
     begins.sort_unstable();
@@ -165,7 +166,7 @@ impl QueuedStream {
     }
 }
 
-/// The smallest length that is not exceeded for `percent` of 100 parts of the window.
+/// Returns the smallest length that is not exceeded for `percent` percent of the window.
 fn quantile(time: &BTreeMap<u32, i64>, window_ns: i64, percent: i128) -> u32 {
     let mut below = 0;
     let reached = time.iter().find(|(_, ns)| {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use schema::TableRow;
 use serde::Serialize;
 use trace::store::{EventKind, StringId};
 
@@ -12,15 +13,15 @@ use crate::percent::percent;
 use crate::tables::kernels::labels;
 
 /// One sequence of kernels under one operator's name on one rank.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct SequenceRow {
     pub rank: u32,
     pub operator: String,
-    /// How often it launched just these.
+    /// Number of times that an operator of this name launched exactly this sequence.
     pub count: u64,
     /// Pieces of device work in the sequence.
     pub kernel_count: u64,
-    /// Durations of all of them.
+    /// Total duration over all repetitions.
     pub device_ns: i64,
     /// Host time of the operators.
     pub host_ns: i64,
@@ -30,10 +31,10 @@ pub struct SequenceRow {
     pub sequence: String,
 }
 
-/// Which operators and sequences are analysed.
+/// Which operators and sequences are analyzed.
 #[derive(Clone, Copy, Debug)]
 pub struct SequenceRequest<'a> {
-    /// Part of the operator's name; all outermost operators where it is empty.
+    /// Part of the operator's name; if empty, all outermost operators.
     pub operator: &'a str,
     pub kernels_min: usize,
 }
@@ -46,7 +47,7 @@ struct SequenceSums {
     host_ns: i64,
 }
 
-/// The sequences of a scope, most frequent first, then by device time.
+/// Finds the sequences of a scope, most frequent first, then by device time.
 ///
 /// Of operators inside one another that match, the outermost counts.
 ///
@@ -104,7 +105,7 @@ pub fn find_sequences(
     rows
 }
 
-/// The outermost operators of the window whose name contains a text.
+/// Returns the outermost operators of the window whose name contains a text.
 fn outermost(scope: &Scope<'_>, tree: &OperatorTree, part: &str) -> Vec<u32> {
     if part.is_empty() {
         let top = tree.top_operators(scope.trace).into_iter();

@@ -3,6 +3,7 @@
 #[cfg(test)]
 mod tests;
 
+use schema::TableRow;
 use serde::Serialize;
 
 use crate::facts::classify::WorkClass;
@@ -18,7 +19,7 @@ use crate::percent::percent;
 /// Device figures are of the time between the step's start and end, whatever launched the work,
 /// and `None` where the scope's window does not hold the whole step. Several devices count as one:
 /// busy is the time in which any works.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct StepRow {
     pub rank: u32,
     pub number: i64,
@@ -38,30 +39,31 @@ pub struct StepRow {
     pub idle_ns: Option<i64>,
     pub compute_ns: Option<i64>,
     pub communication_ns: Option<i64>,
-    /// Communication runs, and no compute.
+    /// Time in which communication runs, but no compute.
     pub exposed_communication_ns: Option<i64>,
-    /// Copies or sets run.
+    /// Time in which copies or sets run.
     pub memory_ns: Option<i64>,
     pub busy_pct: Option<f64>,
 }
 
 /// Spread of the steps of a rank.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, TableRow)]
 pub struct StepSummary {
     pub rank: u32,
-    /// Whole steps; all of them if none is whole.
+    /// Number of whole steps, or of all steps if none is whole.
     pub count: u64,
-    /// Steps that are not whole.
+    /// Number of steps that are not whole.
     pub incomplete_count: u64,
-    /// Their times on the host together.
+    /// Sum of their times on the host.
     pub total_ns: i64,
-    /// Median step of the devices, of those steps in which it differs from the host's by more than
-    /// 1 %; `None` where most do not.
+    /// Median device step over the steps in which it differs from the host's by more than 1 %;
+    /// `None` if it does not in most steps.
     pub device_p50_ns: Option<i64>,
     /// Host durations of single steps.
     #[serde(flatten)]
     pub durations: Durations,
-    /// Coefficient of variation: `std_ns` of `mean_ns`; `None` of fewer than two.
+    /// Coefficient of variation, `std_ns` relative to `mean_ns`, in percent; `None` for fewer than
+    /// two steps.
     pub cv_pct: Option<f64>,
 }
 
@@ -106,7 +108,7 @@ pub fn list_steps(scope: &Scope<'_>) -> Vec<StepRow> {
     steps.iter().zip(next).zip(devices).map(row).collect()
 }
 
-/// The spread of the steps of one rank.
+/// Summarizes the spread of the steps of one rank.
 pub fn summary(rank: u32, steps: &[StepRow]) -> StepSummary {
     let whole = steps.iter().filter(|step| step.is_whole).count();
     let counts = |step: &&StepRow| step.is_whole || whole == 0;

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use schema::TableRow;
 use serde::Serialize;
 
 use crate::facts::collectives::{Collectives, Matched};
@@ -24,48 +25,49 @@ pub struct Stragglers {
 }
 
 /// How often one rank came last to a collective, and why.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct Straggler {
     pub rank: u32,
-    /// Collectives it came last to.
+    /// Number of collectives to which it came last.
     pub times_last: u64,
     /// Number of collectives in which the rank took part.
     pub collectives: u64,
     pub last_pct: Option<f64>,
-    /// How much later than the second last it came, summed: what the job would have saved at most
-    /// had it come with the others.
+    /// Sum of the times by which it came later than the second last: an upper bound of what the job
+    /// could save.
     pub caused_delay_ns: i64,
-    /// How long it waited for others itself.
+    /// Time that it waited for other ranks itself.
     pub wait_ns: i64,
-    /// How much later than that of any other rank its window began, where that is more than it
-    /// came late on average: then this explains it, as a host that lags goes on lagging.
+    /// Time by which its window began later than that of any other rank. Set if this exceeds its
+    /// mean lateness and so explains it, because a host that lags keeps lagging.
     pub began_late_ns: Option<i64>,
-    /// What it spent more time on than the others before it was late, summed over
-    /// [`LateArrival::cause`]; the category with the most.
+    /// Category with the largest excess over the other ranks before it was late, summed over
+    /// [`LateArrival::cause`].
     pub cause: Option<PathCategory>,
-    /// Nanoseconds more than the others, of that category.
+    /// Excess of that category over the other ranks.
     pub cause_ns: i64,
     /// The name that took longest in that category.
     pub cause_name: String,
 }
 
 /// Why the last rank came last to one collective.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct LateArrival {
     pub index: u32,
     pub name: String,
     pub last_rank: u32,
-    /// How much later than the second last it came.
+    /// Time by which it came later than the second last.
     pub late_by_ns: i64,
-    /// How long before its arrival all ranks had last met, or its window began.
+    /// Time from the previous meeting of all ranks, or from the start of the window, to its
+    /// arrival.
     pub since_ns: i64,
-    /// How much later than that of any other rank its window began, if they had not met
-    /// before: lateness from before the recording.
+    /// Time by which its window began later than that of any other rank, if they had not met
+    /// before. It was late before the recording began.
     pub began_late_ns: i64,
     /// Category in which its path exceeds the mean of the other ranks most. `None` if it exceeds in
     /// none, if the rank began late by more than that, or if the clocks disagree.
     pub cause: Option<PathCategory>,
-    /// Nanoseconds more than that mean.
+    /// Excess over that mean.
     pub cause_ns: i64,
     /// The name that took longest in that category on the last rank.
     pub cause_name: String,

@@ -162,7 +162,7 @@ fn products_name_the_size_that_is_odd_and_its_cure() {
     let Some(job) = fixture::job("modern/mi300_owlv2.json.gz") else { return };
     let report = found(&job);
     let products = find_finding(&report, "K07").expect("odd products");
-    assert!(products.what.contains("5185 is no multiple of 8"), "{}", products.what);
+    assert!(products.what.contains("5185 is not a multiple of 8"), "{}", products.what);
     assert!(products.advice.contains("scaled_dot_product_attention"), "{}", products.advice);
     let Some(job) = fixture::job("modern/a100_full_queue.json.gz") else { return };
     let report = found(&job);
@@ -170,7 +170,7 @@ fn products_name_the_size_that_is_odd_and_its_cure() {
     // Kernels with `align1` in their names take 19.9 ms per step, most with a width of 2798.
     let ns = number(products, "time_per_step_ns");
     assert!((19_700_000.0..20_100_000.0).contains(&ns), "{ns}");
-    assert!(products.what.contains("2798 is no multiple of 4"), "{}", products.what);
+    assert!(products.what.contains("2798 is not a multiple of 4"), "{}", products.what);
 }
 
 #[test]

@@ -52,7 +52,8 @@ fn the_doctor_reports_warm_up_unsteady_steps_and_lost_rows() {
         (
             "warm-up",
             1,
-            "set-up takes 986.095 ms: memory from the driver 984.755 ms, first launches of kernels 1.340 ms",
+            "set-up takes 986.095 ms: calls that free memory and synchronize 981.079 ms, allocating \
+             memory 3.676 ms, first launches of kernels 1.340 ms",
         ),
         ("inferred-steps", 1, inferred),
         ("missing-sync-events", 1, "1 call waits, and no cuda_sync row says for what"),
@@ -73,8 +74,10 @@ fn the_doctor_reports_warm_up_unsteady_steps_and_lost_rows() {
         (
             "warm-up",
             1,
-            "set-up takes 41496.969 ms: the first call, which sets the device up 29927.377 ms, \
-                 memory from the driver 8514.025 ms, first launches of kernels 3055.567 ms",
+            "set-up takes 42210.781 ms: the first call, which sets the device up 29927.377 ms, \
+             calls that free memory and synchronize 6534.982 ms, first launches of kernels \
+             3055.567 ms, allocating memory 1960.198 ms, long first calls of other functions \
+             732.657 ms",
         ),
         NO_STACKS,
         NO_STEPS,

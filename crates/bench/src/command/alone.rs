@@ -1,4 +1,4 @@
-//! Measurements in a process of their own, so that their peak memory is their own.
+//! Runs measurements in separate processes, so that the peak memory of each can be measured.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -6,9 +6,9 @@ use std::process::Command;
 
 use serde::de::DeserializeOwned;
 
-use setup::error::Error;
+use setup::error::{Error, RunError};
 
-/// Runs `rowmill-bench` with `arguments`, on so many threads; what it printed as JSON.
+/// Runs `rowmill-bench` with `arguments` on `threads` threads, and parses the JSON that it prints.
 pub fn run<T: DeserializeOwned>(threads: usize, arguments: &[&OsStr]) -> Result<T, Error> {
     let binary = std::env::current_exe().map_err(Error::io("rowmill-bench", "find"))?;
     let threads = threads.to_string();
@@ -16,16 +16,17 @@ pub fn run<T: DeserializeOwned>(threads: usize, arguments: &[&OsStr]) -> Result<
     command.args(["--format", "json", "--threads", &threads]).args(arguments);
     let output = command.output().map_err(Error::io(&binary, "start"))?;
     if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        return Err(Error::Measurement { said });
+        let error_output = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        return Err(RunError::Measurement { said: error_output }.into());
     }
-    serde_json::from_slice(&output.stdout).map_err(Error::Json)
+    serde_json::from_slice(&output.stdout).map_err(Error::from)
 }
 
 /// Makes the operating system keep `bytes` of free memory ready, by touching and freeing them.
 ///
-/// The host of a virtual machine takes back what nobody uses for seconds and fetches it again at
-/// the first touch, at several times the price: a property of the host, not of what is measured.
+/// The host of a virtual machine takes back memory that is unused for some seconds. Getting it
+/// again costs several times as much as an ordinary page fault. This is a property of the host and
+/// must not affect the measurement.
 pub fn prepare_memory(bytes: u64) {
     drop(std::hint::black_box(vec![1u8; usize::try_from(bytes).unwrap_or_default()]));
 }

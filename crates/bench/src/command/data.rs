@@ -1,7 +1,7 @@
 //! `rowmill-bench data`: Criteo text to columns, to a prepared folder, and from Parquet to another.
 //!
-//! Every measurement is a process of its own, so that its peak memory is its own; the stages take
-//! turns, so that a noisy neighbour meets them all alike.
+//! Every measurement is a separate process, so that its peak memory can be measured. The stages
+//! take turns, so that disturbances by other programs affect all of them equally.
 
 mod stage;
 
@@ -19,21 +19,21 @@ use bench::sample::PATIENCE;
 use bench::sample::{BenchSample, Judge, Kept, Quality};
 use bench::sample::{STOPPING, conclude};
 use setup::Session;
-use setup::error::Error;
+use setup::error::{Error, RunError};
 use setup::generated_rows;
 use setup::progress::{Meter, ProgressUnit};
 use setup::{interrupt, machine, render};
 use stage::Once;
 
 const STAGES: [BenchStage; 3] = [BenchStage::Scan, BenchStage::Convert, BenchStage::Parquet];
-/// Bytes of a generated line, about.
+/// Approximate length of a generated line in bytes.
 const LINE_BYTES: u64 = 240;
 const SEED: u64 = 1;
-/// Disk that one run needs, in sizes of the text: the text and two prepared folders.
+/// Disk space of one run relative to the text: the text itself and two prepared folders.
 const DISK_FACTOR: f64 = 2.5;
 
-/// What was measured; medians of the samples that count. `mb` are millions of bytes of text, of
-/// Parquet too: of the text that its rows were.
+/// Medians over the samples that count. `mb` are millions of bytes of text; for Parquet, the text
+/// from which its rows were made.
 #[derive(Debug, Serialize)]
 struct DataReport {
     text_bytes: u64,
@@ -70,10 +70,10 @@ pub fn run(args: &BenchData, session: &Session) -> Result<ExitCode, Error> {
     };
     let text_bytes = file.metadata().map_err(Error::io(&file, "read"))?.len();
     room(folder.path(), text_bytes)?;
-    let (taken, interrupted) = measure(args, (&file, folder.path()), (session, &stop))?;
+    let (taken, interrupted) = measure(args, &file, folder.path(), session, &stop)?;
     let conditions = taken.iter().flatten().map(|sample| &sample.conditions);
     let judge = Judge::new(&args.sampling, conditions);
-    let report = report(&taken, &judge, (text_bytes, session.threads), interrupted);
+    let report = report(&taken, &judge, text_bytes, session.threads, interrupted);
     conclude(session, &report.quality, interrupted, &report, table)
 }
 
@@ -86,12 +86,12 @@ fn generated(args: &BenchData, folder: &Path, session: &Session) -> Result<PathB
     Ok(file)
 }
 
-/// Refuses a disk that is too full for the text and what is made of it.
+/// Returns an error if the disk has too little space for the text and the prepared folders.
 fn room(folder: &Path, text_bytes: u64) -> Result<(), Error> {
     let needed = Bytes((DISK_FACTOR * text_bytes as f64) as u64);
     match machine::disk_available(folder) {
         Some(available) if available < needed => {
-            Err(Error::BenchDisk { folder: folder.to_owned(), needed, available })
+            Err(RunError::BenchDisk { folder: folder.to_owned(), needed, available }.into())
         }
         _ => Ok(()),
     }
@@ -102,41 +102,48 @@ type StageSamples = [Vec<BenchSample<Once>>; STAGES.len()];
 
 fn measure(
     args: &BenchData,
-    (file, folder): (&Path, &Path),
-    (session, stop): (&Session, &AtomicBool),
+    file: &Path,
+    folder: &Path,
+    session: &Session,
+    stop: &AtomicBool,
 ) -> Result<(StageSamples, bool), Error> {
-    let mut taken = StageSamples::default();
+    let mut samples = StageSamples::default();
     let stages = STAGES.len() as u64;
     let repeats = args.sampling.repeats;
     let mut meter = Meter::start(session.console, "measuring", ProgressUnit::Steps, None);
     for turn in 0..PATIENCE * repeats {
-        let all = || taken.iter().flatten().map(|sample| &sample.conditions);
+        let all = || samples.iter().flatten().map(|sample| &sample.conditions);
         let judge = Judge::new(&args.sampling, all());
         let good = all().filter(|conditions| judge.accepts(conditions)).count() as u64;
+        // Disturbed samples are repeated until at least half of the requested number is good.
         if turn >= repeats && 2 * good >= stages * repeats {
             break;
         }
         meter.set_total(Some(stages * (turn + 1).max(repeats)));
         for (at, stage) in STAGES.into_iter().enumerate() {
+            // The first turn is always completed, so that each stage has a sample to report.
             if turn > 0 && stop.load(Ordering::SeqCst) {
-                return Ok((taken, true));
+                return Ok((samples, true));
             }
-            taken[at].push(stage::alone(stage, file, folder, session.threads)?);
+            samples[at].push(stage::alone(stage, file, folder, session.threads)?);
             meter.advance(turn * stages + at as u64 + 1, "");
         }
+        // Prepared folders of earlier turns would fill the disk, and their pages the page cache.
         stage::clear(folder)?;
     }
     meter.finish();
-    Ok((taken, false))
+    Ok((samples, false))
 }
 
 fn report(
     taken: &StageSamples,
     judge: &Judge,
-    (text_bytes, threads): (u64, usize),
+    text_bytes: u64,
+    threads: usize,
     interrupted: bool,
 ) -> DataReport {
     let [scan, convert, parquet] = [0, 1, 2].map(|stage: usize| judge.kept(&taken[stage]));
+    // All runs read the same rows, so any run has the number.
     let rows = scan.values().map(|once| once.rows).max().unwrap_or_default();
     let mb = |kept: &Kept<'_, Once>| {
         kept.median(|once| per_second(text_bytes as f64 / 1e6, 1e3 * once.seconds))

@@ -1,4 +1,5 @@
-//! `rowmill-bench embedding`: pooled lookups and fused row updates against random access as such.
+//! `rowmill-bench embedding`: pooled lookups and fused row updates, compared with plain random
+//! access.
 
 use std::process::ExitCode;
 
@@ -21,12 +22,12 @@ use setup::interrupt;
 use setup::render;
 use setup::synthetic::Laws;
 
-/// Calls of which the overhead per table is a median.
+/// Number of calls over which the median overhead per table is taken.
 const OVERHEAD_CALLS: usize = 51;
-/// Rows of a table when only the overhead counts.
+/// Rows of a table when only the overhead is measured.
 const OVERHEAD_ROWS: u64 = 1000;
 
-/// What was measured; medians of the samples that count.
+/// Medians over the samples that count.
 #[derive(Debug, Serialize)]
 struct EmbeddingReport {
     tables: usize,
@@ -71,13 +72,15 @@ pub fn run(args: &BenchEmbedding, session: &Session) -> Result<ExitCode, Error> 
     let mut limits = LimitBench::new(&cpu.pool, tables.bytes(), tables.row_bytes());
     let schedule = Schedule { cases: 2, calls: args.calls, sampling: args.sampling };
     let mut called = 0;
-    let bench = (&cpu, &mut limits);
-    let turns = turns::take(bench, &schedule, (session, &stop), &mut |cpu, case| {
-        // The backward updates the rows that the forward looked up.
-        let jagged = &batches[called / 2 % batches.len()].sparse;
-        called += 1;
-        if case == 0 { tables.forward(cpu, jagged) } else { tables.backward(cpu, jagged) }
-    })?;
+    let turns =
+        turns::measure_in_turns(&cpu, &mut limits, &schedule, session, &stop, &mut |cpu, case| {
+            // Calls alternate: the backward pass updates the rows that the preceding forward pass
+            // looked up.
+            let jagged = &batches[called / 2 % batches.len()].sparse;
+            called += 1;
+            if case == 0 { tables.forward(cpu, jagged) } else { tables.backward(cpu, jagged) }
+        })?;
+    // The overhead is measured with tables of its own, so the large ones are freed first.
     drop(tables);
     let overhead = overhead(&cpu, args)?;
     let report = report(&turns, args, &cpu, overhead);
@@ -107,9 +110,10 @@ fn made(args: &BenchEmbedding, law: IndexDistribution) -> Made {
     }
 }
 
-/// Nanoseconds per table of a forward and a backward pass: one bag of one id in each table, against
-/// as many bags in one table.
+/// Measures the overhead per table in nanoseconds, of a forward and a backward pass: one bag of one
+/// id in each table, minus as many bags in one table.
 fn overhead(cpu: &Cpu, args: &BenchEmbedding) -> Result<[f64; 2], Error> {
+    // Small tables stay in the caches, so that the cost per call is measured and not the memory.
     let rows = args.rows.min(OVERHEAD_ROWS);
     let time_tables = |tables: usize, samples: usize| -> Result<[f64; 2], Error> {
         let args = BenchEmbedding { tables, ..args.clone() };
@@ -122,21 +126,24 @@ fn overhead(cpu: &Cpu, args: &BenchEmbedding) -> Result<[f64; 2], Error> {
         let jagged = batches::make_one(&made, 0).sparse;
         let shape = EqualTables { rows, ..shape(&args, IndexDistribution::Uniform) };
         let mut tables = BenchTables::new(cpu, &shape);
-        let mut taken = [Vec::new(), Vec::new()];
+        let mut call_seconds = [Vec::new(), Vec::new()];
         for _ in 0..OVERHEAD_CALLS {
-            for (pass, taken) in taken.iter_mut().enumerate() {
+            for (pass, call_seconds) in call_seconds.iter_mut().enumerate() {
                 let start = std::time::Instant::now();
                 if pass == 0 {
                     tables.forward(cpu, &jagged)?;
                 } else {
                     tables.backward(cpu, &jagged)?;
                 }
-                taken.push(start.elapsed().as_nanos() as f64);
+                call_seconds.push(start.elapsed().as_nanos() as f64);
             }
         }
-        Ok(taken.map(median))
+        Ok(call_seconds.map(median))
     };
+    // Both calls look up the same number of ids. They differ only in the number of tables, so the
+    // difference is the overhead of the tables.
     let (many, one) = (time_tables(args.tables, 1)?, time_tables(1, args.tables)?);
+    // Noise may make the difference negative, which is reported as 0.
     Ok([0, 1].map(|pass| ((many[pass] - one[pass]) / args.tables as f64).max(0.0)))
 }
 

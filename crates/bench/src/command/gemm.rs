@@ -1,4 +1,4 @@
-//! `rowmill-bench gemm`: the three matrix products of linear layers against multiply-adds in
+//! `rowmill-bench gemm`: the three matrix products of linear layers, compared with multiply-adds in
 //! registers.
 
 mod layer;
@@ -23,11 +23,11 @@ use setup::render;
 
 const PRODUCTS: [GemmProduct; 3] =
     [GemmProduct::Forward, GemmProduct::BackwardInput, GemmProduct::BackwardWeight];
-/// The limits of memory are of no matter here and measured on little of it.
+/// Size of the array for the memory limits. They do not bound products, so a small array suffices.
 const ROWS_BYTES: u64 = 64 << 20;
 const ROW_BYTES: usize = 256;
 
-/// What was measured; medians of the samples that count.
+/// Medians over the samples that count.
 #[derive(Debug, Serialize)]
 struct GemmReport {
     threads: usize,
@@ -63,10 +63,10 @@ pub fn run(args: &BenchGemm, session: &Session) -> Result<ExitCode, Error> {
     let mut limits = LimitBench::new(&cpu.pool, ROWS_BYTES, ROW_BYTES);
     let cases = PRODUCTS.len() * layers.len();
     let schedule = Schedule { cases, calls: args.calls, sampling: args.sampling };
-    let bench = (&cpu, &mut limits);
-    let turns = turns::take(bench, &schedule, (session, &stop), &mut |cpu, case| {
-        layers[case / PRODUCTS.len()].multiply(cpu, PRODUCTS[case % PRODUCTS.len()])
-    })?;
+    let turns =
+        turns::measure_in_turns(&cpu, &mut limits, &schedule, session, &stop, &mut |cpu, case| {
+            layers[case / PRODUCTS.len()].multiply(cpu, PRODUCTS[case % PRODUCTS.len()])
+        })?;
     let limits = turns.limits();
     let peak = limits.peak_gflop_per_s(args.precision);
     let report = GemmReport {

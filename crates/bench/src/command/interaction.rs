@@ -19,11 +19,12 @@ use setup::error::Error;
 use setup::interrupt;
 use setup::render;
 
-/// The array that the stream limit is measured on; lookups are of no matter here.
+/// Size of the array for the stream limit. The limits of random access do not bound this
+/// operation.
 const ROWS_BYTES: u64 = 512 << 20;
 const ROW_BYTES: usize = 256;
 
-/// What was measured; medians of the samples that count.
+/// Medians over the samples that count.
 #[derive(Debug, Serialize)]
 struct InteractionReport {
     features: usize,
@@ -52,10 +53,10 @@ pub fn run(args: &BenchInteraction, session: &Session) -> Result<ExitCode, Error
     let mut vectors = Vectors::new(args);
     let mut limits = LimitBench::new(&cpu.pool, ROWS_BYTES, ROW_BYTES);
     let schedule = Schedule { cases: 2, calls: args.calls, sampling: args.sampling };
-    let bench = (&cpu, &mut limits);
-    let turns = turns::take(bench, &schedule, (session, &stop), &mut |cpu, case| {
-        if case == 0 { vectors.forward(cpu) } else { vectors.backward(cpu) }
-    })?;
+    let turns =
+        turns::measure_in_turns(&cpu, &mut limits, &schedule, session, &stop, &mut |cpu, case| {
+            if case == 0 { vectors.forward(cpu) } else { vectors.backward(cpu) }
+        })?;
     let (forward, backward, limits) = (turns.case(0), turns.case(1), turns.limits());
     let roofline = |figures: &CallMedians<'_>| {
         figures.pct_of_roofline(limits.fma_peak_gflop_per_s, limits.stream_limit_gb_per_s)

@@ -1,4 +1,4 @@
-//! The limits of this machine, measured in turns with what they bound.
+//! The limits of this machine, measured in turns with the operations that they bound.
 
 use std::collections::BTreeMap;
 
@@ -9,17 +9,17 @@ use serde::Serialize;
 
 use bench::sample::{BenchSample, Conditions, Judge, Watch};
 
-/// The rows of the limits take no more than this, however large the tables are: far beyond every
-/// cache, and beyond what the translation caches hold.
+/// Most bytes of rows for the limits, however large the tables are. This is far more than the
+/// caches hold and the TLB covers.
 const BYTES_MAX: u64 = 2 << 30;
 
-/// What the limits are measured with, and what was measured so far.
+/// The arrays for measuring the limits, and the samples so far.
 pub struct LimitBench {
     rows: RowSet,
     samples: BTreeMap<LimitKind, Vec<BenchSample<f64>>>,
 }
 
-/// A limit of the machine that is measured.
+/// A kind of limit that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum LimitKind {
     Portable,
@@ -31,10 +31,10 @@ enum LimitKind {
     ReadModifyWrite,
 }
 
-/// Measured limits: billions of floating-point operations or of bytes per second.
+/// Measured limits, in billions of floating-point operations or bytes per second.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct MeasuredLimits {
-    /// The better of the forms of f32 multiply-adds.
+    /// Peak of the fastest form of f32 multiply-adds.
     pub fma_peak_gflop_per_s: f64,
     pub fma_256_gflop_per_s: Option<f64>,
     pub fma_512_gflop_per_s: Option<f64>,
@@ -45,13 +45,15 @@ pub struct MeasuredLimits {
 }
 
 impl LimitBench {
-    /// For tables of `bytes` in all, with rows of `row_bytes`.
+    /// Prepares measurements for tables of `bytes` bytes in total with rows of `row_bytes`.
     pub fn new(pool: &Pool, bytes: u64, row_bytes: usize) -> Self {
+        // The array is as large as the tables, because random access is faster in small arrays.
         let rows = RowSet::new(pool, bytes.min(BYTES_MAX) as usize, row_bytes);
         Self { rows, samples: BTreeMap::new() }
     }
 
-    /// Measures each once more, each a sample of its own: short ones are disturbed less often.
+    /// Measures each limit once more. Each measurement is a separate sample, because short samples
+    /// are disturbed less often.
     pub fn measure(&mut self, cpu: &Cpu) {
         let forms = Arithmetic::f32_forms().into_iter().chain(Arithmetic::bf16_form());
         for form in forms {
@@ -85,8 +87,9 @@ impl LimitBench {
         self.samples.values().all(|samples| judge.kept(samples).is_trusted)
     }
 
-    /// The median of each.
+    /// Returns the median of each limit.
     pub fn medians(&self, judge: &Judge) -> MeasuredLimits {
+        // A form that this machine does not support has no samples, and its limit is absent.
         let some = |kind| Some(judge.kept(self.samples.get(&kind)?).median(|rate| *rate));
         let forms = [LimitKind::Portable, LimitKind::Fma256, LimitKind::Fma512];
         MeasuredLimits {
@@ -102,8 +105,8 @@ impl LimitBench {
 }
 
 impl MeasuredLimits {
-    /// What bounds products in `precision`: where no instruction multiplies pairs of bf16 they are
-    /// multiplied as f32.
+    /// Returns the peak that bounds products in `precision`. On CPUs without an instruction for
+    /// pairs of bf16, this is the f32 peak.
     pub fn peak_gflop_per_s(&self, precision: Precision) -> f64 {
         match precision {
             Precision::F32 => self.fma_peak_gflop_per_s,
@@ -111,7 +114,7 @@ impl MeasuredLimits {
         }
     }
 
-    /// The name of that peak in tables.
+    /// Returns the name of this peak in tables.
     pub fn peak_name(&self, precision: Precision) -> &'static str {
         match precision {
             Precision::Bf16 if self.bf16_peak_gflop_per_s.is_some() => "bf16",

@@ -1,5 +1,5 @@
-//! What the operations of a recorded step cost against what they could: by operation, and each
-//! matrix product by its shape.
+//! Compares the operations of recorded steps with the limits of the machine: by operation, and by
+//! shape for matrix products.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use bench::sample::{Kept, median};
 use bench::steps::BenchStep;
 use setup::render;
 
-/// One operation of a step, all its calls together.
+/// All calls of one operation in a step.
 #[derive(Clone, Debug, Serialize)]
 pub struct OperationRow {
     pub op: &'static str,
@@ -25,7 +25,7 @@ pub struct OperationRow {
     pub gb_per_s: f64,
     /// The limit that bounds it: `fma`, `bf16`, `stream`, `gather` or `read_modify_write`.
     pub bound: &'static str,
-    /// Time at that limit ÷ time taken. Above 100 where caches serve what the limit reads from
+    /// Time at that limit ÷ measured time. Above 100 if caches serve data that the limit reads from
     /// memory.
     pub pct_of_roofline: f64,
 }
@@ -44,37 +44,37 @@ pub struct GemmRow {
     pub pct_of_peak: f64,
 }
 
-/// A step taken apart.
+/// The breakdown of a step by operation.
 #[derive(Clone, Debug, Serialize)]
 pub struct Breakdown {
-    /// Median of the recorded steps; recording costs a little.
+    /// Median time of the recorded steps; recording adds a little.
     pub profiled_step_ms: f64,
     pub gemm_ms: f64,
     pub gemm_gflop_per_step: f64,
     pub gemm_gflop_per_s: f64,
-    /// All products together: the time they need at the peaks of their precisions, measured in this
-    /// run, ÷ their time.
+    /// Time that all products would need at the measured peaks of their precisions ÷ their measured
+    /// time.
     pub gemm_pct_of_peak: f64,
     /// Everything except matrix products, including the time between operations.
     pub rest_pct_of_step: f64,
-    /// Time between operations, as a part of the rest.
+    /// Time between operations, which is included in the rest.
     pub between_ops_pct_of_step: f64,
     pub ops: Vec<OperationRow>,
     pub gemms: Vec<GemmRow>,
 }
 
-/// What calls of one kind took in one step.
+/// Times of all calls of one kind in one step.
 #[derive(Clone, Copy, Debug, Default)]
 struct OperationTimes {
     calls: usize,
     seconds: f64,
-    /// What its FLOPs need at least.
+    /// Shortest time for its FLOPs at the peak.
     arithmetic_seconds: f64,
     work: OpWork,
 }
 
 impl Breakdown {
-    /// Breaks down the steps that count, beside `limits`.
+    /// Breaks down the steps that count, compared with `limits`.
     pub fn new(kept: &Kept<'_, BenchStep>, limits: &MeasuredLimits) -> Self {
         let gemm_ms = 1e3 * kept.median(|step| seconds(step, is_gemm));
         let gemm_gflop = kept.median(|step| {
@@ -111,7 +111,7 @@ struct Roof {
     memory: &'static str,
 }
 
-/// The limits that bound `op`: arithmetic, and the bandwidth of its kind of access.
+/// Returns the limits that bound `op`: arithmetic, and the bandwidth of its kind of access.
 fn roof(op: &Op, limits: &MeasuredLimits) -> Roof {
     let (precision, arithmetic) = match op {
         Op::Gemm { precision: Precision::Bf16, .. } if limits.bf16_peak_gflop_per_s.is_some() => {
@@ -120,6 +120,8 @@ fn roof(op: &Op, limits: &MeasuredLimits) -> Roof {
         _ => (Precision::F32, "fma"),
     };
     let (bandwidth, memory) = match op {
+        // Lookups and row updates access random rows. All other operations read arrays from front
+        // to back.
         Op::EmbeddingForward { .. } => (limits.gather_limit_gb_per_s, "gather"),
         Op::EmbeddingBackward { .. } => {
             (limits.read_modify_write_limit_gb_per_s, "read_modify_write")
@@ -129,7 +131,7 @@ fn roof(op: &Op, limits: &MeasuredLimits) -> Roof {
     Roof { peak: limits.peak_gflop_per_s(precision), arithmetic, bandwidth, memory }
 }
 
-/// The time that the FLOPs of `op` need at least.
+/// Returns the shortest time for the FLOPs of `op` at the peak.
 fn arithmetic_seconds(op: &Op, limits: &MeasuredLimits) -> f64 {
     op.work().flops as f64 / 1e9 / roof(op, limits).peak
 }
@@ -154,6 +156,8 @@ fn rows(kept: &Kept<'_, BenchStep>, limits: &MeasuredLimits) -> Vec<OperationRow
                 gb,
                 gflop_per_s: per_second(gflop, ms),
                 gb_per_s: per_second(gb, ms),
+                // Arithmetic and memory accesses overlap, so the longer of the two times is the
+                // bound.
                 bound: if arithmetic_ms > memory_ms { arithmetic } else { memory },
                 pct_of_roofline: percent(arithmetic_ms.max(memory_ms), ms),
             }
@@ -184,8 +188,8 @@ fn gemm_rows(kept: &Kept<'_, BenchStep>, limits: &MeasuredLimits) -> Vec<GemmRow
     rows
 }
 
-/// Calls with the same key together: the one with most FLOPs, their number, median time per step
-/// and work per step.
+/// Groups calls by key. Each group holds the operation with the most FLOPs, the number of calls,
+/// and the median time and work per step.
 fn grouped<K: Ord>(
     kept: &Kept<'_, BenchStep>,
     limits: &MeasuredLimits,
@@ -199,6 +203,8 @@ fn grouped<K: Ord>(
             if op.work().flops > largest.work().flops {
                 *largest = op;
             }
+            // Steps without a call of this kind count as zero time, so that the median is over all
+            // steps.
             steps.resize(number + 1, OperationTimes::default());
             let (taken, work) = (&mut steps[number], span.op.work());
             taken.calls += 1;
@@ -244,17 +250,17 @@ fn product_name(product: GemmProduct) -> &'static str {
     }
 }
 
-/// Amount per second, from milliseconds; 0 for nothing in no time.
+/// Converts an amount and its milliseconds to a rate per second; 0 if both are 0.
 pub fn per_second(amount: f64, ms: f64) -> f64 {
     if ms > 0.0 { amount / ms * 1e3 } else { 0.0 }
 }
 
-/// `part` in hundredths of `whole`; 0 of nothing.
+/// `part` as a percentage of `whole`; 0 if `whole` is 0.
 pub fn percent(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { 100.0 * part / whole } else { 0.0 }
 }
 
-/// The operations for people.
+/// Formats the operations as a text table.
 pub fn ops_grid(ops: &[OperationRow]) -> String {
     let header =
         ["operation", "calls", "ms", "% of step", "GFLOP/s", "GB/s", "% of roofline", "bound"];
@@ -273,7 +279,7 @@ pub fn ops_grid(ops: &[OperationRow]) -> String {
     render::grid(&header, &ops.iter().map(row).collect::<Vec<_>>())
 }
 
-/// The matrix products for people.
+/// Formats the matrix products as a text table.
 pub fn gemms_grid(gemms: &[GemmRow]) -> String {
     let header = ["product", "of", "M", "K", "N", "calls", "ms", "GFLOP/s", "% of peak"];
     let row = |row: &GemmRow| {

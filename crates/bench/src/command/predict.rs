@@ -1,6 +1,8 @@
-//! `rowmill-bench predict`: what a prediction takes beside reading the traces it rests on.
+//! `rowmill-bench predict`: the time of a prediction, compared with reading the traces on which it
+//! is based.
 //!
-//! On one thread; every kind takes turns, so that a noisy neighbour meets them all alike.
+//! Everything runs on one thread. The kinds of measurement take turns, so that disturbances by
+//! other programs affect all of them equally.
 
 mod moves;
 
@@ -23,36 +25,36 @@ use setup::findings::{is_inside, with_savings};
 use setup::recorded_steps::{Steps, calibrate_steps, open_recordings, prepare_job, whole_scopes};
 use setup::render;
 
-/// Draws of the measurement.
+/// Number of draws that are measured.
 const DRAWS: u32 = 1_000;
 
-/// Median times, with the bars they must meet.
+/// Median times, with the limits that they must meet.
 #[derive(Debug, Serialize)]
 struct PredictReport {
     ranks: usize,
     nodes: usize,
-    /// Findings with a saving, of which some have a counterpart in a program.
+    /// Number of findings with a saving, some of which have a counterpart in a program.
     findings: usize,
     findings_repriced: usize,
     read_ms: f64,
     calibrate_ms: f64,
-    /// A step of the traces becomes a program, is priced, and simulated.
+    /// Time to build a program from a step of the traces, assign its costs, and simulate it.
     build_ms: f64,
-    /// The last of these: a graph, relaxed.
+    /// Time of the simulation alone: building and relaxing its graph.
     simulate_ms: f64,
     relax_ms: f64,
-    /// One kernel changes, and what follows from it.
+    /// Time to change one kernel and recompute its consequences.
     edit_us: f64,
-    /// The program is copied and changed, and simulated from the start.
+    /// Time to copy the program, change it, and simulate it from the start.
     edit_anew_ms: f64,
     draws_ms: f64,
-    /// All findings once, without finding them.
+    /// Time to price all findings once, without detecting them.
     reprice_ms: f64,
-    /// What each may take.
+    /// The limits and the measured times.
     bars: Vec<Bar>,
 }
 
-/// What something may take at most, and what it took.
+/// A limit for one kind of measurement, and the measured value.
 #[derive(Debug, Serialize)]
 struct Bar {
     what: &'static str,
@@ -63,7 +65,7 @@ struct Bar {
     is_met: bool,
 }
 
-/// What was predicted with.
+/// The size of the predicted program.
 #[derive(Clone, Copy, Default)]
 struct Size {
     ranks: usize,
@@ -72,7 +74,7 @@ struct Size {
     repriced: usize,
 }
 
-/// Seconds of each kind.
+/// Measured seconds of each kind.
 #[derive(Default)]
 struct PredictTimes {
     read: Vec<f64>,
@@ -91,12 +93,12 @@ pub fn run(args: &BenchPredict, session: &Session) -> Result<(), Error> {
     if args.paths.is_empty() {
         return moves::run(args, session);
     }
-    let mut taken = PredictTimes::default();
+    let mut times = PredictTimes::default();
     let mut size = Size::default();
     for _ in 0..args.repeats {
-        size = turn(args, session, &mut taken)?;
+        size = turn(args, session, &mut times)?;
     }
-    session.console.report(&report(taken, size), table)
+    session.console.report(&report(times, size), table)
 }
 
 fn report(taken: PredictTimes, size: Size) -> PredictReport {
@@ -131,29 +133,29 @@ fn report(taken: PredictTimes, size: Size) -> PredictReport {
     report
 }
 
-/// One measurement of everything.
+/// Takes one measurement of every kind.
 fn turn(args: &BenchPredict, session: &Session, taken: &mut PredictTimes) -> Result<Size, Error> {
     let request = ReadRequest { paths: args.paths.clone(), threads: 1 };
     black_box(timed(&mut taken.read, || open::read(&request))?);
     let traces = open_recordings(&args.paths, session)?;
     let scopes = whole_scopes(&traces);
     let steps = Steps::find(&scopes)?;
-    let (job, known) = timed(&mut taken.calibrate, || {
+    let (job, calibration) = timed(&mut taken.calibrate, || {
         let job = prepare_job(&scopes, session);
-        let known = calibrate_steps(&job, &steps, traces.len());
-        (job, known)
+        let calibration = calibrate_steps(&job, &steps, traces.len());
+        (job, calibration)
     });
-    let known = known?;
+    let calibration = calibration?;
     let begin = Instant::now();
     let step = job.step(&steps.spans_of_step(0))?;
     let setting = step.recorded.setting(&step.program);
-    let prices = Prices::new(&known, Method::Full);
+    let prices = Prices::new(&calibration, Method::Full);
     let costs = prices.price(&step.program, &setting);
     let simulation = timed(&mut taken.simulate, || simulate::run(&step.program, &costs))?;
     taken.build.push(begin.elapsed().as_secs_f64());
     let mut times = simulation.times.clone();
     timed(&mut taken.relax, || graph::relax_into(&simulation.graph, &mut times));
-    // The kernel that takes longest, half as long.
+    // The edit halves the duration of the longest kernel.
     let rank = simulation_rank(&step.program);
     let works = 0..step.program.ranks[rank].works.len() as u32;
     let weight = |work: &u32| simulation.graph.node(simulation.work_node(rank, *work)).weight;
@@ -170,7 +172,7 @@ fn turn(args: &BenchPredict, session: &Session, taken: &mut PredictTimes) -> Res
             simulate::run(&edited, &prices.price(&edited, &setting))
         })?;
     }
-    let draws = |count| prediction::predict_step(&step, &known, Draws { count, seed: 0 });
+    let draws = |count| prediction::predict_step(&step, &calibration, Draws { count, seed: 0 });
     timed(&mut taken.draws, || draws(DRAWS))?;
     let mut findings = with_savings(&scopes)?;
     let spans = steps.spans_of_step(0);

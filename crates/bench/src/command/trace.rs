@@ -1,7 +1,7 @@
-//! `rowmill-bench trace`: how fast traces are read and broken down here, and what that takes.
+//! `rowmill-bench trace`: the speed and the memory of reading and breaking down traces.
 //!
-//! Every measurement is a process of its own, so that its peak memory is its own; the kinds take
-//! turns, so that a noisy neighbour meets them all alike.
+//! Every measurement is a separate process, so that its peak memory can be measured. The kinds take
+//! turns, so that disturbances by other programs affect all of them equally.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Read, Write};
@@ -25,37 +25,37 @@ use setup::render;
 
 mod text;
 
-/// What one process measured.
+/// The measurements of one process.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Once {
     text_bytes: u64,
     events: u64,
-    /// Reading, selecting and breaking down.
+    /// Seconds of reading, selecting and breaking down.
     seconds: f64,
-    /// Peak of anonymous memory.
+    /// Peak of anonymous memory in bytes.
     peak_bytes: u64,
 }
 
-/// What was measured. `mb` are millions of bytes of uncompressed text; medians.
+/// Medians over all measurements. `mb` are millions of bytes of uncompressed text.
 #[derive(Debug, Serialize)]
 struct MeasuredReading {
     text_bytes: u64,
     events: u64,
     repeats: u64,
-    /// Reading and breaking down.
+    /// Rate of reading and breaking down on one thread.
     mb_per_s_1_thread: f64,
     mb_per_s_2_threads: f64,
     mb_per_s_all_threads: f64,
     threads: usize,
-    /// Peak of anonymous memory ÷ text.
+    /// Peak of anonymous memory ÷ size of the text.
     peak_memory_ratio: f64,
     nanoseconds_per_event_1_thread: f64,
     gz_mb_per_s: f64,
-    /// Decompression alone, into nothing.
+    /// Rate of decompression alone, without parsing.
     gunzip_mb_per_s: f64,
-    /// Speed of the `.gz` ÷ the slower of decompression alone and one thread on plain text.
+    /// Rate for the `.gz` file ÷ the slower of decompression alone and one thread on plain text.
     gz_share: f64,
-    /// Whole-trace critical path of the events before repetition, after loading.
+    /// Time of the critical path over the whole trace before repetition, without loading.
     critical_path_ms: f64,
     critical_path_events: u64,
 }
@@ -77,7 +77,7 @@ fn once(file: &Path, threads: usize) -> Result<Once, Error> {
     let (mut events, mut text_bytes) = (0, 0);
     for trace in &job.traces {
         let scope = Scope::new(trace, WindowRule::Steps, &classifier);
-        // Kept alive, so that it is computed.
+        // `black_box` keeps the compiler from removing the computation.
         std::hint::black_box(breakdown::compute_breakdown(&scope));
         events += trace.event_count();
         text_bytes += trace.origin.text_bytes;
@@ -102,6 +102,7 @@ fn measure(args: &BenchTrace, folder: &Path, session: &Session) -> Result<Measur
     meter.finish();
     zip(&plain, &zipped, session)?;
 
+    // Compressed files use two threads, because one unpacks while the other parses.
     let kinds = [(&plain, 1), (&plain, 2), (&plain, session.threads), (&zipped, 2)];
     let mut runs: [Vec<Once>; 4] = Default::default();
     let mut gunzip = Vec::new();
@@ -109,6 +110,7 @@ fn measure(args: &BenchTrace, folder: &Path, session: &Session) -> Result<Measur
         Meter::start(session.console, "measuring", ProgressUnit::Steps, Some(args.repeats));
     for repeat in 0..args.repeats {
         for (kind, runs) in kinds.iter().zip(&mut runs) {
+            // A trace takes less than half of its text in memory.
             alone::prepare_memory(total / 2);
             runs.push(alone(kind.0, kind.1)?);
         }
@@ -120,6 +122,7 @@ fn measure(args: &BenchTrace, folder: &Path, session: &Session) -> Result<Measur
     let [one, two, all, gz] = [0, 1, 2, 3].map(|kind: usize| speed(&runs[kind]));
     let Once { text_bytes, events, .. } = runs[0][0];
     let unzipped = rate(text_bytes, gunzip.into_iter());
+    // The fourth kind also unpacks, which needs buffers of its own, so its memory is not compared.
     let peak = runs[..3].iter().flatten().map(|run| run.peak_bytes).max().unwrap_or_default();
     let (critical_path_ms, critical_path_events) = path_of(&small, args.repeats)?;
     Ok(MeasuredReading {
@@ -140,7 +143,7 @@ fn measure(args: &BenchTrace, folder: &Path, session: &Session) -> Result<Measur
     })
 }
 
-/// One measurement in a process of its own.
+/// Takes one measurement in a separate process.
 fn alone(file: &Path, threads: usize) -> Result<Once, Error> {
     alone::run(threads, &["trace".as_ref(), "--once".as_ref(), file.as_os_str()])
 }
@@ -152,6 +155,7 @@ fn zip(plain: &Path, zipped: &Path, session: &Session) -> Result<(), Error> {
     let mut input = File::open(plain).map_err(Error::io(plain, "read"))?;
     let out = BufWriter::new(File::create(zipped).map_err(Error::io(zipped, "create"))?);
     let fill = |out: &mut dyn Write| {
+        // Blocks of 1 MiB make the cost of a call negligible.
         let mut block = vec![0; 1 << 20];
         let mut done = 0;
         loop {
@@ -178,7 +182,7 @@ fn gunzip_seconds(zipped: &Path) -> Result<f64, Error> {
     Ok(started.elapsed().as_secs_f64())
 }
 
-/// Median milliseconds of the critical path of all that was recorded, and its events.
+/// Median milliseconds of the critical path over the whole recording, and the number of its events.
 fn path_of(file: &Path, repeats: u64) -> Result<(f64, u64), Error> {
     let job = open::read(&ReadRequest { paths: vec![file.to_owned()], threads: 1 })?;
     let classifier = Classifier::new(ClassRule::Category);

@@ -1,7 +1,8 @@
-//! `rowmill-bench train`: training steps on made-up batches in memory, and where their time goes.
+//! `rowmill-bench train`: training steps on generated batches in memory, with the time of each
+//! operation.
 //!
-//! Steps are timed unrecorded; the breakdown is of other steps, which are recorded. Both take turns
-//! with the limits they are compared with.
+//! The time of a step is measured without recording. The breakdown comes from other steps, which
+//! are recorded. Both take turns with the limits of the machine.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -30,7 +31,7 @@ use setup::config::ResolvedJob;
 use setup::device::ComputeDevice;
 use setup::error::{EXIT_INTERRUPTED, Error};
 use setup::interrupt;
-use setup::memory::{self, MemoryLook};
+use setup::memory_check::{self, DataSize};
 use setup::on_device;
 use setup::plan::Tiling;
 use setup::progress::{Meter, ProgressUnit};
@@ -39,10 +40,10 @@ use setup::{Session, config, rows};
 
 mod record;
 
-/// Recorded steps of a turn.
+/// Recorded steps per turn.
 const RECORDED: u64 = 2;
 
-/// What was measured; medians of the samples that count.
+/// Medians over the samples that count.
 #[derive(Debug, Serialize)]
 struct TrainReport {
     config: String,
@@ -52,13 +53,14 @@ struct TrainReport {
     threads: usize,
     optimizer: schema::Optimizer,
     dense_optimizer: schema::Optimizer,
-    /// Distribution of ids, except for the tables named next.
+    /// Distribution of ids, except for the tables in the next field.
     distribution: IdLaw,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     distribution_of_tables: BTreeMap<String, IdLaw>,
     rows_cap: Option<u64>,
     precision: schema::Precision,
-    /// Mean loss of the last step before the timed ones: the same in every run of a configuration.
+    /// Mean loss of the last step before the timed ones. It is the same in every run of a
+    /// configuration.
     warm_up_loss: f64,
     samples_per_s: f64,
     samples_per_s_min: f64,
@@ -66,9 +68,9 @@ struct TrainReport {
     step_ms: f64,
     step_ms_min: f64,
     step_ms_max: f64,
-    /// Median of recorded steps, which take turns with unrecorded ones.
+    /// Median of the recorded steps, which take turns with unrecorded ones.
     recorded_step_ms: f64,
-    /// What recording adds to a step.
+    /// Time that recording adds to a step, in percent.
     recording_pct: f64,
     #[serde(flatten)]
     quality: Quality,
@@ -76,13 +78,13 @@ struct TrainReport {
     limits: MeasuredLimits,
     #[serde(flatten)]
     breakdown: Breakdown,
-    /// Steps from one wait for the device to the next.
+    /// Number of steps between two waits for the device.
     wait_every: usize,
     steps: Vec<TimedStep>,
     interrupted: bool,
 }
 
-/// A sample: the mean of `wait_every` steps.
+/// One sample: the mean time of `wait_every` steps.
 #[derive(Debug, Serialize)]
 struct TimedStep {
     ms: f64,
@@ -91,11 +93,11 @@ struct TimedStep {
     conditions: Conditions,
 }
 
-/// Everything that was taken.
+/// All samples of the run.
 #[derive(Default)]
 struct TrainSamples {
     warm_up_loss: f64,
-    /// Seconds of an unrecorded step, the mean over each sample.
+    /// Mean seconds of an unrecorded step in each sample.
     steps: Vec<BenchSample<f64>>,
     recorded: Vec<BenchSample<BenchStep>>,
 }
@@ -105,45 +107,46 @@ pub fn run(args: &BenchTrain, session: &Session) -> Result<ExitCode, Error> {
     let job = job(args)?;
     check_memory(args, &job, session)?;
     let device = ComputeDevice::open(args.device, session)?;
-    on_device!(&device, open => run_on(open, (args, &job), session))
+    on_device!(&device, open => run_on(open, args, &job, session))
 }
 
 fn run_on<B: LimitedHost>(
     open: impl OpenDevice<B>,
-    (args, job): (&BenchTrain, &ResolvedJob),
+    args: &BenchTrain,
+    job: &ResolvedJob,
     session: &Session,
 ) -> Result<ExitCode, Error> {
     let stop = interrupt::stop_flag(STOPPING);
     session.console.say(format_args!("building {} and its batches", job.config.model.name));
     let mut bench = TrainBench::new(&job.config, args, open(session.threads)?)?;
-    let taken = bench.measure(args, session, &stop)?;
+    let samples = bench.measure(args, session, &stop)?;
     let interrupted = stop.load(Ordering::SeqCst);
-    if taken.steps.is_empty() || taken.recorded.is_empty() {
+    if samples.steps.is_empty() || samples.recorded.is_empty() {
         session.console.say("interrupted before the first sample");
         return Ok(ExitCode::from(EXIT_INTERRUPTED));
     }
     if let Some(folder) = &args.trace {
-        let judge = taken.judge(args, &bench.limits);
+        let judge = samples.judge(args, &bench.limits);
         let info = run_info(&world(1)[0], session.threads, bench.steps.clock);
-        record::write(folder, judge.kept(&taken.recorded).values(), info)?;
+        record::write(folder, judge.kept(&samples.recorded).values(), info)?;
     }
-    let report = report(&taken, &bench, (args, job), interrupted);
+    let report = report(&samples, &bench, args, job, interrupted);
     conclude(session, &report.quality, interrupted, &report, table)
 }
 
 fn check_memory(args: &BenchTrain, job: &ResolvedJob, session: &Session) -> Result<(), Error> {
     let batch_size = job.config.training.batch_size;
     let rows = batches::distinct_batches(batch_size).saturating_mul(batch_size) as u64;
-    let run = memory::RunSize {
+    let run = memory_check::RunSize {
         job,
-        look: MemoryLook::for_batches(&job.config, rows, args.pooling),
+        data: DataSize::for_batches(&job.config, rows, args.pooling),
         tiling: &Tiling::Made(Sharding::Table, 1),
         threads: session.threads,
         processes: None,
         traced_steps: 0,
         weights: WeightSource::Initial,
     };
-    run.check(&run.room())
+    run.check(&run.compare())
 }
 
 fn job(args: &BenchTrain) -> Result<ResolvedJob, Error> {
@@ -164,13 +167,13 @@ fn job(args: &BenchTrain) -> Result<ResolvedJob, Error> {
     Ok(job)
 }
 
-/// Steps, and the limits beside them.
+/// The model to train, and the limits that are measured with it.
 struct TrainBench<B: Backend> {
     steps: BenchSteps<B>,
     limits: LimitBench,
 }
 
-/// A device, and the cores of its host, whose limits are measured.
+/// A device whose host's CPU limits can be measured.
 trait LimitedHost: Backend {
     fn cores(&self) -> &Cpu;
 }
@@ -206,9 +209,9 @@ impl<B: LimitedHost> TrainBench<B> {
         let mut meter =
             Meter::start(session.console, "measuring", ProgressUnit::Steps, Some(total));
         let warm_up_loss = self.steps.train(WARM_UP)?;
-        let mut taken = TrainSamples { warm_up_loss, ..TrainSamples::default() };
+        let mut samples = TrainSamples { warm_up_loss, ..TrainSamples::default() };
         for turn in 0..PATIENCE * args.sampling.repeats {
-            if turn >= args.sampling.repeats && taken.is_enough(args, &self.limits) {
+            if turn >= args.sampling.repeats && samples.is_enough(args, &self.limits) {
                 break;
             }
             let total = per_turn * (turn + 1).max(args.sampling.repeats);
@@ -216,22 +219,22 @@ impl<B: LimitedHost> TrainBench<B> {
             self.limits.measure(self.steps.context.device.cores());
             for _ in 0..per_turn {
                 if stop.load(Ordering::SeqCst) {
-                    return Ok(taken);
+                    return Ok(samples);
                 }
                 let watch = Watch::start(self.steps.context.device.host());
                 self.steps.train(args.wait_every)?;
                 let host = self.steps.context.device.host();
-                taken.steps.push(watch.sample(host, |seconds| seconds / args.wait_every as f64));
-                meter.advance(taken.steps.len() as u64, "");
+                samples.steps.push(watch.sample(host, |seconds| seconds / args.wait_every as f64));
+                meter.advance(samples.steps.len() as u64, "");
             }
             let recorded = if args.trace.is_some() { per_turn } else { RECORDED };
             for _ in 0..recorded {
-                taken.recorded.push(self.steps.record_step()?);
+                samples.recorded.push(self.steps.record_step()?);
             }
             self.limits.measure(self.steps.context.device.cores());
         }
         meter.finish();
-        Ok(taken)
+        Ok(samples)
     }
 }
 
@@ -242,7 +245,7 @@ impl TrainSamples {
         Judge::new(&args.sampling, steps.chain(recorded).chain(limits.conditions()))
     }
 
-    /// Whether at least half of the steps asked for count, and some of everything else.
+    /// Whether at least half of the requested steps count, and some samples of everything else.
     fn is_enough(&self, args: &BenchTrain, limits: &LimitBench) -> bool {
         let judge = self.judge(args, limits);
         let good = self.steps.iter().filter(|sample| judge.accepts(&sample.conditions)).count();
@@ -255,7 +258,8 @@ impl TrainSamples {
 fn report<B: LimitedHost>(
     taken: &TrainSamples,
     bench: &TrainBench<B>,
-    (args, job): (&BenchTrain, &ResolvedJob),
+    args: &BenchTrain,
+    job: &ResolvedJob,
     interrupted: bool,
 ) -> TrainReport {
     let judge = taken.judge(args, &bench.limits);
@@ -305,7 +309,7 @@ fn report<B: LimitedHost>(
     }
 }
 
-/// Bytes of a row in its table's data type, mean over the vectors of a sample.
+/// Mean bytes of a row in its table's data type, over the vectors of a sample.
 fn row_bytes_mean(model: &ModelConfig) -> usize {
     let row_bytes = |table: &TableConfig| {
         table.dim * table.data_type.bytes() * table.vectors() * table.features.len()

@@ -1,4 +1,4 @@
-//! Single operations called again and again, in turns with the limits they are compared with.
+//! Measures single operations in turns with the limits to which they are compared.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -12,39 +12,41 @@ use setup::Session;
 use setup::error::Error;
 use setup::progress::{Meter, ProgressUnit};
 
-/// What one call took and did.
+/// Duration and work of one call.
 #[derive(Clone, Copy, Debug)]
 pub struct TimedCall {
     pub seconds: f64,
     pub work: OpWork,
 }
 
-/// How often each case is called.
+/// The number of calls of each case, and the sampling options.
 #[derive(Clone, Copy, Debug)]
 pub struct Schedule {
     pub cases: usize,
-    /// Calls of each in a turn.
+    /// Calls of each case per turn.
     pub calls: u64,
-    /// Turns, and which samples count.
+    /// Number of turns, and the conditions under which a sample counts.
     pub sampling: Sampling,
 }
 
-/// Everything that was taken.
+/// All samples of a measurement.
 pub struct Turns<'a> {
     /// The calls of each case.
     cases: Vec<Vec<BenchSample<TimedCall>>>,
     limits: &'a mut LimitBench,
     judge: Judge,
-    /// Whether Ctrl-C ended it early.
+    /// Whether Ctrl-C ended the measurement early.
     pub interrupted: bool,
 }
 
-/// Calls `case` with each number below `schedule.cases`, once unmeasured, then in turns with
-/// `limits`; `case` says what it did.
-pub fn take<'a>(
-    (cpu, limits): (&Cpu, &'a mut LimitBench),
+/// Calls `case` with each number below `schedule.cases`: once without measuring, then in turns with
+/// `limits`. `case` returns the work that it did.
+pub fn measure_in_turns<'a>(
+    cpu: &Cpu,
+    limits: &'a mut LimitBench,
     schedule: &Schedule,
-    (session, stop): (&Session, &AtomicBool),
+    session: &Session,
+    stop: &AtomicBool,
     case: &mut dyn FnMut(&Cpu, usize) -> Result<Op, Error>,
 ) -> Result<Turns<'a>, Error> {
     let Schedule { cases, calls, sampling } = *schedule;
@@ -57,6 +59,7 @@ pub fn take<'a>(
     let per_turn = calls * cases as u64;
     let mut meter = Meter::start(session.console, "measuring", ProgressUnit::Steps, None);
     for number in 0..cases {
+        // The first call is not measured, because it touches new memory and fills the caches.
         case(cpu, number)?;
     }
     for turn in 0..PATIENCE * sampling.repeats {
@@ -66,7 +69,7 @@ pub fn take<'a>(
         meter.set_total(Some(per_turn * (turn + 1).max(sampling.repeats)));
         turns.limits.measure(cpu);
         for call in 0..per_turn {
-            // At least one of each, so that there is something to report.
+            // Takes at least one sample of each case, so that there is something to report.
             if stop.load(Ordering::SeqCst) && (turn > 0 || call >= cases as u64) {
                 turns.interrupted = true;
                 turns.judge(&sampling);
@@ -75,8 +78,9 @@ pub fn take<'a>(
             let number = (call % cases as u64) as usize;
             let watch = Watch::start(&cpu.pool);
             let op = case(cpu, number)?;
-            let taken = watch.sample(&cpu.pool, |seconds| TimedCall { seconds, work: op.work() });
-            turns.cases[number].push(taken);
+            let call_sample =
+                watch.sample(&cpu.pool, |seconds| TimedCall { seconds, work: op.work() });
+            turns.cases[number].push(call_sample);
             meter.advance(turn * per_turn + call + 1, "");
         }
         turns.limits.measure(cpu);
@@ -92,7 +96,7 @@ impl Turns<'_> {
         self.judge = Judge::new(sampling, calls.chain(self.limits.conditions()));
     }
 
-    /// Whether at least half of the calls asked for count, and some of the limits.
+    /// Whether at least half of the requested calls count, and some samples of the limits.
     fn is_enough(&self, schedule: &Schedule) -> bool {
         let wanted = schedule.calls * schedule.sampling.repeats;
         let good = |calls: &Vec<BenchSample<TimedCall>>| {
@@ -102,7 +106,7 @@ impl Turns<'_> {
             && self.cases.iter().all(|calls| 2 * good(calls) >= wanted)
     }
 
-    /// The calls of case `number` that count.
+    /// Returns the calls of case `number` that count.
     pub fn case(&self, number: usize) -> CallMedians<'_> {
         CallMedians { kept: self.judge.kept(&self.cases[number]) }
     }
@@ -112,7 +116,7 @@ impl Turns<'_> {
         self.limits.medians(&self.judge)
     }
 
-    /// How well all of it could be taken.
+    /// Returns how many samples were disturbed, and by how much.
     pub fn quality(&self) -> Quality {
         let kept: Vec<_> = self.cases.iter().map(|calls| self.judge.kept(calls)).collect();
         let is_trusted = kept.iter().all(|kept| kept.is_trusted);
@@ -145,7 +149,7 @@ impl CallMedians<'_> {
         per_second(self.kept.median(|call| call.work.bytes as f64 / 1e9), self.ms())
     }
 
-    /// Time at the limits ÷ time taken, in hundredths.
+    /// Time at the limits ÷ measured time, in percent.
     pub fn pct_of_roofline(&self, peak_gflop_per_s: f64, limit_gb_per_s: f64) -> f64 {
         let arithmetic = percent(self.gflop_per_s(), peak_gflop_per_s);
         arithmetic.max(percent(self.gb_per_s(), limit_gb_per_s))

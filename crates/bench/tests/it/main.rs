@@ -67,7 +67,7 @@ impl Place {
     }
 }
 
-/// Every field is a number above 0.
+/// Checks that every field is a number above 0.
 fn positive(report: &Value, fields: &[&str]) {
     for field in fields {
         let value = report[field].as_f64();
@@ -75,7 +75,7 @@ fn positive(report: &Value, fields: &[&str]) {
     }
 }
 
-/// Every field is a number.
+/// Checks that every field is a finite number.
 fn finite(report: &Value, fields: &[&str]) {
     for field in fields {
         assert!(report[field].as_f64().is_some_and(f64::is_finite), "{field}: {report}");
@@ -89,7 +89,7 @@ const LIMITS: [&str; 4] = [
     "read_modify_write_limit_gb_per_s",
 ];
 
-/// What every report says of its samples.
+/// Checks the fields about samples that every report has.
 fn has_quality(report: &Value) {
     positive(report, &["samples", "apparent_clock_ghz", "apparent_clock_ghz_best"]);
     finite(report, &["rejected_samples", "rejected_slow_clock", "rejected_foreign_cpu"]);
@@ -151,7 +151,7 @@ fn products_in_bf16_are_compared_with_their_own_peak() {
     assert_eq!(report["precision"], "bf16");
     positive(&report, &["samples_per_s", "gemm_pct_of_peak"]);
     let gemms = report["gemms"].as_array().unwrap();
-    // The logit's products stay f32.
+    // The products of the layer with one output, which computes the logit, stay f32.
     for (n, precision) in [(8, "bf16"), (1, "f32")] {
         let row = gemms.iter().find(|row| row["product"] == "forward" && row["n"] == n).unwrap();
         assert_eq!(row["precision"], precision);

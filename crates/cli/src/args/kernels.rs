@@ -29,7 +29,7 @@ Examples:
   all_to_all|all_reduce bytes    of every rank; the hardware must have several, as in h100x8
 
 All in f32. A price is the kernel's own time, without the host's launch time. The first three lines
-are learnt from measurements, the others are formulas. The last column says if a price is not backed
+are learned from measurements, the others are formulas. The last column says if a price is not backed
 by similar measurements.
 Peaks of --list-hardware are those of data sheets, without sparsity; `sustained` is what a benchmark
 reached. The key is what --hardware takes, as in v100, h100x8 or 4xh100x8.")]

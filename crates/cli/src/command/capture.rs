@@ -29,7 +29,7 @@ use crate::capture_outcome::{self as outcome, CaptureOutcome, CaptureRow};
 use crate::capture_request::{check_empty_folder, socket_place, trace_detail};
 use crate::command::fleet::trace::{self as fleet_trace, WantedTraces};
 use setup::Session;
-use setup::error::{EXIT_INTERRUPTED, Error};
+use setup::error::{EXIT_INTERRUPTED, Error, RunError, UsageError};
 use setup::error_text::plain;
 use setup::interrupt;
 use setup::output;
@@ -97,7 +97,7 @@ pub fn run(args: &args::Capture, session: &Session) -> Result<ExitCode, Error> {
 fn check_request(args: &args::Capture) -> Result<(), Error> {
     check_empty_folder(&args.output)?;
     match args.pid.iter().find(|&&pid| Process::read(pid).is_none()) {
-        Some(&pid) => Err(Error::NoSuchProcess { pid }),
+        Some(&pid) => Err(UsageError::NoSuchProcess { pid }.into()),
         None => Ok(()),
     }
 }
@@ -151,12 +151,13 @@ fn wait_for_processes(
             return Ok(chosen);
         }
         if now > args.timeout {
-            return Err(Error::NobodyAsked {
+            return Err(RunError::NobodyAsked {
                 place: place.words(),
                 seconds: args.timeout.as_secs(),
                 wanted,
                 got: chosen.len(),
-            });
+            }
+            .into());
         }
     }
 }
@@ -171,7 +172,7 @@ impl CaptureServer {
         };
         let tap = (console.verbose > 1).then(|| Box::new(tap) as Tap);
         let server = Server::start(socket, uid, tap)
-            .map_err(|source| Error::Thread { what: "polls", source })?;
+            .map_err(|source| RunError::Thread { what: "polls", source })?;
         Ok(Self { server, roster: Roster::default(), announced: BTreeMap::new(), console, uid })
     }
 

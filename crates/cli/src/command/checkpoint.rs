@@ -11,7 +11,7 @@ use train::checkpoint::Checkpoint as Opened;
 use train::state_dict::{self, Dialect, ImportRequest};
 
 use crate::args::{CheckpointCommand, StateDict};
-use setup::error::Error;
+use setup::error::{Error, RunError, UsageError};
 use setup::error_text::plain;
 use setup::{Session, checkpoint, config, rows};
 use setup::{output, render};
@@ -154,7 +154,11 @@ fn verify(path: &Path, session: &Session) -> Result<(), Error> {
         });
         lines.collect::<Vec<_>>().join("\n")
     })?;
-    if damaged == 0 { Ok(()) } else { Err(Error::Damaged { damaged, count: verified.len() }) }
+    if damaged == 0 {
+        Ok(())
+    } else {
+        Err(RunError::Damaged { damaged, count: verified.len() }.into())
+    }
 }
 
 fn verify_folder(folder: PathBuf) -> CheckpointDamage {
@@ -248,13 +252,11 @@ struct ImportResult {
 fn import(request: &Import, config: &schema::JobConfig, session: &Session) -> Result<(), Error> {
     // An import starts a run, so it must not mix with the checkpoints of another one.
     if let Some(newest) = train::checkpoint::list(&request.run)?.pop() {
-        return Err(Error::Exists { path: newest });
+        return Err(UsageError::Exists { path: newest }.into());
     }
     let _made = output::folder(&request.run)?;
     let fitted = match &request.data {
-        Some(folder) => {
-            serde_json::to_value(Dataset::open(folder)?.fitted()).map_err(Error::Json)?
-        }
+        Some(folder) => serde_json::to_value(Dataset::open(folder)?.fitted())?,
         None => serde_json::Value::Null,
     };
     let committed = state_dict::import(&ImportRequest {

@@ -9,7 +9,7 @@ use schema::source::IdMode;
 use serde::Serialize;
 
 use crate::args::{Convert, Data, Synth, TextLayout};
-use setup::error::Error;
+use setup::error::{Error, UsageError};
 use setup::generated_rows;
 use setup::synthetic::Laws;
 use setup::{Session, config, input};
@@ -100,7 +100,7 @@ fn convert(request: &Convert, session: &Session) -> Result<(), Error> {
         *memory_mib = memory;
     }
     if request.out.exists() {
-        return Err(Error::Exists { path: request.out.clone() });
+        return Err(UsageError::Exists { path: request.out.clone() }.into());
     }
     let begin = if request.restart { Begin::Restart } else { Begin::Resume };
     let started = std::time::Instant::now();

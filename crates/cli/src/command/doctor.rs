@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::args::Doctor;
 use crate::capture_request::socket_place;
 use setup::Session;
-use setup::error::{EXIT_FAILED, Error};
+use setup::error::{EXIT_FAILED, Error, UsageError};
 use setup::render;
 
 mod device;
@@ -75,7 +75,7 @@ fn diagnose_processes(
         let all = process::all().into_iter().filter(|&pid| pid != own).filter_map(Process::read);
         all.filter(diagnosis::has_torch).collect()
     } else {
-        let read_process = |&pid: &u32| Process::read(pid).ok_or(Error::NoSuchProcess { pid });
+        let read_process = |&pid: &u32| Process::read(pid).ok_or(UsageError::NoSuchProcess { pid });
         pids.iter().map(read_process).collect::<Result<_, _>>()?
     };
     let place = socket_place(socket_dir);

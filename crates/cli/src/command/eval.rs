@@ -15,7 +15,7 @@ use train::{Evaluation, Scorer};
 use crate::args::Eval;
 use crate::evaluation_text::{evaluation_rows, warn_of_evaluation};
 use setup::device::ComputeDevice;
-use setup::error::Error;
+use setup::error::{Error, UsageError};
 use setup::on_device;
 use setup::process_group::{Participation, World};
 use setup::progress::{Meter, ProgressUnit};
@@ -95,7 +95,7 @@ fn evaluate<B: Backend>(
     if let Some(world) = world {
         let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let (checkpoint, data) = (absolute(&folder), absolute(dataset.dir()));
-        world.tell(EvaluationTask { checkpoint, data, rows: rows.clone() })?;
+        world.broadcast_order(EvaluationTask { checkpoint, data, rows: rows.clone() })?;
     }
     let total = rows.end - rows.start;
     let mut meter = Meter::start(session.console, "evaluating", ProgressUnit::Rows, Some(total));
@@ -128,11 +128,11 @@ fn prepare_held_out<B: Backend>(
     let strictness = input::strictness(args.malformed);
     if args.data.is_empty() {
         if config.train.is_empty() {
-            return Err(Error::NoEvaluation);
+            return Err(UsageError::NoEvaluation.into());
         }
         let inputs = input::prepare_training_data(session, config, &cache, strictness)?;
         let evaluation = inputs.evaluation(session, config, &cache, strictness)?;
-        let (dataset, rows) = evaluation.ok_or(Error::NoEvaluation)?;
+        let (dataset, rows) = evaluation.ok_or(UsageError::NoEvaluation)?;
         let (trained, now) = (scorer.data().held_out, dataset.manifest().fingerprint());
         if trained.is_some() && trained != now {
             session.console.warn(

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::args::Explain;
 use setup::Session;
-use setup::error::Error;
+use setup::error::{Error, UsageError};
 use setup::render;
 
 /// A rule, as `rowmill explain` prints it in JSON.
@@ -44,7 +44,7 @@ pub fn run(args: &Explain, session: &Session) -> Result<(), Error> {
         });
     };
     let rule = findings::rules().find(|rule| rule.id.eq_ignore_ascii_case(id));
-    let rule = rule.ok_or_else(|| Error::NoSuchRule { rule: id.to_owned() })?;
+    let rule = rule.ok_or_else(|| UsageError::NoSuchRule { rule: id.to_owned() })?;
     session.console.report(&explain_rule(rule), |one| one.page.trim_end().to_owned())
 }
 

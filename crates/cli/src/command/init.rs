@@ -9,7 +9,7 @@ use schema::source::LabelColumn;
 use serde::Serialize;
 
 use crate::args::Init;
-use setup::error::Error;
+use setup::error::{Error, UsageError};
 use setup::progress::{Meter, ProgressUnit};
 use setup::shell::quoted;
 use setup::{Session, input};
@@ -28,7 +28,7 @@ struct InitResult<'a> {
 pub fn run(args: &Init, session: &Session) -> Result<(), Error> {
     let target = args.target();
     if let Some(path) = target.as_ref().filter(|path| path.exists() && !args.force) {
-        return Err(Error::ConfigExists { path: path.clone() });
+        return Err(UsageError::ConfigExists { path: path.clone() }.into());
     }
     let files = list_files(&args.files)?;
     let mut profile = profile_files(&files, args.delimiter.as_deref(), session)?;
@@ -36,7 +36,7 @@ pub fn run(args: &Init, session: &Session) -> Result<(), Error> {
     let mut proposal = propose(args, &profile, session)?;
     // A proposal that does not parse is a bug in rowmill. Find it here, before the user trains.
     let job = JobConfig::parse(&proposal.text, &[]);
-    let job = job.map_err(|source| Error::Config {
+    let job = job.map_err(|source| UsageError::Config {
         origin: "proposal".to_owned(),
         source: Box::new(source),
     })?;
@@ -97,11 +97,11 @@ fn describe_leaks(profile: &Profile, job: &JobConfig) -> Vec<String> {
 
 fn list_files(paths: &[String]) -> Result<Vec<String>, Error> {
     if paths.iter().any(|path| path == "-") {
-        return Err(Error::InitOfStream);
+        return Err(UsageError::InitOfStream.into());
     }
     let files = input::files_of(paths)?;
     match files.iter().find(|path| std::path::Path::new(path).is_dir()) {
-        Some(path) => Err(Error::InitOfPrepared { path: path.into() }),
+        Some(path) => Err(UsageError::InitOfPrepared { path: path.into() }.into()),
         None => Ok(files),
     }
 }
@@ -135,7 +135,7 @@ fn propose(args: &Init, profile: &Profile, session: &Session) -> Result<Proposal
     };
     let refused = |error: ProposalError| {
         let files = schema::unit::listed(&args.files);
-        Error::NoProposal { files, source: error }
+        Error::from(UsageError::NoProposal { files, source: error })
     };
     let proposal = proposal::propose(&profile.facts, &wish).map_err(refused)?;
     let label = proposal.uses.first().map(|label| label.column.clone());

@@ -25,7 +25,7 @@ mod what_if;
 
 use crate::args::{FormerWords, NextRows, Predict, PredictStep};
 use setup::Session;
-use setup::error::Error;
+use setup::error::{Error, UsageError};
 
 /// Runs the chosen verb of `rowmill predict`.
 pub fn run(args: &Predict, session: &Session) -> Result<(), Error> {
@@ -79,5 +79,5 @@ fn moved(was: &str, now: &str, former: &FormerWords) -> Error {
         .into_iter()
         .chain(former.words.iter().map(String::as_str))
         .collect();
-    Error::MovedCommand { was: format!("predict {was}"), now: words.join(" ") }
+    UsageError::MovedCommand { was: format!("predict {was}"), now: words.join(" ") }.into()
 }

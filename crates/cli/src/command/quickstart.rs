@@ -21,7 +21,7 @@ use crate::trace_page::{open_folder, write_folder_page};
 use crate::trace_summary::short_summary;
 use setup::args::OutputFormat;
 use setup::device::ComputeDevice;
-use setup::error::{EXIT_INTERRUPTED, Error};
+use setup::error::{EXIT_INTERRUPTED, Error, RunError, UsageError};
 use setup::generated_rows;
 use setup::on_device;
 use setup::shell::quoted;
@@ -124,7 +124,7 @@ pub fn run(args: &Quickstart, session: &Session) -> Result<ExitCode, Error> {
 }
 
 fn greet(folder: &QuickstartFolder, session: &Session) {
-    let memory = machine::memory::available()
+    let memory = machine::available_memory::read()
         .map_or("unknown".to_owned(), |available| available.bytes.to_string());
     session.console.say(format_args!(
         "rowmill quickstart: training a DLRM from Criteo-format text, in {} \
@@ -142,7 +142,7 @@ fn check_disk(folder: &QuickstartFolder) -> Result<(), Error> {
     let Some(available) = machine::disk_available(&folder.root) else { return Ok(()) };
     if available < DISK_NEEDED {
         let folder = folder.root.clone();
-        return Err(Error::Disk { folder, needed: DISK_NEEDED, available });
+        return Err(RunError::Disk { folder, needed: DISK_NEEDED, available }.into());
     }
     Ok(())
 }
@@ -159,7 +159,7 @@ fn clear(folder: &QuickstartFolder) -> Result<(), Error> {
         Err(_) => false,
     };
     if occupied && !folder.config().exists() {
-        return Err(Error::ForeignFolder { folder: root.clone() });
+        return Err(UsageError::ForeignFolder { folder: root.clone() }.into());
     }
     fs::write(folder.config(), "").map_err(Error::io(folder.config(), "write"))?;
     for path in
@@ -208,7 +208,7 @@ fn generate(
     say(session, 2, "converting the text to a prepared dataset");
     let mut data = config::job(MODEL, &[])?.config.data;
     data.hold_out = scale::HOLD_OUT;
-    let generator = serde_json::to_value(&report).map_err(Error::Json)?;
+    let generator = serde_json::to_value(&report)?;
     let source = input::InputSource {
         paths: &[folder.text().display().to_string()],
         config: &data,
@@ -252,6 +252,9 @@ fn run_on(
 }
 
 fn toml_of(job: &JobConfig) -> Result<String, Error> {
-    job.to_toml()
-        .map_err(|source| Error::Config { origin: MODEL.to_owned(), source: Box::new(source) })
+    let text = job.to_toml();
+    Ok(text.map_err(|source| UsageError::Config {
+        origin: MODEL.to_owned(),
+        source: Box::new(source),
+    })?)
 }

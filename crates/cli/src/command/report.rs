@@ -10,7 +10,7 @@ use schema::JobConfig;
 use serde::Serialize;
 
 use crate::args::ReportArgs;
-use setup::error::Error;
+use setup::error::{Error, UsageError};
 use setup::{Session, record};
 use setup::{output, render};
 
@@ -46,7 +46,7 @@ fn write(run: &Path, target: &Path) -> Result<WrittenReport, Error> {
         Err(error)
             if [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory].contains(&error.kind()) =>
         {
-            return Err(Error::NoMetrics { run: run.to_owned() });
+            return Err(UsageError::NoMetrics { run: run.to_owned() }.into());
         }
         Err(error) => return Err(Error::io(&metrics, "read")(error)),
     };

@@ -17,7 +17,7 @@ use train::scorer::DistributedScorer;
 use crate::args::Score;
 use setup::args::OutputFormat;
 use setup::device::ComputeDevice;
-use setup::error::Error;
+use setup::error::{Error, RunError, UsageError};
 use setup::on_device;
 use setup::output;
 use setup::process_group::{Participation, World};
@@ -60,7 +60,7 @@ fn score_all<B: Backend>(
     let mut scorer =
         BatchScorer { scorer: Scorer::open(&folder, open(threads)?)?, distributed: None };
     if let Some(world) = world {
-        world.tell(std::path::absolute(&folder).unwrap_or(folder))?;
+        world.broadcast_order(std::path::absolute(&folder).unwrap_or(folder))?;
         scorer.distributed = Some(DistributedScorer::new(world.take_comm()?));
     }
     let scored = match &args.output {
@@ -110,7 +110,7 @@ fn score_into<B: Backend>(
     let input = fs::canonicalize(&args.file).ok();
     let existing = fs::canonicalize(path).ok();
     if existing.is_some() && existing == input {
-        return Err(Error::OutputIsInput { path: path.to_owned() });
+        return Err(UsageError::OutputIsInput { path: path.to_owned() }.into());
     }
     output::clear_up_beside(vec![existing.unwrap_or_else(|| path.to_owned())]);
     output::put(path, |file| {
@@ -137,12 +137,13 @@ impl ScoreResult {
     fn check(&self, args: &Score) -> Result<(), Error> {
         match self.not_finite_rows {
             0 => Ok(()),
-            count => Err(Error::NotScored {
+            count => Err(RunError::NotScored {
                 path: args.file.clone().into(),
                 count,
                 rows: self.rows,
                 first: self.not_finite_lines.clone(),
-            }),
+            }
+            .into()),
         }
     }
 }
@@ -255,7 +256,7 @@ impl PlacedScores {
     /// Fewer rows were malformed than gaps were found, so that the alignment is wrong.
     fn pad_to(&mut self, malformed: u64, args: &Score, rows: u64) -> Result<String, Error> {
         let Some(missing) = malformed.checked_sub(self.unreadable) else {
-            return Err(Error::Alignment { path: args.file.clone().into(), rows });
+            return Err(RunError::Alignment { path: args.file.clone().into(), rows }.into());
         };
         self.next_line += missing;
         Ok(self.unreadable_lines(missing))
@@ -297,7 +298,7 @@ impl<W: Write> ScoreTarget<'_, W> {
     fn write_error(&self, source: io::Error) -> Error {
         match self.path {
             Some(path) => Error::io(path, "write")(source),
-            None => Error::Output(source),
+            None => Error::output(source),
         }
     }
 }

@@ -26,6 +26,8 @@ mod query;
 mod report;
 mod serve;
 mod summary;
+#[cfg(test)]
+mod tests;
 
 /// Runs the chosen verb of `rowmill trace`, or prints the summary of a job.
 pub fn run(args: &Trace, session: &Session) -> Result<ExitCode, Error> {

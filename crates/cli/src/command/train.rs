@@ -20,8 +20,8 @@ use crate::args::Train;
 use crate::evaluation_text::{evaluation_rows, warn_of_evaluation};
 use setup::config::{self, ResolvedJob};
 use setup::device::ComputeDevice;
-use setup::error::{EXIT_INTERRUPTED, Error};
-use setup::memory::{MemoryLook, MemoryRoom, RunSize};
+use setup::error::{EXIT_INTERRUPTED, Error, UsageError};
+use setup::memory_check::{DataSize, MemoryComparison, RunSize};
 use setup::on_device;
 use setup::plan::Tiling;
 use setup::process_group::{Participation, World};
@@ -113,7 +113,7 @@ impl TrainRequest {
         let set = config::overrides(args.delimiter.as_deref(), &args.set);
         let strictness = input::strictness(args.malformed);
         let Some(name) = args.config.as_deref() else {
-            let run = args.run.as_deref().ok_or(Error::ResumeOfNothing)?;
+            let run = args.run.as_deref().ok_or(UsageError::ResumeOfNothing)?;
             let resumed = record::resumed(run, args.resume_from.as_deref(), &set)?;
             let mut job = resumed.job;
             choose_inputs(args, &mut job)?;
@@ -143,7 +143,7 @@ impl TrainRequest {
     fn run_size(
         &self,
         args: &Train,
-        look: MemoryLook,
+        data: DataSize,
         session: &Session,
         world: Option<&World>,
     ) -> RunSize<'_> {
@@ -153,7 +153,7 @@ impl TrainRequest {
         let steps = &args.trace_steps;
         RunSize {
             job: &self.job,
-            look,
+            data,
             tiling: &self.tiling,
             threads: threads_per_rank * processes.as_ref().map_or(1, Vec::len),
             processes,
@@ -221,7 +221,7 @@ pub fn run(args: &Train, session: &Session) -> Result<ExitCode, Error> {
     let alone = args.print_config || args.estimate;
     let mut world = match Participation::join(&args.processes, alone)? {
         Participation::Alone => return train(args, session, None),
-        Participation::Said(code) => return Ok(code),
+        Participation::Refused(code) => return Ok(code),
         Participation::World(world) => world,
     };
     if !world.is_leader() {
@@ -238,7 +238,8 @@ fn train(args: &Train, session: &Session, world: Option<&mut World>) -> Result<E
     if args.print_config {
         let origin = request.job.origin.clone();
         let text = request.job.config.to_toml();
-        let text = text.map_err(|source| Error::Config { origin, source: Box::new(source) })?;
+        let text =
+            text.map_err(|source| UsageError::Config { origin, source: Box::new(source) })?;
         return session.console.print(text.trim_end()).map(|()| ExitCode::SUCCESS);
     }
     if args.estimate {
@@ -260,17 +261,20 @@ fn train(args: &Train, session: &Session, world: Option<&mut World>) -> Result<E
         false => None,
     };
     // Memory is checked before anything else is written.
-    let mut look = MemoryLook::at(&request.job.config, args.synthetic, session)?;
+    let mut data_size = DataSize::probe(&request.job.config, args.synthetic, session)?;
     if let Some(inputs) = &early {
-        look = look.prepared(&inputs.train)?;
+        data_size = data_size.with_prepared(&inputs.train)?;
     }
-    let expected = request.run_size(args, look.clone(), session, world.as_deref());
-    let room = expected.room();
+    let expected = request.run_size(args, data_size.clone(), session, world.as_deref());
+    let memory = expected.compare();
     if args.estimate {
-        return session.console.report(&room, MemoryRoom::table).map(|()| ExitCode::SUCCESS);
+        return session
+            .console
+            .report(&memory, MemoryComparison::table)
+            .map(|()| ExitCode::SUCCESS);
     }
-    session.console.detail(room.table());
-    expected.check(&room)?;
+    session.console.detail(memory.table());
+    expected.check(&memory)?;
     expected.check_device(args.device.device, &request.device)?;
     let _trace = args.trace.as_deref().map(output::folder).transpose()?;
     let start = choose_start(args, &run_folder, session.console)?;
@@ -291,10 +295,10 @@ fn train(args: &Train, session: &Session, world: Option<&mut World>) -> Result<E
     report_interaction(&request.job, session.console);
     // Memory freed by the preparation must not add to the peak of the training.
     device::buffer::return_freed_memory();
-    let look = look.prepared(&inputs.train)?;
+    let data_size = data_size.with_prepared(&inputs.train)?;
     // Checked again, with facts about the prepared data in place of estimates.
-    let known = request.run_size(args, look, session, world.as_deref());
-    known.check(&known.room())?;
+    let known = request.run_size(args, data_size, session, world.as_deref());
+    known.check(&known.compare())?;
     known.check_device(args.device.device, &request.device)?;
     // Standard input cannot be read again, so the run records the folder prepared from it instead.
     let train = &mut request.job.config.data.train;
@@ -357,12 +361,12 @@ fn train_on(
     let products = device
         .bf16_products()
         .filter(|_| run.request().config.training.precision == Precision::Bf16);
-    let (mut written, config) = (Ok(()), run.request().config.clone());
+    let mut written = Ok(());
+    let resolved = ResolvedJob { origin: job.origin, config: run.request().config.clone() };
     let observe = &mut |event: RunEvent<'_>| {
         // Written only now, so that a run that is refused leaves no record.
         if matches!(event, RunEvent::Started { .. }) {
-            written =
-                record::write(&run_folder, (&job.origin, &config), &plan, strictness, products);
+            written = record::write(&run_folder, &resolved, &plan, strictness, products);
         }
         observer.handle(event);
     };
@@ -373,7 +377,13 @@ fn train_on(
     written?;
     let recorded = observer.finish()?;
     warn_of_trace(args, &outcome, recorded, session.console);
-    report_outcome(session.console, &outcome, &config.training, &run_folder, launched.as_deref())
+    report_outcome(
+        session.console,
+        &outcome,
+        &resolved.config.training,
+        &run_folder,
+        launched.as_deref(),
+    )
 }
 
 /// Reports the size of the dot interaction if the model has no dense inputs, because the
@@ -540,7 +550,7 @@ fn choose_inputs(args: &Train, job: &mut ResolvedJob) -> Result<(), Error> {
         data.evaluation.clone_from(&args.evaluation);
     }
     if data.train.is_empty() && args.synthetic.is_none() {
-        return Err(Error::NoData { config: job.origin.clone() });
+        return Err(UsageError::NoData { config: job.origin.clone() }.into());
     }
     data.train = input::absolute(&data.train);
     data.evaluation = input::absolute(&data.evaluation);
@@ -570,7 +580,7 @@ fn choose_start(args: &Train, run: &Path, console: Console) -> Result<Start, Err
         checkpoint::check_newest(run)?;
         return Ok(Start::Checkpoint(newest));
     }
-    Err(Error::RunExists { run: run.to_owned(), newest: step_name(&newest) })
+    Err(UsageError::RunExists { run: run.to_owned(), newest: step_name(&newest) }.into())
 }
 
 fn step_name(checkpoint: &Path) -> String {
@@ -612,7 +622,7 @@ fn generate_dataset(
         report.linear_auc
     ));
     let paths = [text.display().to_string()];
-    let generator = serde_json::to_value(&report).map_err(Error::Json)?;
+    let generator = serde_json::to_value(&report)?;
     let source = input::InputSource {
         paths: &paths,
         config: &job.config.data,

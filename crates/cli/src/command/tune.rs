@@ -9,12 +9,13 @@ use std::process::Command;
 use predict::calibration::Calibration;
 use predict::prediction::{self, Draws, PredictedStepRow};
 use predict::program::from_trainer::{self, ops};
+use schema::TableRow;
 use schema::{FeatureStats, JobConfig, Op, ShardingPlan};
 use serde::Serialize;
 
 use crate::args::Tune;
-use setup::error::Error;
-use setup::resized_step::recorded;
+use setup::error::{Error, RunError};
+use setup::resized_step::read_recording;
 use setup::step_times::{Drift, Measured, measured};
 use setup::table_output::{self, TableTarget};
 use setup::{Session, config};
@@ -35,7 +36,7 @@ struct Setting {
 }
 
 /// A setting with its predicted step time, and its measured one if it was run.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, TableRow)]
 struct SettingRow {
     batch_size: usize,
     ranks: usize,
@@ -64,7 +65,8 @@ pub fn run(args: &Tune, session: &Session) -> Result<(), Error> {
     let mut known = Calibration::default();
     let mut now = 0.0;
     for setting in [base, twice] {
-        let recording = recorded(&tuning.record(setting)?, session)?;
+        let folder = tuning.record(setting)?;
+        let recording = read_recording(&folder, setting.batch_size as u64, session)?;
         if setting == base {
             now = samples_per_s(base, recording.means_ns.first().copied().unwrap_or_default());
         }
@@ -246,7 +248,8 @@ impl Tuning<'_> {
         let said =
             stderr.lines().find(|line| line.starts_with("error:")).unwrap_or("it ended early");
         let run = format!("{batch_size} samples on {ranks} ranks");
-        Err(Error::Tune { run, said: said.trim_start_matches("error:").trim().to_owned() })
+        Err(RunError::Tune { run, said: said.trim_start_matches("error:").trim().to_owned() }
+            .into())
     }
 }
 

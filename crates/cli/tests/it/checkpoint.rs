@@ -185,7 +185,10 @@ fn a_run_without_an_intact_checkpoint_is_refused() {
     }
     let ran = place.run("score run train.csv");
     assert_eq!(ran.code, Some(1), "{}", ran.stderr);
-    assert!(ran.stderr.contains("expected a whole checkpoint, found 3 damaged"), "{ran:?}");
+    assert!(
+        ran.stderr.contains("expected an undamaged checkpoint, found only 3 damaged"),
+        "{ran:?}"
+    );
 }
 
 #[test]
@@ -215,7 +218,7 @@ fn imported_weights_score_at_once_if_no_transform_is_fitted() {
     let scores = place.done("score back train.csv").stdout;
     assert_eq!(scores, place.done("score run train.csv").stdout);
     place.done("eval back --data train.csv");
-    // Exact ids are learnt.
+    // Exact ids are learned.
     let exact = "--set data.ids.mode=exact --set data.ids.threshold=2";
     let import = import.replace("--run back", &format!("--run exact {exact}"));
     assert!(place.done(&import).stderr.contains("must be trained"));

@@ -189,7 +189,8 @@ fn init_reads_parquet_with_times() {
     use data::{ColumnValues, TableColumn, encode_table};
 
     let rows = 0..ROWS;
-    let column = |name: &str, values: ColumnValues| TableColumn { name: name.to_owned(), values };
+    let column =
+        |name: &str, values| TableColumn { name: name.to_owned(), is_nullable: true, values };
     let city: Vec<u64> = rows.clone().map(|row| draw(row, 1) % 15).collect();
     let names = city.iter().map(|city| Some(format!("c{city}")));
     let sizes = rows.clone().map(|row| Some(draw(row, 2) as f64 / 1e6));
@@ -406,7 +407,7 @@ fn hints_of_init_name_what_init_has() {
     fs::write(place.path("ones.csv"), "label,x\n1,2\n1,3\n1,4\n").unwrap();
     for (words, hint) in [
         ("good.csv other.csv", "hint: give files with the same columns"),
-        ("long.csv", "hint: correct the rows, or name what parts their fields with --delimiter"),
+        ("long.csv", "hint: correct the rows, or name the separator of fields with --delimiter"),
         ("good.csv b.csv", "hint: give files of one format"),
         ("ones.csv --label label", "hint: choose another with --label COLUMN"),
         ("ones.csv", "which column is the label?"),

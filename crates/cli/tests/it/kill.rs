@@ -1,5 +1,6 @@
-//! Twenty times `kill -9` at random moments: the run still ends with the bytes of the uninterrupted
-//! one, resumed by its folder alone from when it has said how it was started.
+//! Five times, in the long run twenty times, `kill -9` at random moments: the run still ends with
+//! the bytes of the uninterrupted one, resumed by its folder alone from when it has said how it was
+//! started.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -10,7 +11,6 @@ use testkit::Random;
 use crate::fixture::Place;
 use crate::resume::tensors;
 
-const KILLS: u32 = 20;
 const TRAIN: &str = "train job.toml --train train.csv --format json --set epochs=80";
 
 #[test]
@@ -20,10 +20,12 @@ fn twenty_kills_end_like_an_uninterrupted_run() {
     let whole = place.done(&format!("{TRAIN} --run whole")).last();
     let whole_ms = started.elapsed().as_millis() as u64;
 
-    // A run that ends before its kill is compared and another one begins: twenty kills in any case.
+    // A run that ends before its kill is compared and another one begins: the wanted kills in any
+    // case.
     let (mut kills, mut run) = (0, 0);
     let mut random = Random(1);
-    while kills < KILLS {
+    let wanted = if testkit::has_time("fifteen of twenty kills") { 20 } else { 5 };
+    while kills < wanted {
         let words = resumption(&place, run);
         let mut command = place.command(&words);
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();

@@ -26,8 +26,8 @@ fn measured_steps_become_hardware_that_prices_any_step_without_a_trace() {
     let record = Path::new(env!("CARGO_MANIFEST_DIR")).join(RECORD);
     let place = Place::new();
     fs::copy(record, place.path("steps.jsonl")).unwrap();
-    let learnt = row(&place, "predict learn steps.jsonl --output cpu");
-    let kinds = learnt["kinds"].as_array().unwrap();
+    let learned = row(&place, "predict learn steps.jsonl --output cpu");
+    let kinds = learned["kinds"].as_array().unwrap();
     let of = |name: &str| kinds.iter().find(|kind| kind["kind"] == name).unwrap();
     for name in ["embedding_forward", "embedding_backward", "gemm_forward", "loss"] {
         let kind = of(name);
@@ -61,7 +61,7 @@ fn measured_steps_become_hardware_that_prices_any_step_without_a_trace() {
 }
 
 #[test]
-fn several_runs_on_one_machine_are_learnt_from_together() {
+fn several_runs_on_one_machine_are_learned_from_together() {
     let record = Path::new(env!("CARGO_MANIFEST_DIR")).join(RECORD);
     let text = fs::read_to_string(record).unwrap();
     let (head, lines) = text.split_once('\n').unwrap();
@@ -76,12 +76,12 @@ fn several_runs_on_one_machine_are_learnt_from_together() {
     fs::write(place.path("whole.jsonl"), &text).unwrap();
     place.done("predict learn whole.jsonl --output whole");
     place.done("predict learn run1 run2.jsonl --output joined");
-    let learnt = |at: &str| fs::read(place.path(at)).unwrap();
-    assert_eq!(learnt("joined/hardware.json"), learnt("whole/hardware.json"));
+    let learned = |at: &str| fs::read(place.path(at)).unwrap();
+    assert_eq!(learned("joined/hardware.json"), learned("whole/hardware.json"));
     let joined = fs::read_to_string(place.path("joined/steps.jsonl")).unwrap();
     assert_eq!(joined.lines().count(), 1 + lines.len(), "the measurements are kept");
     place.done("predict learn joined --output again");
-    assert_eq!(learnt("again/hardware.json"), learnt("whole/hardware.json"));
+    assert_eq!(learned("again/hardware.json"), learned("whole/hardware.json"));
 
     let other = head.replacen("\"threads\":2", "\"threads\":3", 1);
     assert_ne!(other, head);
@@ -98,6 +98,9 @@ fn several_runs_on_one_machine_are_learnt_from_together() {
 
 #[test]
 fn measurements_are_kept_if_they_are_too_few_to_train_on() {
+    if !testkit::has_time("measuring two configurations and three tables") {
+        return;
+    }
     let place = Place::new();
     let words = "predict learn --configurations 2 --tables 3 --output few";
     place.refused(words, &["expected at least 20", "got "]);
@@ -163,9 +166,9 @@ fn suite(place: &Place, gpu: &str) {
 fn a_recorded_suite_becomes_kernel_models_rates_and_overheads_of_its_gpu() {
     let place = Place::new();
     suite(&place, "Tesla V100-SXM2-32GB");
-    let learnt = row(&place, "predict learn suite --output gpu");
-    assert_eq!(learnt["device"], "Tesla V100-SXM2-32GB", "{learnt}");
-    assert!(number(&learnt, "overheads") > 0.0 && number(&learnt, "recordings") == 1.0);
+    let learned = row(&place, "predict learn suite --output gpu");
+    assert_eq!(learned["device"], "Tesla V100-SXM2-32GB", "{learned}");
+    assert!(number(&learned, "overheads") > 0.0 && number(&learned, "recordings") == 1.0);
     let text = fs::read_to_string(place.path("gpu/hardware.json")).unwrap();
     let spec: Value = serde_json::from_str::<Value>(&text).unwrap()["spec"].clone();
     assert!((9e12..=10e12).contains(&number(&spec, "sustained_f32")), "{spec}");

@@ -1,4 +1,4 @@
-//! Issue 23, item 2: rows that cannot be read, or that nothing can be learnt from, end a command
+//! Issue 23, item 2: rows that cannot be read, or that nothing can be learned from, end a command
 //! where they are more than a few.
 
 use std::fmt::Write as _;

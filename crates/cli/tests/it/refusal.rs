@@ -150,7 +150,7 @@ fn without_an_agent_the_error_says_how_to_start_one() {
     }
     let traced = place.run("fleet trace --socket-dir .");
     assert_eq!(traced.code, Some(1), "{}", traced.stderr);
-    assert!(traced.stderr.contains("error: no trace was begun: this host: no agent answers"));
+    assert!(traced.stderr.contains("error: no trace was started: this host: no agent answers"));
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);

@@ -1,5 +1,5 @@
-//! What the collectives must do, whatever carries them: random sequences of verbs, compared with
-//! plain loops. Every rank draws the same sequence, so each knows what all others give.
+//! Checks collectives on any transport: runs random sequences of them and compares the results with
+//! plain loops. Every rank draws the same sequence, so each knows the values of all others.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -9,17 +9,17 @@ use half::{bf16, f16};
 use schema::Rank;
 use schema::random::CounterRng;
 
-/// A collective that hangs fails instead.
+/// Time limit, so that a hanging collective fails the test.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Runs the sequences drawn from `seeds` on the end of one rank.
+/// Runs the sequences drawn from `seeds` on one rank.
 pub fn check(end: &mut Communicator, seeds: std::ops::Range<u64>) {
     end.set_timeout(Some(TIMEOUT));
     for seed in seeds {
         let draw = &Draw::new(seed);
         end.set_step(seed);
         if draw.below(0, 4) == 0 {
-            // Halves: their ranks number anew, and talk among themselves alone.
+            // Split the ranks into two groups. Each group numbers its ranks from 0.
             let group = (end.rank().0 + seed as u32) % 2;
             let mut half = end.split(group).unwrap();
             sequence(&mut half, draw);
@@ -94,7 +94,7 @@ fn reduce_scatter<T: TestValue>(end: &mut Communicator, draw: &Draw) {
     assert_same(&[sum], &[expected], "reduce_scatter");
 }
 
-/// The sum has the bytes of adding in rank order, on every rank.
+/// Checks that an all-reduce gives the bytes of a sum in rank order, on every rank.
 fn all_reduce<T: TestValue>(end: &mut Communicator, draw: &Draw) {
     let values = |rank| draw.values::<T>((rank, 0), draw.len((0, 0)));
     let mut own = values(end.rank().index());
@@ -104,7 +104,7 @@ fn all_reduce<T: TestValue>(end: &mut Communicator, draw: &Draw) {
         _ => {
             let mut parts = VectorParts::default();
             parts.reset(end, own.len());
-            // In two pieces, wherever they are cut.
+            // Write the values in two pieces, to test a write that spans parts.
             let cut = own.len() * 2 / 5;
             parts.write(cut, &own[cut..]);
             parts.write(0, &own[..cut]);
@@ -128,7 +128,7 @@ fn broadcast<T: TestValue>(end: &mut Communicator, draw: &Draw) {
     assert_same(&[own], &[values(root.index())], "broadcast");
 }
 
-/// Several all-reduces under way at once, waited for in their order.
+/// Checks several all-reduces in flight at once, which are waited for in the order of their start.
 fn several<T: TestValue>(end: &mut Communicator, draw: &Draw) {
     let values = |rank: usize, i: u64| {
         let draw = draw.child(10 + i);
@@ -183,7 +183,7 @@ impl Draw {
         self.below(3, 2) == 0
     }
 
-    /// None, few or many, now and then more than a megabyte.
+    /// Draws a length: zero, small or large, sometimes more than a megabyte.
     fn len(&self, (a, b): (usize, usize)) -> usize {
         let rng = self.0.child(2).child((16 * a + b) as u64);
         match rng.below(0, 64) {
@@ -203,7 +203,7 @@ impl Draw {
     }
 }
 
-/// An element type with values for tests, whose sums depend on their order where they can.
+/// An element type with test values. The sums of floats depend on the order of addition.
 trait TestValue: CommElement + Debug {
     fn from_seed(seed: u64) -> Self;
     fn sum(a: Self, b: Self) -> Self;

@@ -47,7 +47,7 @@ fn a_delayed_transport_gives_the_same_results_later() {
     on_ranks(delayed(3, link), |end| conformance::check(end, 1000..1010));
     let link = DelayedLink { latency: Duration::from_millis(30), bandwidth: 1e6 };
     let began = Instant::now();
-    // Half of 60,000 bytes to the other rank: 30 ms on the link, twice, and the latency, twice.
+    // Each rank sends half of the 60,000 bytes twice: two transfers of 30 ms and two latencies.
     on_ranks(delayed(2, link), |end| end.all_reduce(&mut vec![0u8; 60_000])).into_iter().for_each(
         |result| {
             result.unwrap();
@@ -72,7 +72,7 @@ fn in_process_buffers_are_moved_not_copied() {
 fn a_rank_that_leaves_fails_the_collective_of_its_peers() {
     let results = on_ranks(world(3), |end| {
         if end.rank().0 == 1 {
-            // Dropped on return.
+            // The rank leaves when its communicator is dropped at the end of this closure.
             let own = world(1).remove(0);
             drop(std::mem::replace(end, own));
             return Ok(());
@@ -94,7 +94,7 @@ fn a_hanging_rank_times_out_at_the_deadline() {
         end.set_timeout(Some(Duration::from_millis(50)));
         end.set_step(7);
         let first = end.all_gather(&[1u8]);
-        // It stays out of step.
+        // Every later call fails with the same error.
         assert_eq!(end.barrier(), first.clone().map(|_| ()));
         first.map(|_| ())
     });
@@ -118,7 +118,7 @@ fn a_probe_detects_a_message_without_receiving_it() {
     started.wait(&mut own).unwrap();
 }
 
-/// What two ranks say that disagree: the first error that is not of a peer that left.
+/// Runs `body` on two ranks that disagree, and returns the first error other than that a peer left.
 fn disagreement(body: impl Fn(&mut Communicator) -> Result<(), Error> + Sync, expected: [&str; 2]) {
     let results = on_ranks(world(2), |end| {
         end.set_timeout(Some(Duration::from_secs(20)));
@@ -158,7 +158,7 @@ fn ranks_in_different_collectives_are_named() {
         |end| barrier_or(end, |end| end.broadcast(Rank(0), &mut vec![1u8])),
         ["barrier #1 of 0 u8", "broadcast #1 of u8"],
     );
-    // One rank skips a collective.
+    // One of the ranks skips a collective.
     disagreement(
         |end| {
             if end.rank().0 == 0 {
@@ -210,7 +210,7 @@ fn streams_do_not_block_each_other() {
     on_ranks(world(2), |end| {
         let mut other = end.duplicate();
         let sum = end.start_all_reduce(vec![1i32; 10]).unwrap();
-        // In another order than they were started.
+        // Wait in another order than that in which the collectives were started.
         other.barrier().unwrap();
         assert_eq!(other.all_gather(&[2u8]).unwrap(), [[2], [2]]);
         assert_eq!(sum.wait(end).unwrap(), [2; 10]);

@@ -1,4 +1,4 @@
-//! The conformance suite over MPI: this test program started by the launchers that are installed.
+//! Runs the conformance suite over MPI: the installed launchers start this test program as ranks.
 
 use std::io::Write;
 use std::process::Command;
@@ -11,13 +11,14 @@ use testkit::ProgramOutput;
 
 use crate::conformance;
 
-/// Tells the test program that it is a rank, and of which part of the suite.
+/// Environment variable that makes the test program a rank of one part of the suite.
 const PART: &str = "ROWMILL_TEST_PART";
 
 const OPEN_MPI: &str = "mpirun.openmpi";
 const MPICH: &str = "mpirun.mpich";
 
-/// Starts `ranks` processes of this program, each for `part`; none where there is no launcher.
+/// Starts `ranks` processes of this program, each for `part`; `None` if the launcher is not
+/// installed.
 fn launched(by: &str, ranks: u32, part: &str, variables: &[(&str, &str)]) -> Option<ProgramOutput> {
     if !testkit::has_program(by, "ranks as processes") {
         return None;
@@ -42,7 +43,7 @@ fn conforms(by: &str) {
         let Some(output) = launched(by, ranks, "conformance", &[]) else { return };
         let text = text(&output);
         assert_eq!(output.code, Some(0), "{text}");
-        // A rank that did not come as far would be one less.
+        // Each rank prints this line at its end, so a missing line is a failed rank.
         let conformed = text.matches(&format!(" of {ranks} conforms")).count();
         assert_eq!(conformed, ranks as usize, "{text}");
     }
@@ -58,7 +59,7 @@ fn issue_28_mpich_conforms() {
     conforms(MPICH);
 }
 
-/// A launcher of one library starts a program of the other as so many jobs of one rank.
+/// A program that loads another MPI library than its launcher's runs as several jobs of one rank.
 #[test]
 fn issue_28_a_launcher_of_the_other_library_gives_single_ranks() {
     let library = [("ROWMILL_TEST_LIBRARY", "libmpich.so.12")];
@@ -90,7 +91,7 @@ fn a_file_that_is_not_an_mpi_library_is_refused() {
     assert!(matches!(refused("libc.so.6"), OpenError::NoSymbol { .. }));
 }
 
-/// Does what [`PART`] says, in a process that a launcher started.
+/// Runs the part of the suite that [`PART`] selects, in a process that a launcher started.
 #[test]
 fn a_rank_that_a_launcher_started() {
     let variable = |name: &str| std::env::var(name).ok();
@@ -100,7 +101,7 @@ fn a_rank_that_a_launcher_started() {
         Some(name) => MpiLibrary::open(&name).unwrap(),
         None => MpiLibrary::search(Some(launcher.kind)).unwrap(),
     };
-    // Open MPI's launcher sets this rank's; of MPICH's there is one kind.
+    // The launcher kind is detected from environment variables; MPICH's launchers share one kind.
     assert!(matches!(launcher.kind, LauncherKind::OpenMpi | LauncherKind::Hydra));
     let piece = if part == "conformance" { 50_000 } else { PIECE_BYTES };
     let mpi = Arc::new(found.start(piece).unwrap());
@@ -126,7 +127,7 @@ fn hang(mpi: &Mpi, end: &mut Communicator) {
     end.set_timeout(Some(Duration::from_secs(1)));
     let error = end.barrier().unwrap_err();
     assert!(matches!(error, Error::Timeout { .. }));
-    // In one piece, between what the launcher says.
+    // Write the line with one call, so that output of the launcher cannot split it.
     std::io::stderr().write_all(format!("{error}\n").as_bytes()).unwrap();
     mpi.abort(1, Duration::from_secs(10));
 }

@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use bzip2::bufread::MultiBzDecoder;
 use flate2::bufread::GzDecoder;
 use lzma_rust2::XzReader;
-use schema::file_form::{self, FileForm};
+use schema::file_format::{self, FileFormat};
 
 use crate::error::Error;
 use crate::input::archive;
@@ -51,8 +51,8 @@ pub(crate) fn open(input: &str, observer: &ReadObserver) -> Result<Box<dyn Read 
         }
         let mut head = [0; 4];
         // The head of a pipe could not be read a second time.
-        let is_zip =
-            file.read_at(&mut head, 0).is_ok() && file_form::recognize(&head) == FileForm::Zip;
+        let is_zip = file.read_at(&mut head, 0).is_ok()
+            && file_format::detect_format(&head) == FileFormat::Zip;
         if is_zip {
             return decompressed(archive::open_only_member(path, observer)?)
                 .map_err(Error::read(path));
@@ -70,7 +70,9 @@ pub(crate) fn open_at(
 ) -> Result<Box<dyn Read + Send>, Error> {
     let path = Path::new(input);
     let head = read_start(input)?;
-    if file_form::recognize(&head) != FileForm::Plain || utf16::detect_byte_order(&head).is_some() {
+    if file_format::detect_format(&head) != FileFormat::Plain
+        || utf16::detect_byte_order(&head).is_some()
+    {
         let mut read = open(input, observer)?;
         let before = &mut read.by_ref().take(offset);
         io::copy(before, &mut io::sink()).map_err(Error::read(path))?;
@@ -126,17 +128,17 @@ fn decompressed(raw: Box<dyn Read + Send>) -> io::Result<Box<dyn Read + Send>> {
 
 /// Unpacks `raw`, which already lies within `depth` other forms.
 fn unpack(mut raw: Box<dyn Read + Send>, depth: usize) -> io::Result<Box<dyn Read + Send>> {
-    let head = read_head(&mut raw, file_form::HEAD)?;
+    let head = read_head(&mut raw, file_format::HEAD_BYTES)?;
     let order = utf16::detect_byte_order(&head);
-    let form = if depth < DEPTH { file_form::recognize(&head) } else { FileForm::Plain };
+    let form = if depth < DEPTH { file_format::detect_format(&head) } else { FileFormat::Plain };
     let whole = Cursor::new(head).chain(raw);
     let content: Box<dyn Read + Send> = match (form, order) {
-        (FileForm::Gzip, _) => {
+        (FileFormat::Gzip, _) => {
             Box::new(GzipMembers { current: Some(GzDecoder::new(buffered(whole))) })
         }
-        (FileForm::Zstd, _) => Box::new(zstd::Decoder::with_buffer(buffered(whole))?),
-        (FileForm::Bzip2, _) => Box::new(MultiBzDecoder::new(buffered(whole))),
-        (FileForm::Xz, _) => Box::new(XzReader::new(buffered(whole), true)),
+        (FileFormat::Zstd, _) => Box::new(zstd::Decoder::with_buffer(buffered(whole))?),
+        (FileFormat::Bzip2, _) => Box::new(MultiBzDecoder::new(buffered(whole))),
+        (FileFormat::Xz, _) => Box::new(XzReader::new(buffered(whole), true)),
         (_, Some(order)) => return Ok(Box::new(Utf16::new(buffered(whole), order))),
         // Decompressors already deliver large blocks, so no buffer is needed.
         _ if depth > 0 => return Ok(Box::new(whole)),

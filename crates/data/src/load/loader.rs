@@ -115,6 +115,7 @@ impl Loader {
             jobs,
             submitted: VecDeque::new(),
             last: Vec::new(),
+            // A dataset with few row groups is divided further, so that every decoder has work.
             pieces_per_group: decoders.div_ceil(order.groups() as usize),
             pieces: pieces_ahead(decoders),
             dir: dataset.dir().to_owned(),
@@ -205,11 +206,13 @@ fn batches_ahead(features: usize, batch_size: usize) -> usize {
 
 /// Number of pieces that are being decoded or queued, rounded up to whole windows.
 fn pieces_ahead(decoders: usize) -> usize {
+    // One piece waits in the queue, so that a decoder that finishes can continue at once.
     decoders + 1
 }
 
 fn decode_threads() -> usize {
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+    // Even on one core, two decoders overlap waiting for the disk with decoding.
     cores.clamp(2, DECODE_THREADS_MOST)
 }
 
@@ -255,6 +258,7 @@ impl WindowIter {
     fn from(order: ShuffleOrder, start: &Position, epochs: Option<u64>) -> Self {
         let ended = epochs.is_some_and(|epochs| start.epoch >= epochs);
         let mut windows = if ended { Vec::new() } else { order.windows(start.epoch).0 };
+        // Windows before the start are skipped without decoding them.
         windows.drain(..(start.window as usize).min(windows.len()));
         Self { order, epochs, epoch: start.epoch, left: windows.into_iter() }
     }

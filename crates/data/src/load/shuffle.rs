@@ -111,7 +111,11 @@ impl ShuffleOrder {
         let mut groups: Vec<u64> = (self.first_row / size..self.end_row.div_ceil(size)).collect();
         let mut per_window = 1;
         if let Some(rng) = self.rng(epoch) {
+            // No window has this number, so the order of groups is independent of the order within
+            // windows.
             shuffle_items(&mut groups, rng.child(u64::MAX));
+            // Without shuffling, a window is one row group, because a larger one would only take
+            // more memory.
             per_window = self.buffer_rows.div_ceil(size).max(1) as usize;
         }
         let mut end = 0;
@@ -172,6 +176,7 @@ impl ShuffleOrder {
         }
         let position = self.position(start.epoch, start.batch, &ends);
         let place = |position: &Position| (position.window, position.offset);
+        // Equal settings must give the saved place again. Otherwise the saved position is damaged.
         if start.order.is_some() && start.batch < self.batches() && place(&position) != place(start)
         {
             let text = |(window, offset)| format!("window {window}, offset {offset}");
@@ -211,6 +216,8 @@ fn position_mismatch(
 
 fn shuffle_items<T>(items: &mut [T], rng: CounterRng) {
     for last in (1..items.len()).rev() {
+        // Fisher–Yates from the end. The index is also the counter of the random number, so no
+        // state is kept.
         items.swap(last, rng.below(last as u64, last as u64 + 1) as usize);
     }
 }

@@ -22,6 +22,8 @@ pub(crate) fn parse_time(text: &[u8], format: Option<&str>) -> Result<f64, Field
 /// Parses a number since 1970 whose unit follows from its size, or a date of eight digits.
 fn parse_epoch(text: &str) -> Option<f64> {
     if text.len() == 8 && text.bytes().all(|byte| byte.is_ascii_digit()) {
+        // Eight digits may also be a number of seconds, which lies in 1970. Dates of these years
+        // are more likely.
         let years = 1900..2100;
         let date = parse_with_format(text, "%Y%m%d");
         if let (Some(date), true) =
@@ -38,6 +40,8 @@ fn parse_epoch(text: &str) -> Option<f64> {
 /// the number tells its unit.
 pub(crate) fn since_epoch(value: f64) -> f64 {
     match value.abs() {
+        // 10^11 seconds are the year 5138, and 10^11 milliseconds are 1973, so the ranges hardly
+        // overlap.
         size if size < 1e11 => value,
         size if size < 1e14 => value / 1e3,
         size if size < 1e17 => value / 1e6,
@@ -49,6 +53,7 @@ pub(crate) fn since_epoch(value: f64) -> f64 {
 fn parse_iso(text: &str) -> Option<f64> {
     let mut rest = text;
     let year = take_year(&mut rest)?;
+    // Both separators of a date must be the same character.
     let part = rest.chars().next().filter(|part| "-/.".contains(*part))?;
     rest = &rest[1..];
     let month = digits(&mut rest, 2)?;
@@ -90,6 +95,7 @@ fn parse_offset(text: &str) -> Option<f64> {
 
 fn seconds_of_day(hour: i64, minute: i64, second: f64) -> Option<f64> {
     let is_time =
+        // Second 60 is a leap second.
         (0..24).contains(&hour) && (0..60).contains(&minute) && (0.0..61.0).contains(&second);
     is_time.then(|| (hour * 3600 + minute * 60) as f64 + second)
 }
@@ -181,6 +187,7 @@ fn parse_with_format(text: &str, format: &str) -> Option<f64> {
             'y' => {
                 let is_whole = rest.bytes().take(2).take_while(u8::is_ascii_digit).count() == 2;
                 let two = digits(&mut rest, 2).filter(|_| is_whole)?;
+                // POSIX: 69 to 99 are in the 20th century.
                 year = two + if two < 69 { 2000 } else { 1900 };
             }
             'm' => month = digits(&mut rest, 2)?,
@@ -206,9 +213,11 @@ fn parse_with_format(text: &str, format: &str) -> Option<f64> {
         }
     }
     if let Some(afternoon) = afternoon {
+        // 12 AM is midnight, and 12 PM is noon.
         hour = hour % 12 + if afternoon { 12 } else { 0 };
     }
     let time = seconds_of_day(hour, minute, second)?;
+    // The whole text must match, because a shorter format would accept only the date of a time.
     rest.trim().is_empty().then_some((days(year, month, day)? * DAY) as f64 + time - east)
 }
 

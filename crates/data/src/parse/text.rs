@@ -9,7 +9,7 @@ use std::io::{self, Cursor, Read};
 use std::path::Path;
 use std::sync::Arc;
 
-use schema::file_form;
+use schema::file_format;
 
 use crate::error::Error;
 use crate::input::decompress;
@@ -158,7 +158,8 @@ pub(crate) fn open(
     const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
     let path = Path::new(input);
     let mut read = decompress::open(input, observer)?;
-    let mut head = decompress::read_head(&mut read, file_form::HEAD).map_err(Error::read(path))?;
+    let mut head =
+        decompress::read_head(&mut read, file_format::HEAD_BYTES).map_err(Error::read(path))?;
     if head.is_empty() {
         return Err(Error::EmptyInput { path: path.to_owned() });
     }
@@ -184,7 +185,7 @@ fn detect_form(head: &[u8]) -> Option<&'static str> {
     }
     let zeros = head.iter().filter(|&&byte| byte == 0).count();
     let binary = (8 * zeros > head.len()).then_some("binary data");
-    file_form::name(head).or_else(|| detect_json(head)).or(binary)
+    file_format::describe_format(head).or_else(|| detect_json(head)).or(binary)
 }
 
 /// Detects JSON from the start of a file.

@@ -123,6 +123,7 @@ impl CategoryCounter {
             }
             Forecast::Half(half) if pass.bytes() >= SAMPLE_BYTES => {
                 self.forecast = Forecast::Done;
+                // Part of the memory is reserved for rows that are read meanwhile.
                 let count = self.memory / 8 * 5 / COUNTED_BYTES;
                 let share = self.distinct(pass).share_with(half, count);
                 if share < 1.0 {
@@ -137,6 +138,7 @@ impl CategoryCounter {
     /// Predicts the disk space: runs like the first one until the end of the input, and again when
     /// they are sorted by first appearance.
     fn check_disk(&self, first: DistinctSample, pass: &Pass) -> Result<(), Error> {
+        // Twice, because the records are written again when they are sorted by first appearance.
         let needed = 2.0 * (first.count * RECORD_BYTES as u64) as f64 / first.share.max(1e-9);
         let needed = Bytes(needed as u64);
         pass.report_temporary(needed);
@@ -158,6 +160,8 @@ impl CategoryCounter {
         for column in std::mem::take(&mut self.columns) {
             let (vocabulary, rare) = match &mut self.scratch {
                 Some(scratch) => {
+                    // Finished vocabularies stay in memory, so later columns have less for their
+                    // merge.
                     let left = self.memory.saturating_sub(kept * KEPT_BYTES);
                     column.merged(left / 2, scratch)?
                 }
@@ -183,6 +187,7 @@ pub(crate) type Vocabulary = (Vec<i64>, RareCategories);
 
 /// Returns the free disk space for ordinary users beside `folder`, if known.
 fn free_disk_space(folder: &Path) -> Option<Bytes> {
+    // The folder may not exist yet. Its nearest existing ancestor is on the same disk.
     let absolute = std::path::absolute(folder).ok()?;
     let existing = absolute.ancestors().find(|path| path.exists())?;
     let disk = rustix::fs::statvfs(existing).ok()?;
@@ -223,10 +228,13 @@ impl CategoryCounts {
         // A slot holds key, value and a control byte, and 7 of 8 slots are usable.
         let slots = self.index.capacity() as u64 * 8 / 7;
         let held = slots * 17 + self.seen.capacity() as u64 * 24;
+        // A container that grows holds its old copy until the values have moved.
         held + held / 2
     }
 
     fn spill(&mut self, scratch: &mut Scratch) -> Result<(), Error> {
+        // The index is freed before the records are sorted, because both together could exceed the
+        // limit.
         self.index = HashMap::default();
         let seen = std::mem::take(&mut self.seen).into_iter();
         // Records have the same size as the entries, so `collect` reuses the allocation.
@@ -255,6 +263,8 @@ impl CategoryCounts {
         let mut current: Option<SortRecord> = None;
         let mut keep = |[category, first, count]: SortRecord, scratch: &mut Scratch| {
             if count >= self.min_count {
+                // The first appearance comes first in the record, because records are sorted by
+                // their first number.
                 kept.push([first, category, 0]);
             } else {
                 rare.categories += 1;

@@ -116,6 +116,8 @@ impl DatasetWriter {
             start_encoders(&columns, options.threads).map_err(Error::parquet(&out))?;
         Ok(Self {
             out,
+            // Reading resumes at a line start before the end of the last part, so some rows are
+            // pushed again.
             skip: parts.iter().map(|part| part.rows).sum::<u64>()
                 - staging.resume_point().map_or(0, ResumePoint::rows_before),
             marks: staging.resume_point().cloned().into_iter().collect(),
@@ -168,6 +170,7 @@ impl DatasetWriter {
         }
         self.close_part()?;
         for (column, count) in self.columns.categorical.iter_mut().zip(&record.losses.ids) {
+            // Known only after all rows: large ids may first appear at the end.
             column.unsigned = count.large > 0;
         }
         let manifest = Manifest {
@@ -193,6 +196,7 @@ impl DatasetWriter {
         let lists: Vec<bool> = self.columns.categorical.iter().map(|c| c.is_list).collect();
         let empty = PreparedRows::empty(self.columns.dense.len(), &lists);
         let mut group = std::mem::replace(&mut self.group, empty);
+        // Line numbers are not stored in a dataset.
         group.lines = Vec::new();
         let (answer, result) = bounded(1);
         self.pending.push_back(result);
@@ -200,6 +204,7 @@ impl DatasetWriter {
             // Workers live as long as this sender. If one panics, its result is missing.
             let _ = jobs.send((group, answer));
         }
+        // Bounds the memory: each thread has one group, and one more waits.
         if self.pending.len() > self.options.threads + 1 {
             self.append_next()?;
         }

@@ -105,9 +105,11 @@ pub(super) fn text_form(input: &str, delimiter: Option<&str>) -> Result<TextForm
         return Err(Error::EmptyInput { path: path.to_owned() });
     }
     text::check_line_ends(path, text)?;
+    // Some exporters leave a few zero bytes in text, so a few of them are accepted.
     if text.iter().filter(|&&byte| byte == 0).count() > 8 {
         return Err(Error::OtherForm { path: path.to_owned(), form: "binary data" });
     }
+    // In a longer file, the last record of the sample may be truncated and is dropped.
     let is_whole = (sample.len() as u64) < SAMPLE_BYTES;
     let quote = choose_quote(text);
     let (punctuation, records) = match delimiter {
@@ -150,6 +152,8 @@ fn choose_quote(text: &[u8]) -> Option<u8> {
     };
     let single = (0..text.len()).filter(|&at| text[at] == b'\'' && encloses(at)).count();
     let lines = text.iter().filter(|&&byte| byte == b'\n').count();
+    // Apostrophes are common in text. They must occur at more than one field border per line on
+    // average.
     Some(if !double && single > lines { b'\'' } else { b'"' })
 }
 
@@ -171,6 +175,8 @@ fn choose_delimiter(
         let share = (100 * same / records.len().max(1)) as u64;
         // Decimal commas are as regular as the semicolons between the numbers.
         let width = if delimiter == ";" && width > 1 { 2 * width } else { width };
+        // Shares are compared in steps of 5 %, so that a few odd records do not outweigh the number
+        // of fields.
         let score = if width > 1 { (share / 5, width) } else { (0, width) };
         if best.as_ref().is_none_or(|(best_score, ..)| score > *best_score) {
             best = Some((score, punctuation, records));
@@ -229,6 +235,7 @@ fn is_header(first: &[Vec<u8>], rest: &[Vec<Vec<u8>>]) -> bool {
     let is_above_values = |&at: &usize| {
         let present = column(at).filter(|value| !is_missing(value)).count();
         let values = column(at).filter(|value| !is_missing(value) && is_value(value)).count();
+        // More than half of the values below a name must be numbers or times.
         2 * values > present
     };
     let is_new = |at: usize| !column(at).any(|value| *value == first[at]);
@@ -252,6 +259,7 @@ pub(super) fn find_candidates(sample: &[&[u8]]) -> ColumnCandidates {
     let has_digits = |text: &&&[u8]| text.iter().any(u8::is_ascii_digit);
     let digits = others.iter().filter(has_digits).count();
     let most = |reads: &dyn Fn(&[u8]) -> bool| {
+        // One value in ten may be malformed. Without any digit, a match would be meaningless.
         digits > 0 && 10 * others.iter().filter(|text| reads(text)).count() >= 9 * others.len()
     };
     let reads_number = |form| move |text: &[u8]| number_form::parse_amount(form, text).is_ok();
@@ -283,6 +291,7 @@ fn time_forms() -> impl Iterator<Item = Option<String>> {
 /// often than whole values.
 fn separates_lists(values: &[&[u8]], separator: u8) -> bool {
     let has = values.iter().filter(|text| text.contains(&separator)).count();
+    // A separator that occurs in less than a fifth of the values is ordinary text.
     if 5 * has < values.len() || values.len() < 5 {
         return false;
     }
@@ -293,6 +302,7 @@ fn separates_lists(values: &[&[u8]], separator: u8) -> bool {
     // Names of two words recur as a whole, while bars occur only in lists.
     let recur = match separator {
         b'|' | b'^' => distinct.len() <= whole.len(),
+        // Commas and spaces also occur in ordinary text, so the evidence must be stronger.
         _ => 2 * distinct.len() < whole.len(),
     };
     whole.len() > 10 && recur && elements.len() > values.len()

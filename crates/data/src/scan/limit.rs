@@ -57,6 +57,7 @@ impl Strictness {
 
     fn allows(self, malformed: u64, good: f64) -> bool {
         let max = self.max().0;
+        // In a small file, a single malformed row would exceed every share.
         let single = malformed == 1 && max > 0.0;
         single || malformed as f64 <= max * (malformed as f64 + good)
     }
@@ -88,6 +89,7 @@ impl ReadProgress {
         let left = self.bytes_total.saturating_sub(self.bytes) as f64;
         let per_byte = |count: u64| count as f64 / self.bytes as f64;
         if self.text == 0 {
+            // Binary formats have no minimum length of a row, so the rows so far are extrapolated.
             return Some(left * per_byte(rows) * SLACK);
         }
         // Bytes that were read ahead make plain text look compressed.
@@ -107,6 +109,7 @@ pub(crate) fn check_early(
     progress: &ReadProgress,
 ) -> Result<(), Error> {
     let malformed = losses.malformed_lines;
+    // Reading to the end costs little and gives the exact numbers.
     if malformed < EARLY_STOP_FROM {
         return Ok(());
     }

@@ -58,6 +58,7 @@ impl CategoryTally {
     }
 
     fn register(&mut self, value: i64) {
+        // The constant moves 0 away from the fixed point of the mixing function.
         let hash = random::mix(value.cast_unsigned().wrapping_add(0x9e37_79b9_7f4a_7c15));
         let index = (hash >> (64 - REGISTER_BITS)) as usize;
         // A marker bit after the hashed bits limits the count of zeros.
@@ -69,6 +70,7 @@ impl CategoryTally {
     fn estimate(&self) -> u64 {
         let m = self.registers.len() as f64;
         let sum: f64 = self.registers.iter().map(|&zeros| 0.5f64.powi(i32::from(zeros))).sum();
+        // The bias correction of HyperLogLog for 128 or more registers (Flajolet et al. 2007).
         let alpha = 0.7213 / (1.0 + 1.079 / m);
         // The correction for few categories is not needed, because those are counted.
         (alpha * m * m / sum).round() as u64
@@ -83,6 +85,7 @@ impl CategoryTally {
     pub(crate) fn once(&self) -> u64 {
         match self.overflow {
             CountMethod::Exact => self.counts.values().filter(|&&count| count == 1).count() as u64,
+            // Beyond the limit, categories that occur once are mostly not counted.
             CountMethod::Estimate => 0,
         }
     }
@@ -90,6 +93,7 @@ impl CategoryTally {
     pub(crate) fn finish(self, rows: u64) -> CategoricalStats {
         let distinct = match self.overflow {
             CountMethod::Exact => self.counts.len() as u64,
+            // More categories than the limit were seen, so a smaller estimate is certainly wrong.
             CountMethod::Estimate => self.estimate().max(self.counts.len() as u64 + 1),
         };
         let mut counts: Vec<u64> = self.counts.into_values().collect();

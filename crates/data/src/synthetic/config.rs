@@ -151,9 +151,9 @@ impl SyntheticConfig {
             check_feature(feature, self.layout)?;
         }
         for &(left, right) in &self.planted.pairs {
-            let known = left < self.features.len() && right < self.features.len();
+            let are_features = left < self.features.len() && right < self.features.len();
             require(
-                known && left != right,
+                are_features && left != right,
                 "planted.pairs",
                 "two different feature positions",
                 || format!("({left}, {right}) of {} features", self.features.len()),

@@ -242,13 +242,12 @@ fn a_missing_column_is_named_with_the_available_ones() {
 fn an_encoded_table_reads_back() {
     let folder = Folder::new();
     let path = folder.path("table.parquet");
+    let column =
+        |name: &str, values| TableColumn { name: name.to_owned(), is_nullable: false, values };
     let columns = vec![
-        TableColumn { name: "y".into(), values: ColumnValues::Floats(vec![Some(0.0), Some(1.0)]) },
-        TableColumn { name: "c".into(), values: ColumnValues::Integers(vec![Some(5), Some(-1)]) },
-        TableColumn {
-            name: "t".into(),
-            values: ColumnValues::Text(vec![Some("7".into()), Some("8".into())]),
-        },
+        column("y", ColumnValues::Floats(vec![Some(0.0), Some(1.0)])),
+        column("c", ColumnValues::Integers(vec![Some(5), Some(-1)])),
+        column("t", ColumnValues::Text(vec![Some("7".into()), Some("8".into())])),
     ];
     std::fs::write(&path, encode_table(&path, columns).unwrap()).unwrap();
     let config = config(json!({

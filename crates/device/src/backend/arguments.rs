@@ -1,4 +1,5 @@
-//! The arguments of a backend's operations, by name. Extents are of values; B is the samples.
+//! The arguments of a backend's operations, by name. Shapes count values; `B` is the number of
+//! samples.
 
 use schema::Loss;
 
@@ -82,7 +83,7 @@ pub struct ColumnBackwardInput<'a, B: Backend> {
     pub d_y: &'a B::Vector,
     /// `[K]`.
     pub weight: &'a B::Vector,
-    /// The input, if it is the output of a ReLU whose gradient is to be applied too.
+    /// The input, if it is the output of a ReLU. The gradient of that ReLU is then applied too.
     pub relu: Option<&'a B::Matrix>,
     /// Gradient of the input, f32 `[B, K]`.
     pub d_x: &'a mut B::Matrix,
@@ -93,7 +94,7 @@ pub struct ColumnBackwardInput<'a, B: Backend> {
 /// Arguments of [`Backend::update_vector`], the update of a bias or other vector.
 pub struct VectorUpdate<'a, B: Backend> {
     pub values: &'a mut B::Vector,
-    /// Gradient, of the values' length.
+    /// Gradient, as long as the vector of values.
     pub gradient: &'a mut B::Vector,
     pub state: &'a mut B::Vector,
     /// Elements of a row; used only by row-wise Adagrad.
@@ -126,7 +127,7 @@ pub struct CrossBackward<'a, B: Backend> {
     pub d_u: &'a mut B::Matrix,
     /// Gradient of the bias, `[N]`.
     pub d_bias: &'a mut B::Vector,
-    /// Gradient of `x0`, added to.
+    /// Gradient of `x0`; the layer's part is added to it.
     pub d_x0: &'a mut B::Matrix,
     /// The direct part of the gradient of `x`.
     pub d_x: &'a mut B::Matrix,
@@ -187,9 +188,9 @@ pub struct LossArguments<'a, B: Backend> {
 pub struct ExchangeLayout {
     /// The parts of a pooled row, in the order in which they are added.
     pub sources: Vec<PooledColumns>,
-    /// `columns[r]`: what rank r gets of a gradient.
+    /// `columns[r]`: the gradient columns that rank `r` receives.
     pub columns: Vec<Vec<OwnedColumns>>,
-    /// Elements of a row of what each rank gives, and gets.
+    /// `widths[r]`: elements per row that are exchanged with rank `r`, in either direction.
     pub widths: Vec<usize>,
     /// Elements of a pooled row.
     pub row: usize,
@@ -197,11 +198,11 @@ pub struct ExchangeLayout {
 
 /// Arguments of [`Backend::assemble`], which builds pooled vectors from the parts of all ranks.
 pub struct Assemble<'a, B: Backend> {
-    /// This rank, and the first element of what it gives itself within `local`.
+    /// This rank, and the first element within `local` of the part that it keeps for itself.
     pub own: (usize, usize),
     /// The vectors that this rank looked up for all ranks.
     pub local: &'a B::Vector,
-    /// The vectors received from each rank; empty for this one.
+    /// The vectors received from each rank. The entry of this rank is empty.
     pub parts: &'a [Vec<f32>],
     /// Samples of this rank.
     pub samples: usize,
@@ -209,7 +210,7 @@ pub struct Assemble<'a, B: Backend> {
 
 /// Arguments of [`Backend::gather`], which selects the gradient columns of one rank.
 pub struct Gather<'a, B: Backend> {
-    /// To which rank it goes.
+    /// The rank that receives the columns.
     pub rank: usize,
     /// Gradient of pooled vectors, `[B, ΣD]`.
     pub from: &'a B::Vector,

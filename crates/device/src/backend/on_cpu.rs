@@ -25,7 +25,7 @@ use crate::weights::{Weights, WeightsView};
 
 pub use tables::CpuTables;
 
-/// A weight with its gradient and state, which lie as its values do.
+/// A weight with its gradient and state. All three use the same panel layout.
 #[derive(Debug)]
 pub struct CpuWeight {
     values: LinearWeight,
@@ -42,7 +42,7 @@ impl Default for CpuWeight {
     }
 }
 
-/// The numbers of a step, and what it found out so far.
+/// The scalars of a step, and the results that it has produced so far.
 #[derive(Debug, Default)]
 pub struct Scalars {
     step: Option<StepScalars>,
@@ -53,7 +53,7 @@ pub struct Scalars {
 impl Scalars {
     fn step(&self) -> &StepScalars {
         let Some(step) = &self.step else {
-            unreachable!("the numbers of a step are written before it")
+            unreachable!("begin writes the scalars before other operations of a step")
         };
         step
     }
@@ -77,7 +77,8 @@ fn values_mut<'a>(
     matrix.panels_mut(op, rows, columns)
 }
 
-/// The gradient to update with: the sum over all ranks, or this rank's own.
+/// Returns the gradient for the update: the sum over all ranks if there is one, otherwise this
+/// rank's own.
 fn summed<'a>(gradient: &'a mut [f32], sum: Option<GradientSum<'a>>) -> &'a [f32] {
     match sum {
         None => gradient,
@@ -90,10 +91,10 @@ fn summed<'a>(gradient: &'a mut [f32], sum: Option<GradientSum<'a>>) -> &'a [f32
 }
 
 impl Cpu {
-    /// [`Cpu::new`] for callers that open a device which may refuse.
+    /// [`Cpu::new`] with the signature of a device that can fail to open.
     ///
     /// # Errors
-    /// None.
+    /// Never fails.
     pub fn open(threads: usize) -> Result<Self, Error> {
         Ok(Self::new(threads))
     }
@@ -695,7 +696,7 @@ impl Backend for Cpu {
 }
 
 impl CpuWeight {
-    /// Writes the state as it is saved.
+    /// Writes the state in the layout of checkpoints.
     fn state(&self, cpu: &Cpu, to: &mut [f32]) -> Result<(), Error> {
         let shape @ MatrixShape { rows: n, columns: k } = self.values.shape();
         let len = n * self.optimizer.state_per_row(k);
@@ -711,7 +712,7 @@ impl CpuWeight {
         Ok(())
     }
 
-    /// Takes over a state as it is saved.
+    /// Reads the state from the layout of checkpoints.
     fn set_state(&mut self, cpu: &Cpu, state: &[f32]) -> Result<(), Error> {
         let shape @ MatrixShape { rows: n, columns: k } = self.values.shape();
         let len = n * self.optimizer.state_per_row(k);

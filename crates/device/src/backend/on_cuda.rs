@@ -1,8 +1,8 @@
 //! A GPU, or its emulation, as a [`Backend`]: row-major matrices in its memory, kernels in a
-//! stream. Knows no host memory beyond its arguments.
+//! stream. Host memory appears only as an argument.
 //!
-//! After the first step it allocates only when a batch has more ids than fit, and waits only for
-//! messages to other ranks and for [`Backend::outcome`].
+//! After the first step, device memory is allocated only for a batch with more ids than any before.
+//! The host waits only for messages to other ranks and in [`Backend::outcome`].
 
 mod exchange;
 mod gradients;
@@ -48,7 +48,7 @@ pub use scalars::{Ended, Scalars};
 use tables::CudaBatch;
 pub use tables::Tables;
 
-/// A device of [`crate::cuda`] with its kernels, and threads of the host for what stays there.
+/// A device of [`crate::cuda`] with its kernels, and a thread pool for work on the host.
 #[derive(Debug)]
 pub struct Cuda {
     driver: Driver,
@@ -59,8 +59,8 @@ pub struct Cuda {
 }
 
 impl Cuda {
-    /// The device of `driver`, with `threads` threads of the host. Compiles the kernels, or takes
-    /// what an earlier run compiled.
+    /// Opens the device of `driver` with `threads` host threads. Compiles the kernels, or loads
+    /// them from the cache that an earlier run filled.
     ///
     /// # Errors
     /// [`Error::Driver`].
@@ -70,19 +70,19 @@ impl Cuda {
         Ok(Self { driver, setup, kernels, host: Cpu::new(threads) })
     }
 
-    /// Version of the library that products are computed by; `None` where the plain kernels do it.
+    /// Version of cuBLASLt; `None` if rowmill's plain kernels compute the matrix products.
     #[must_use]
     pub fn library_version(&self) -> Option<LibraryVersion> {
         self.kernels.gemm.library_version()
     }
 
-    /// The cores of the host.
+    /// The CPU device of the host.
     #[must_use]
     pub fn host_cpu(&self) -> &Cpu {
         &self.host
     }
 
-    /// Memory of zeros, which are there when this returns.
+    /// Allocates zeroed memory. The memory has been cleared when this returns.
     fn zeroed(&self, bytes: usize) -> Result<Buffer, Error> {
         let buffer = self.driver.alloc(bytes)?;
         if bytes > 0 {
@@ -110,7 +110,7 @@ impl Backend for Cuda {
         &self.host.pool
     }
 
-    /// No step is: the plain products take none.
+    /// Returns `false`: the matrix products on a GPU do not update weights.
     fn fuses(_: Optimizer) -> bool {
         false
     }
@@ -793,8 +793,8 @@ impl Backend for Cuda {
     }
 }
 
-/// For both parts of a join: the width and first column of the part, and the same within the whole
-/// matrix.
+/// For both parts of a join: width and first column of the part, then width and first column of its
+/// place in the joined matrix.
 fn halves(JoinShape { left, right, .. }: JoinShape) -> [[[usize; 2]; 2]; 2] {
     [[[left, 0], [left + right, 0]], [[right, 0], [left + right, left]]]
 }

@@ -20,15 +20,15 @@ pub struct DisjointMut<'a, T> {
     lifetime: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: the type only hands out `&mut [T]` of parts whose disjointness the caller of `part`
-// vouches for; sending such a part to another thread is sound because `T: Send`.
+// SAFETY: the type only hands out `&mut [T]` of parts, and the caller of `part` guarantees that
+// parts are disjoint. Another thread may own such a part because `T: Send`.
 unsafe impl<T: Send> Send for DisjointMut<'_, T> {}
 // SAFETY: `part` takes `&self`, but its contract forbids two overlapping parts that are alive at
 // once, so no element is reached by two threads.
 unsafe impl<T: Send> Sync for DisjointMut<'_, T> {}
 
 impl<'a, T> DisjointMut<'a, T> {
-    /// Takes over `data` for `'a`.
+    /// Borrows `data` exclusively for `'a`.
     #[must_use]
     pub fn new(data: &'a mut [T]) -> Self {
         Self { start: data.as_mut_ptr(), len: data.len(), lifetime: PhantomData }
@@ -54,12 +54,14 @@ impl<'a, T> DisjointMut<'a, T> {
     #[inline(always)]
     pub unsafe fn part(&self, range: Range<usize>) -> &'a mut [T] {
         debug_assert!(range.start <= range.end && range.end <= self.len);
-        // SAFETY: the caller vouches that the range is inside the slice and exclusively theirs.
+        // SAFETY: the contract of `part` requires that the range lies inside the slice and that no
+        // other live part overlaps it.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
     }
 
-    /// Where the elements `range` begin, for kernels that write through a pointer. What they write
-    /// is under the contract of [`Self::part`]: inside `range`, and part of nothing else alive.
+    /// Returns a pointer to the first element of `range`, for kernels that write through a pointer.
+    /// Writes must keep the contract of [`Self::part`]: they stay inside `range`, and no other live
+    /// part overlaps it.
     ///
     /// # Panics
     /// If the range is not inside the slice.

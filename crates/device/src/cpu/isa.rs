@@ -1,12 +1,12 @@
 //! Instruction sets as tokens: holding the value proves that the machine has the instructions.
-//! Independent of what the kernels do with them.
+//! Independent of the kernels that use them.
 
 /// Proof that the machine has AVX2, FMA and F16C.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Avx2(());
 
 impl Avx2 {
-    /// The token, where the machine has AVX2, FMA and F16C.
+    /// Returns the token if the machine has AVX2, FMA and F16C.
     #[must_use]
     pub fn new() -> Option<Self> {
         #[cfg(target_arch = "x86_64")]
@@ -19,13 +19,14 @@ impl Avx2 {
     }
 }
 
-/// Proof that the machine has AVX-512 F, VL, BW and DQ, and with them AVX2 and FMA.
+/// Proof that the machine has AVX-512 F, VL, BW and DQ, and also AVX2 and FMA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Avx512 {
     bf16: Option<Avx512Bf16>,
 }
 
-/// Proof that the machine has that and multiplies pairs of bf16 (`vdpbf16ps`).
+/// Proof that the machine has AVX-512 and the instruction `vdpbf16ps`, which multiplies pairs of
+/// bf16.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Avx512Bf16(());
 
@@ -34,12 +35,12 @@ pub struct Avx512Bf16(());
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bf16Products {
     Pairs,
-    /// Factors are widened to f32, which is exact, and multiplied by the kernels of f32.
+    /// Widens factors to f32, which is exact, and multiplies them with the f32 kernels.
     Widened,
 }
 
 impl Bf16Products {
-    /// The name under which run folders record it.
+    /// The name under which run folders record the choice.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -64,9 +65,9 @@ fn has_pairs() -> bool {
     present
 }
 
-/// Whether `vdpbf16ps` is known to be faster than multiply-adds of f32: on the CPUs of AMD that
-/// have it, by the measurements of `docs/decisions/0012-number-formats-on-cpus.md`. Others compute
-/// in f32 until a measurement shows otherwise.
+/// Whether `vdpbf16ps` is known to be faster than multiply-adds of f32. By the measurements of
+/// `docs/decisions/0012-number-formats-on-cpus.md` this holds for the AMD CPUs that have the
+/// instruction. Other CPUs compute in f32 until a measurement shows otherwise.
 fn has_fast_pairs() -> bool {
     #[cfg(target_arch = "x86_64")]
     let is_amd = {
@@ -80,7 +81,7 @@ fn has_fast_pairs() -> bool {
 }
 
 impl Avx512 {
-    /// The token, where the machine has the whole group.
+    /// Returns the token if the machine has the whole group of instructions.
     #[must_use]
     pub fn new() -> Option<Self> {
         #[cfg(target_arch = "x86_64")]
@@ -94,7 +95,7 @@ impl Avx512 {
         present.then_some(Self { bf16: has_fast_pairs().then_some(Avx512Bf16(())) })
     }
 
-    /// The token of the products of bf16, where kernels use them.
+    /// Returns the token for bf16 products if the kernels use `vdpbf16ps`.
     #[must_use]
     pub fn bf16(self) -> Option<Avx512Bf16> {
         self.bf16
@@ -113,7 +114,7 @@ pub enum Isa {
 }
 
 impl Isa {
-    /// The widest instruction set of this machine.
+    /// Detects the widest instruction set of this machine.
     #[must_use]
     pub fn detect() -> Self {
         let wide = Avx512::new().map(Self::Avx512);
@@ -129,7 +130,7 @@ impl Isa {
         }
     }
 
-    /// Selects another way of multiplying bf16; `None` if the machine does not support it.
+    /// Selects another way to multiply bf16; `None` if the machine does not support it.
     #[must_use]
     pub fn with_bf16_products(self, products: Bf16Products) -> Option<Self> {
         match (self, products) {

@@ -31,7 +31,7 @@ pub(super) struct WorkerStates {
     workers: Vec<WorkerState>,
     /// The CPU on which the caller published the last job.
     caller: AtomicUsize,
-    /// Whether any worker began a job on that CPU.
+    /// The CPU on which a caller published the last job.
     crowded: AtomicBool,
 }
 
@@ -41,7 +41,7 @@ pub(super) struct WorkerStates {
 struct WorkerState {
     thread: AtomicI32,
     is_busy: AtomicBool,
-    /// Whether it began a job on the caller's CPU.
+    /// Whether the worker began a job on the caller's CPU.
     crowded: AtomicBool,
 }
 
@@ -49,13 +49,13 @@ struct WorkerState {
 #[derive(Default)]
 pub(super) struct Migrated {
     workers: Vec<(ThreadId, Vec<usize>)>,
-    /// When the last one was.
+    /// Time of the last migration.
     last: Option<Instant>,
 }
 
 impl WorkerStates {
-    /// States of `workers` workers; of none where the pool has more threads than there are `cpus`,
-    /// since its own threads then preempt each other.
+    /// Creates the states of `workers` workers. Migration is off (no states) if the pool has more
+    /// threads than there are `cpus`, because its own threads then preempt each other.
     pub(super) fn new(workers: usize, cpus: usize) -> Self {
         let watched = if workers < cpus { workers } else { 0 };
         Self {
@@ -65,14 +65,14 @@ impl WorkerStates {
         }
     }
 
-    /// The calling thread is worker `index` from now on.
+    /// Registers the calling thread as worker `index`.
     pub(super) fn begin(&self, index: usize) {
         if let Some(worker) = self.workers.get(index) {
             worker.thread.store(system::thread_id(), Ordering::Relaxed);
         }
     }
 
-    /// Worker `index` is about to begin a job.
+    /// Records that worker `index` is about to begin a job.
     pub(super) fn take(&self, index: usize) {
         if let Some(worker) = self.workers.get(index) {
             worker.is_busy.store(true, Ordering::Relaxed);
@@ -83,15 +83,15 @@ impl WorkerStates {
         }
     }
 
-    /// Worker `index` has finished its job.
+    /// Records that worker `index` has finished its job.
     pub(super) fn leave(&self, index: usize) {
         if let Some(worker) = self.workers.get(index) {
             worker.is_busy.store(false, Ordering::Relaxed);
         }
     }
 
-    /// The caller is about to publish a job: migrates workers that began the last one on this CPU,
-    /// and lifts all restrictions once no worker was migrated for a while.
+    /// Called before the caller publishes a job. Migrates workers that began the last job on this
+    /// CPU, and lifts all restrictions if no worker was migrated for [`CALM`].
     pub(super) fn publish(&self, migrated: &mut Migrated) {
         if self.workers.is_empty() {
             return;
@@ -110,8 +110,8 @@ impl WorkerStates {
         }
     }
 
-    /// Waits until `done`, which the last worker signals with an unpark; meanwhile migrates workers
-    /// that have a job and do not run to this CPU.
+    /// Waits until `done` holds; the last worker signals it with an unpark. Meanwhile migrates
+    /// workers to this CPU that have a job but do not run.
     pub(super) fn wait(&self, migrated: &mut Migrated, done: impl Fn() -> bool) {
         let mut look = self.run_times();
         while !done() && look.at.elapsed() < SPIN {
@@ -137,7 +137,7 @@ impl WorkerStates {
         brought.into_iter().for_each(|thread| migrated.migrate(thread, here));
     }
 
-    /// The workers that have a job, and how long they have run.
+    /// Returns the workers that have a job, with their CPU times.
     fn run_times(&self) -> RunTimes {
         let busy = self
             .workers
@@ -160,7 +160,7 @@ struct RunTimes {
 }
 
 impl RunTimes {
-    /// The workers that have run for less than half of the time since.
+    /// The workers that have run for less than half of the time since this measurement.
     fn stalled(&self) -> impl Iterator<Item = ThreadId> {
         let half = self.at.elapsed() / 2;
         let ran = move |&(thread, before): &(ThreadId, Duration)| {
@@ -180,7 +180,7 @@ impl Migrated {
         system::bind(thread, cpus);
     }
 
-    /// Migrates a worker to any of its CPUs but `here`.
+    /// Migrates a worker to any of its CPUs except `here`.
     fn migrate(&mut self, thread: ThreadId, here: usize) {
         let own = self.workers.iter().find(|(known, _)| *known == thread);
         let mut cpus = own.map_or_else(|| system::allowed(thread), |(_, cpus)| cpus.clone());
@@ -190,7 +190,7 @@ impl Migrated {
         self.bind(thread, &cpus);
     }
 
-    /// All workers may use their former CPUs again.
+    /// Allows all workers to use their former CPUs again.
     fn release(&mut self) {
         self.last = None;
         self.workers.drain(..).for_each(|(thread, cpus)| system::bind(thread, &cpus));
@@ -218,7 +218,7 @@ mod tests {
         let bound = |to: usize| system::bind(system::SELF, &[to]);
         let caller = thread::current();
         thread::scope(|scope| {
-            // The other program: it never rests.
+            // Stands for another program that never sleeps.
             scope.spawn(|| {
                 bound(there);
                 while !is_set(&done) {
@@ -230,7 +230,7 @@ mod tests {
                 states.begin(0);
                 states.take(0);
                 begun.store(true, Ordering::SeqCst);
-                // A chunk that lasts until the caller takes the worker to its own processor.
+                // The chunk lasts until the caller migrates the worker to its own CPU.
                 let start = Instant::now();
                 while system::current() != here && start.elapsed() < Duration::from_secs(60) {}
                 let ran_here = system::current() == here;

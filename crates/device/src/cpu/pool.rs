@@ -20,11 +20,11 @@ use super::{DisjointMut, Topology};
 /// How long a thread spins for work, or for the last worker, before it parks.
 const SPIN: Duration = Duration::from_micros(4);
 
-/// How many workers the caller wakes, and each worker that wakes: the caller's share of waking does
-/// not grow with the threads, and one slow worker holds up few others.
+/// Number of workers that the caller wakes; each woken worker wakes as many more. The caller's cost
+/// of waking does not grow with the number of threads, and one slow worker delays few others.
 const WAKES: usize = 8;
 
-/// NUMA nodes that have chunks of their own; more share.
+/// Most NUMA nodes that have chunks of their own. Further nodes share them.
 const NODES: usize = 16;
 
 /// A fixed set of threads; the thread that calls [`Pool::run`] is one of them.
@@ -36,24 +36,24 @@ const NODES: usize = 16;
 pub struct Pool {
     shared: Arc<PoolShared>,
     workers: Vec<JoinHandle<()>>,
-    /// Held by the caller whose job the workers run; other callers run their own chunks.
+    /// Held by the caller whose job the workers run. Other callers run their own chunks.
     turn: Mutex<Migrated>,
 }
 
 /// State that the caller's thread shares with the workers. Jobs are published without a lock.
 struct PoolShared {
-    /// The job on offer; null between jobs.
+    /// The published job; null between jobs.
     job: AtomicPtr<PoolJob<'static>>,
     /// Number of jobs published so far.
     published: AtomicU64,
-    /// Workers with a place in the job on offer.
+    /// Number of workers that the published job admits.
     wanted: AtomicUsize,
-    /// Workers that may hold the job.
+    /// Number of workers that may hold a reference to the job.
     inside: AtomicUsize,
     /// Whether the caller is about to park until `inside` is 0.
     waiting: AtomicBool,
     closed: AtomicBool,
-    /// The thread that waits.
+    /// The thread that published the job and waits for its end.
     caller: Mutex<Option<Thread>>,
     /// Handles of the workers, by index.
     workers: OnceLock<Vec<Thread>>,
@@ -65,7 +65,7 @@ struct PoolShared {
 struct PoolJob<'a> {
     chunk: &'a (dyn Fn(usize, Range<usize>) + Sync),
     chunks: usize,
-    /// Pieces of a chunk.
+    /// Pieces into which a chunk is divided.
     pieces: usize,
     /// Chunks at the end of each node's share that are claimed piece by piece.
     tail: usize,
@@ -101,7 +101,7 @@ impl<'a> PoolJob<'a> {
         }
     }
 
-    /// Claims and runs chunks until none is left, those of the thread's own node first. Never
+    /// Claims and runs chunks until none is left, first those of the thread's own node. Never
     /// unwinds.
     fn work(&self, node: usize) {
         for step in 0..self.nodes {
@@ -119,7 +119,8 @@ impl<'a> PoolJob<'a> {
         }
     }
 
-    /// The next chunk of a node's share, all of it or, near the share's end, a piece.
+    /// Claims the next chunk of a node's share. Near the end of the share, claims a piece of a
+    /// chunk.
     fn claim(&self, node: usize) -> Option<(usize, Range<usize>)> {
         let [first, end] = [node, node + 1].map(|node| self.chunks * node / self.nodes);
         let whole = (end - first).saturating_sub(self.tail);
@@ -134,7 +135,7 @@ impl<'a> PoolJob<'a> {
 }
 
 impl Pool {
-    /// A pool of `threads` threads, the caller's included; 0 counts as 1.
+    /// Creates a pool of `threads` threads, the caller's included; 0 counts as 1.
     ///
     /// If the operating system refuses a thread, the pool is smaller.
     #[must_use]
@@ -169,7 +170,7 @@ impl Pool {
         Self { shared, workers, turn: Mutex::default() }
     }
 
-    /// Threads that take part in a run, the caller's included.
+    /// Number of threads that take part in a run, the caller's included.
     #[must_use]
     pub fn threads(&self) -> usize {
         self.workers.len() + 1
@@ -177,14 +178,15 @@ impl Pool {
 
     /// Runs `chunk(i)` for every `i` in `0..chunks`, in any order, and returns when all are done.
     ///
-    /// Threads claim chunks one by one; the caller takes part. With one thread, one chunk, or while
-    /// the workers serve another run (of another thread, or around this one), the caller runs all
-    /// chunks itself, in order.
+    /// Threads claim chunks one by one; the caller takes part. The caller runs all chunks itself,
+    /// in order, if there is one thread or one chunk, or while the workers serve another run (of
+    /// another thread, or one that encloses this one).
     ///
     /// # Cost
-    /// The caller wakes eight workers at most, and no lock is taken: what does not shrink with more
-    /// threads is one atomic addition per chunk and two per worker. Where another program keeps a
-    /// worker from running, the caller waits for the rest of its chunk, not for the other program.
+    /// The caller wakes at most eight workers, and no lock is taken. The cost that does not shrink
+    /// with more threads is one atomic addition per chunk and two per worker. If another program
+    /// preempts a worker, the caller waits for the rest of the worker's chunk, not for the other
+    /// program.
     ///
     /// # Panics
     /// With the payload of a chunk that panicked; chunks not yet claimed then do not run. The pool
@@ -193,9 +195,10 @@ impl Pool {
         self.run_tapered(chunks, 1, |index, _| chunk(index));
     }
 
-    /// Runs `chunk(i, range)` until every `i` in `0..chunks` has had each of `0..pieces` once:
-    /// whole chunks, but the last ones, as many as there are threads, piece by piece, so that all
-    /// threads end nearly together. For long chunks that cost more in pieces. See [`Pool::run`].
+    /// Runs `chunk(i, range)` so that every `i` in `0..chunks` receives each of `0..pieces` once.
+    /// Most chunks are run whole. The last ones, as many as there are threads, are run piece by
+    /// piece, so that all threads end at nearly the same time. Meant for long chunks that cost more
+    /// when they are divided. See [`Pool::run`].
     ///
     /// # Panics
     /// If there are no pieces, or with the payload of a chunk that panicked.
@@ -235,18 +238,19 @@ impl Pool {
         let parts = DisjointMut::new(data);
         self.run(len.div_ceil(chunk_len), |index| {
             let start = index * chunk_len;
-            // SAFETY: `start < len` since `index < ⌈len / chunk_len⌉`; parts of different indices
-            // do not overlap, and `run` calls each index once.
+            // SAFETY: `index < ⌈len / chunk_len⌉`, so `start < len`. Parts of different indices do
+            // not overlap, and `run` calls each index once.
             chunk(index, unsafe { parts.part(start..len.min(start + chunk_len)) });
         });
     }
 
-    /// Copies bytes with all threads: a batch is too much for one, which copies 10 GB/s.
+    /// Copies bytes with all threads. One thread copies only 10 GB/s, which is too slow for a
+    /// batch.
     ///
     /// # Panics
     /// If the slices differ in length.
     pub fn copy(&self, from: &[u8], to: &mut [u8]) {
-        /// Fewer bytes than this are not worth waking a thread for.
+        /// Fewest bytes for which waking a thread pays.
         const CHUNK_BYTES: usize = 128 << 10;
         assert_eq!(from.len(), to.len(), "copy: expected slices of one length");
         self.run_slices(to, CHUNK_BYTES, |index, part| {
@@ -279,13 +283,13 @@ impl Pool {
         let b = DisjointMut::new(b);
         self.run_slices(a, a_len, |index, a_part| {
             let start = index * b_len;
-            // SAFETY: `index < b_parts`, so the part begins inside `b`; parts of different indices
+            // SAFETY: `index < b_parts`, so the part begins inside `b`. Parts of different indices
             // do not overlap, and `run_slices` calls each index once.
             chunk(index, a_part, unsafe { b.part(start..b_total.min(start + b_len)) });
         });
     }
 
-    /// The workers, unless another run holds them.
+    /// Locks the workers for this run; `None` if another run holds them.
     fn take_turn(&self) -> Option<MutexGuard<'_, Migrated>> {
         match self.turn.try_lock() {
             Ok(turn) => Some(turn),
@@ -294,7 +298,8 @@ impl Pool {
         }
     }
 
-    /// Shares the chunks with the workers; returns what a chunk panicked with, if one did.
+    /// Runs the chunks on the caller and the workers. Returns the panic payload of a chunk, if one
+    /// panicked.
     fn run_shared(
         &self,
         chunks: usize,
@@ -313,8 +318,8 @@ impl Pool {
 }
 
 impl PoolShared {
-    /// Offers `job` to the workers. `retract` must follow before `job` goes out of scope; nothing
-    /// between the two calls unwinds.
+    /// Publishes `job` to the workers. The caller must call `retract` before `job` goes out of
+    /// scope, and must not unwind in between.
     fn publish(&self, job: &PoolJob<'_>, wanted: usize) {
         self.wanted.store(wanted, Ordering::Relaxed);
         self.job.store(ptr::from_ref(job).cast_mut().cast(), Ordering::SeqCst);
@@ -322,17 +327,19 @@ impl PoolShared {
         self.wake(0, wanted);
     }
 
-    /// Wakes the workers `first..first + WAKES` that have a place in the job.
+    /// Wakes those of the workers `first..first + WAKES` that the job admits.
     fn wake(&self, first: usize, wanted: usize) {
         let workers = self.workers.get().map(Vec::as_slice).unwrap_or_default();
         let end = wanted.min(first + WAKES).min(workers.len());
         workers.get(first..end).into_iter().flatten().for_each(Thread::unpark);
     }
 
-    /// Takes the job back: no worker enters it any more, and those inside have left on return.
+    /// Withdraws the job: no further worker enters it, and all workers inside have left when this
+    /// returns.
     ///
-    /// A worker raises `inside` before it reads the job, and the job is null before `inside` is
-    /// read here, all in one order: who still saw the job is waited for.
+    /// A worker increments `inside` before it reads the job. The caller sets the job to null before
+    /// it reads `inside`. Both use sequentially consistent order, so the caller waits for every
+    /// worker that still saw the job.
     fn retract(&self, migrated: &mut Migrated) {
         self.job.store(ptr::null_mut(), Ordering::SeqCst);
         let is_empty = || self.inside.load(Ordering::SeqCst) == 0;
@@ -346,7 +353,7 @@ impl PoolShared {
         self.waiting.store(false, Ordering::Relaxed);
     }
 
-    /// A worker's life: enter each job once, work, leave; end when the pool closes.
+    /// The main loop of a worker: enters each job once, works, and leaves, until the pool closes.
     fn serve(&self, index: usize, node: usize) {
         self.topology.bind(node);
         self.states.begin(index);
@@ -361,8 +368,8 @@ impl PoolShared {
             self.inside.fetch_add(1, Ordering::SeqCst);
             let job = self.job.load(Ordering::SeqCst);
             if !job.is_null() {
-                // SAFETY: `inside` was raised before the job was read, and `retract` does not
-                // return, so the job does not die, before it is lowered again; `Job` is `Sync`.
+                // SAFETY: this worker incremented `inside` before it read the job, and `retract`
+                // keeps the job alive until `inside` is 0 again. `PoolJob` is `Sync`.
                 unsafe { (*job).work(node) };
             }
             self.states.leave(index);
@@ -370,7 +377,7 @@ impl PoolShared {
         }
     }
 
-    /// Waits for a job this worker has not seen; `false` when the pool is closed.
+    /// Waits for a job that this worker has not seen; `false` when the pool is closed.
     fn await_job(&self, seen: &mut u64) -> bool {
         let is_new = || self.published.load(Ordering::SeqCst) != *seen;
         spin_until(is_new);
@@ -394,7 +401,7 @@ impl Drop for Pool {
         self.shared.closed.store(true, Ordering::SeqCst);
         for worker in self.workers.drain(..) {
             worker.thread().unpark();
-            // A worker never unwinds: chunks run under `catch_unwind`.
+            // The result is ignored because workers never unwind: chunks run under `catch_unwind`.
             let _ = worker.join();
         }
     }
@@ -410,7 +417,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Watches for `ready` for at most [`SPIN`].
+/// Polls `ready` for at most [`SPIN`].
 fn spin_until(ready: impl Fn() -> bool) {
     if ready() {
         return;
@@ -470,7 +477,8 @@ mod tests {
 
     #[test]
     fn threads_of_several_nodes_run_every_chunk_once() {
-        // The second node's processor may not exist: its threads then run where they may.
+        // The CPU of the second node may not exist. The affinity call is then refused and its
+        // threads run anywhere.
         let pool = Pool::on(Topology::from_nodes(&[&[0], &[1]]), 5);
         for chunks in [2, 3, 64, 1000] {
             let counts: Vec<AtomicUsize> = (0..chunks).map(|_| AtomicUsize::new(0)).collect();
@@ -484,7 +492,7 @@ mod tests {
         let threads = 3 * WAKES;
         let pool = Pool::new(threads);
         std::thread::sleep(std::time::Duration::from_millis(5));
-        // Chunks that wait for each other end only if every worker wakes.
+        // Chunks that wait for each other at a barrier end only if every worker wakes.
         let barrier = std::sync::Barrier::new(threads);
         pool.run(threads, |_| _ = barrier.wait());
     }

@@ -1,5 +1,5 @@
-//! Operating-system calls for CPUs and threads: a thread's affinity, current CPU and CPU time.
-//! Outside Linux, nothing is known or changed.
+//! Operating-system calls for CPUs and threads: a thread's affinity, current CPU and CPU time. On
+//! other systems than Linux, queries return nothing and changes have no effect.
 //!
 //! Independent of pools and nodes.
 #![cfg_attr(target_os = "linux", expect(unsafe_code, reason = "calls of the system"))]
@@ -9,41 +9,42 @@ use std::time::Duration;
 /// A thread id of the operating system; [`SELF`] is the caller.
 pub(super) type ThreadId = i32;
 
-/// The thread that calls.
+/// Stands for the calling thread.
 pub(super) const SELF: ThreadId = 0;
 
-/// The number of the calling thread.
+/// Returns the thread id of the calling thread.
 #[cfg(target_os = "linux")]
 pub(super) fn thread_id() -> ThreadId {
-    // SAFETY: takes nothing and touches no memory of ours.
+    // SAFETY: `gettid` takes no arguments and does not access our memory.
     unsafe { libc::gettid() }
 }
 
-/// CPUs that `thread` may use, ascending; empty if unknown.
+/// Returns the CPUs that `thread` may use, ascending; empty if unknown.
 #[cfg(target_os = "linux")]
 pub(super) fn allowed(thread: ThreadId) -> Vec<usize> {
-    // SAFETY: all bits zero is an empty set, and the call writes into the set it is given.
+    // SAFETY: all bits zero is a valid empty CPU set, and the call writes only into this set.
     let (set, result) = unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         let result = libc::sched_getaffinity(thread, size_of::<libc::cpu_set_t>(), &raw mut set);
         (set, result)
     };
-    // SAFETY: the number lies within the set.
+    // SAFETY: `cpu` is below the number of bits of a CPU set.
     let is_set = |cpu: &usize| unsafe { libc::CPU_ISSET(*cpu, &set) };
     if result == 0 { (0..libc::CPU_SETSIZE as usize).filter(is_set).collect() } else { Vec::new() }
 }
 
-/// The CPU that runs the caller; 0 if unknown.
+/// Returns the CPU that runs the calling thread; 0 if unknown.
 #[cfg(target_os = "linux")]
 pub(super) fn current() -> usize {
-    // SAFETY: takes nothing and touches no memory of ours.
+    // SAFETY: `sched_getcpu` takes no arguments and does not access our memory.
     usize::try_from(unsafe { libc::sched_getcpu() }).unwrap_or_default()
 }
 
-/// Keeps `thread` on these processors. A refusal changes only speed.
+/// Restricts `thread` to these CPUs. A refusal affects only speed.
 #[cfg(target_os = "linux")]
 pub(super) fn bind(thread: ThreadId, cpus: &[usize]) {
-    // SAFETY: all bits zero is an empty set; the numbers lie within it; the call only reads it.
+    // SAFETY: all bits zero is a valid empty CPU set, the CPU numbers lie within it, and the call
+    // only reads it.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         for &cpu in cpus.iter().filter(|cpu| **cpu < libc::CPU_SETSIZE as usize) {
@@ -53,14 +54,14 @@ pub(super) fn bind(thread: ThreadId, cpus: &[usize]) {
     }
 }
 
-/// CPU time of a thread of this process so far.
+/// Returns the CPU time of a thread of this process so far.
 #[cfg(target_os = "linux")]
 pub(super) fn run_time(thread: ThreadId) -> Option<Duration> {
-    // The clock of a thread is its number's complement above three bits: per thread (4), as the
-    // scheduler counts (2). See MAKE_THREAD_CPUCLOCK in Linux's posix-timers.h.
+    // The id of a thread's CPU clock is the complement of its thread id, above three bits: per
+    // thread (4), and scheduler time (2). See MAKE_THREAD_CPUCLOCK in Linux's posix-timers.h.
     let clock = (!thread << 3) | 6;
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the call writes only into the time it is given.
+    // SAFETY: the call writes only into `time`, which lives on our stack.
     let result = unsafe { libc::clock_gettime(clock, &raw mut time) };
     let (seconds, nanos) = (u64::try_from(time.tv_sec), u32::try_from(time.tv_nsec));
     (result == 0).then_some(Duration::new(seconds.ok()?, nanos.ok()?))

@@ -7,12 +7,12 @@ use std::path::Path;
 
 use super::system;
 
-/// The processors this process may use.
+/// The CPUs that this process may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Topology {
-    /// Processors of each NUMA node that has any, ascending; at least one node.
+    /// CPUs of each NUMA node that has any, ascending; at least one node.
     nodes: Vec<Vec<usize>>,
-    /// Cores with at least one processor; hardware threads of one core count once.
+    /// Number of cores with at least one CPU. Hardware threads of one core count once.
     cores: usize,
 }
 
@@ -23,8 +23,8 @@ impl Topology {
         Self::read(Path::new("/sys/devices/system"), &allowed())
     }
 
-    /// The topology of `allowed` CPUs as described by a sysfs folder; without data, one node of
-    /// whole cores.
+    /// Reads the topology of the `allowed` CPUs from a sysfs folder. Without data, assumes one node
+    /// with one CPU per core.
     fn read(system: &Path, allowed: &[usize]) -> Self {
         let list = |path: &Path| fs::read_to_string(path).ok().map(|text| parse(&text));
         let mut nodes: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
@@ -47,13 +47,13 @@ impl Topology {
             let path = format!("cpu/cpu{cpu}/topology/thread_siblings_list");
             list(&system.join(path)).unwrap_or_else(|| vec![cpu])
         };
-        // A core is known by the first of its processors that we may use.
+        // A core is identified by the first of its CPUs that this process may use.
         let first = |cpu: usize| siblings(cpu).into_iter().find(|other| allowed.contains(other));
         let cores = allowed.iter().filter(|cpu| first(**cpu).is_none_or(|first| first == **cpu));
         Self { cores: cores.count().max(1), nodes }
     }
 
-    /// A machine of these nodes.
+    /// Creates the topology of a machine with these nodes.
     #[cfg(test)]
     pub(super) fn from_nodes(nodes: &[&[usize]]) -> Self {
         let nodes: Vec<Vec<usize>> = nodes.iter().map(|cpus| cpus.to_vec()).collect();
@@ -65,21 +65,22 @@ impl Topology {
         self.nodes.iter().map(Vec::len).sum()
     }
 
-    /// NUMA nodes with processors of ours.
+    /// Number of NUMA nodes with CPUs that this process may use.
     #[must_use]
     pub fn nodes(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Threads that arithmetic profits from: one per core, and no more than the CPU quota allows.
-    /// Two hardware threads share the units that products of matrices keep busy alone.
+    /// Number of threads that arithmetic benefits from: one per core, but no more than the CPU
+    /// quota allows. One thread can keep the multiply units of a core busy, so a second hardware
+    /// thread does not help.
     #[must_use]
     pub fn cores(&self) -> usize {
         let granted = std::thread::available_parallelism().map_or(1, usize::from);
         self.cores.min(granted)
     }
 
-    /// The node of the CPU that runs the caller, 0 if unknown.
+    /// Returns the node of the CPU that runs the calling thread; 0 if unknown.
     #[must_use]
     pub fn here(&self) -> usize {
         if self.nodes.len() < 2 {
@@ -89,7 +90,7 @@ impl Topology {
         self.nodes.iter().position(|cpus| cpus.contains(&cpu)).unwrap_or_default()
     }
 
-    /// Keeps the calling thread on the processors of a node. A refusal changes only speed.
+    /// Restricts the calling thread to the CPUs of a node. A refusal affects only speed.
     pub(super) fn bind(&self, node: usize) {
         if self.nodes.len() > 1 {
             system::bind(system::SELF, &self.nodes[node]);
@@ -97,7 +98,7 @@ impl Topology {
     }
 }
 
-/// Processors of a list such as `0-3,8,10-11`.
+/// Parses a list of CPUs such as `0-3,8,10-11`.
 fn parse(text: &str) -> Vec<usize> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -106,7 +107,7 @@ fn parse(text: &str) -> Vec<usize> {
     text.trim().split(',').filter_map(range).flatten().collect()
 }
 
-/// Processors that this process may use.
+/// Returns the CPUs that this process may use.
 fn allowed() -> Vec<usize> {
     let cpus = system::allowed(system::SELF);
     if cpus.is_empty() { all() } else { cpus }

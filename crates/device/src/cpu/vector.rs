@@ -1,9 +1,9 @@
 //! A vector of floats, as the kernels see it: 8 lanes (AVX2) or 16 (AVX-512).
 //!
-//! Knows no operation. Multiplication and addition stay separate instructions on purpose: each lane
-//! rounds exactly as the scalar oracle does, so results do not depend on the instruction set, and
-//! the kernels that use this trait wait for memory, not for arithmetic. Those that do not ask for
-//! [`Fused`].
+//! Independent of the operations. Multiplication and addition stay separate instructions on
+//! purpose: each lane rounds exactly as the scalar oracle does, so results do not depend on the
+//! instruction set. The kernels that use this trait are bound by memory, so fused instructions
+//! would not speed them up. Kernels bound by arithmetic use [`Fused`].
 #![expect(unsafe_code, reason = "vector instructions and raw loads")]
 
 use half::{bf16, f16};
@@ -15,24 +15,25 @@ use crate::weights::StoredWeight;
 /// One register of floats.
 ///
 /// # Safety
-/// All functions: the machine has the instruction set of the implementor (the caller holds its
-/// token and is compiled with the matching target features). Loads and stores: the named number of
-/// floats at `pointer` is valid for the access.
+/// For all functions, the caller guarantees that the machine has the instruction set of the
+/// implementor: it holds the token and is compiled with the matching target features. For loads and
+/// stores, it also guarantees that the stated number of floats at `pointer` is valid for the
+/// access.
 pub(crate) trait Vector: Copy {
-    /// Floats per register; divides 16.
+    /// Floats per register; a divisor of 16.
     const LANES: usize;
-    /// `value` in every lane.
+    /// Returns a register with `value` in every lane.
     unsafe fn splat(value: f32) -> Self;
-    /// All lanes from memory.
+    /// Loads all lanes from memory.
     unsafe fn load(pointer: *const f32) -> Self;
-    /// The first `count < LANES` lanes from memory, 0 in the others.
+    /// Loads the first `count < LANES` lanes from memory; the others are 0.
     unsafe fn load_first(pointer: *const f32, count: usize) -> Self;
-    /// All lanes to memory.
+    /// Stores all lanes in memory.
     unsafe fn store(self, pointer: *mut f32);
-    /// All lanes to memory past the caches, at a multiple of their bytes. Another thread may not
-    /// see them before [`streamed`] was called.
+    /// Stores all lanes past the caches. `pointer` must be a multiple of the register's size. Other
+    /// threads may see the values only after a call of [`streamed`].
     unsafe fn stream(self, pointer: *mut f32);
-    /// The first `count < LANES` lanes to memory.
+    /// Stores the first `count < LANES` lanes.
     unsafe fn store_first(self, pointer: *mut f32, count: usize);
     /// Lane-wise `self + other`.
     unsafe fn add(self, other: Self) -> Self;
@@ -46,20 +47,22 @@ pub(crate) trait Vector: Copy {
     /// Sum of 16 lanes held in `16 / LANES` registers (`high` is ignored by 16-lane registers),
     /// by halving: lane `i` plus lane `i + 8`, then `+ 4`, `+ 2`, `+ 1`.
     unsafe fn sum_of_16(low: Self, high: Self) -> f32;
-    /// All lanes from f16 in memory, exactly.
+    /// Loads all lanes from f16 in memory, exactly.
     unsafe fn load_f16(pointer: *const f16) -> Self;
-    /// All lanes from bf16 in memory, exactly.
+    /// Loads all lanes from bf16 in memory, exactly.
     unsafe fn load_bf16(pointer: *const bf16) -> Self;
-    /// All lanes to memory as [`crate::rounding::to_f16`] rounds them with the noise of the columns
-    /// from `column` on.
+    /// Stores all lanes as f16, rounded like [`crate::rounding::to_f16`] with the noise of the
+    /// columns from `column` on.
     unsafe fn store_f16(self, pointer: *mut f16, noise: RowNoise, column: usize);
-    /// As `store_f16`, by [`crate::rounding::to_bf16`].
+    /// Stores all lanes as bf16, rounded like [`crate::rounding::to_bf16`] with the noise of the
+    /// columns from `column` on.
     unsafe fn store_bf16(self, pointer: *mut bf16, noise: RowNoise, column: usize);
 
-    /// The first `min(count, LANES)` lanes from memory.
+    /// Loads the first `min(count, LANES)` lanes from memory.
     #[inline(always)]
     unsafe fn load_up_to(pointer: *const f32, count: usize) -> Self {
-        // SAFETY: the caller vouches for `min(count, LANES)` floats.
+        // SAFETY: the caller guarantees the instruction set and `min(count, LANES)` valid floats at
+        // `pointer`.
         unsafe {
             if count >= Self::LANES {
                 Self::load(pointer)
@@ -69,10 +72,11 @@ pub(crate) trait Vector: Copy {
         }
     }
 
-    /// The first `min(count, LANES)` lanes to memory.
+    /// Stores the first `min(count, LANES)` lanes.
     #[inline(always)]
     unsafe fn store_up_to(self, pointer: *mut f32, count: usize) {
-        // SAFETY: the caller vouches for `min(count, LANES)` floats.
+        // SAFETY: the caller guarantees the instruction set and `min(count, LANES)` valid floats at
+        // `pointer`.
         unsafe {
             if count >= Self::LANES {
                 self.store(pointer);
@@ -83,17 +87,17 @@ pub(crate) trait Vector: Copy {
     }
 }
 
-/// One stored weight, as vectors read and write it.
+/// A stored weight (f32, f16 or bf16) that vectors can load and store.
 ///
 /// # Safety
-/// All functions: as for [`Vector`]; `min(count, LANES)` weights at `pointer` are valid for the
-/// access.
+/// For all functions, the caller guarantees the instruction set as for [`Vector`], and that
+/// `min(count, LANES)` weights at `pointer` are valid for the access.
 pub(crate) trait VectorElement: StoredWeight {
-    /// The first `min(count, LANES)` lanes from memory, exactly; 0 in the others.
+    /// Loads the first `min(count, LANES)` lanes from memory, exactly; the others are 0.
     unsafe fn load_up_to<V: Vector>(pointer: *const Self, count: usize) -> V;
-    /// All lanes from memory, exactly.
+    /// Loads all lanes from memory, exactly.
     unsafe fn load<V: Vector>(pointer: *const Self) -> V;
-    /// The first `min(count, LANES)` lanes to memory, each rounded with the noise of its column.
+    /// Stores the first `min(count, LANES)` lanes, each rounded with the noise of its column.
     unsafe fn store_up_to<V: Vector>(
         lanes: V,
         pointer: *mut Self,
@@ -101,24 +105,24 @@ pub(crate) trait VectorElement: StoredWeight {
         noise: RowNoise,
         column: usize,
     );
-    /// The weights of a row in f32, to be changed and then given back by `put`: the row itself, or
-    /// `buffer`, which is as long.
+    /// Returns the weights of a row in f32, to be changed and then stored by `put`: the row itself
+    /// if it is f32, otherwise a copy in `buffer`, which is as long.
     unsafe fn take<'a, V: Vector>(row: &'a mut [Self], buffer: &'a mut [f32]) -> &'a mut [f32];
-    /// Stores what the changes after `take` left.
+    /// Stores the weights that `take` returned, with their changes.
     unsafe fn put<V: Vector>(row: &mut [Self], buffer: &[f32], noise: RowNoise);
 }
 
 impl VectorElement for f32 {
     #[inline(always)]
     unsafe fn load_up_to<V: Vector>(pointer: *const Self, count: usize) -> V {
-        // SAFETY: `V` asks the caller for the same: its instruction set, and the floats at
-        // `pointer`.
+        // SAFETY: our caller guarantees the instruction set of `V` and the floats at `pointer`,
+        // which is all that `V` requires.
         unsafe { V::load_up_to(pointer, count) }
     }
     #[inline(always)]
     unsafe fn load<V: Vector>(pointer: *const Self) -> V {
-        // SAFETY: `V` asks the caller for the same: its instruction set, and the floats at
-        // `pointer`.
+        // SAFETY: our caller guarantees the instruction set of `V` and the floats at `pointer`,
+        // which is all that `V` requires.
         unsafe { V::load(pointer) }
     }
     #[inline(always)]
@@ -129,8 +133,8 @@ impl VectorElement for f32 {
         _noise: RowNoise,
         _column: usize,
     ) {
-        // SAFETY: `V` asks the caller for the same: its instruction set, and the floats at
-        // `pointer`.
+        // SAFETY: our caller guarantees the instruction set of `V` and the floats at `pointer`,
+        // which is all that `V` requires.
         unsafe { lanes.store_up_to(pointer, count) }
     }
     #[inline(always)]
@@ -146,8 +150,9 @@ macro_rules! half_element {
         impl VectorElement for $half {
             #[inline(always)]
             unsafe fn load_up_to<V: Vector>(pointer: *const Self, count: usize) -> V {
-                // SAFETY: the caller vouches for the instruction set of `V` and for `min(count,
-                // LANES)` halves; the array has as many halves as any register lanes.
+                // SAFETY: the caller guarantees the instruction set of `V` and `min(count, LANES)`
+                // valid 16-bit weights. The array has as many elements as the widest register has
+                // lanes.
                 unsafe {
                     if count >= V::LANES {
                         return V::$load(pointer);
@@ -159,7 +164,8 @@ macro_rules! half_element {
             }
             #[inline(always)]
             unsafe fn load<V: Vector>(pointer: *const Self) -> V {
-                // SAFETY: `V`'s own load asks the caller for the same.
+                // SAFETY: our caller guarantees the instruction set and the weights at `pointer`,
+                // which is all that `V`'s load requires.
                 unsafe { V::$load(pointer) }
             }
             #[inline(always)]
@@ -170,8 +176,9 @@ macro_rules! half_element {
                 noise: RowNoise,
                 column: usize,
             ) {
-                // SAFETY: the caller vouches for the instruction set of `V` and for `min(count,
-                // LANES)` halves; the array has as many halves as any register lanes.
+                // SAFETY: the caller guarantees the instruction set of `V` and `min(count, LANES)`
+                // valid 16-bit weights. The array has as many elements as the widest register has
+                // lanes.
                 unsafe {
                     if count >= V::LANES {
                         return lanes.$store(pointer, noise, column);
@@ -189,8 +196,8 @@ macro_rules! half_element {
                 let dim = row.len();
                 assert!(buffer.len() == dim);
                 for at in (0..dim).step_by(V::LANES) {
-                    // SAFETY: `at < dim`, and at most `dim − at` weights are touched in two slices
-                    // of `dim` weights.
+                    // SAFETY: `at < dim`, and at most `dim − at` weights are accessed from `at` on,
+                    // in two slices of `dim` weights. The caller guarantees the instruction set.
                     unsafe {
                         let lanes: V = Self::load_up_to(row.as_ptr().add(at), dim - at);
                         lanes.store_up_to(buffer.as_mut_ptr().add(at), dim - at);
@@ -203,8 +210,8 @@ macro_rules! half_element {
                 let dim = row.len();
                 assert!(buffer.len() == dim);
                 for at in (0..dim).step_by(V::LANES) {
-                    // SAFETY: `at < dim`, and at most `dim − at` weights are touched in two slices
-                    // of `dim` weights.
+                    // SAFETY: `at < dim`, and at most `dim − at` weights are accessed from `at` on,
+                    // in two slices of `dim` weights. The caller guarantees the instruction set.
                     unsafe {
                         let lanes = V::load_up_to(buffer.as_ptr().add(at), dim - at);
                         let target = row.as_mut_ptr().add(at);
@@ -219,17 +226,17 @@ macro_rules! half_element {
 half_element!(f16, load_f16, store_f16);
 half_element!(bf16, load_bf16, store_bf16);
 
-/// A register that multiplies and adds at once.
+/// A register with fused multiply-add.
 ///
 /// # Safety
 /// As for [`Vector`].
 pub(crate) trait Fused: Vector {
-    /// `self · other + sum`, rounded once.
+    /// Returns `self · other + sum`, rounded once.
     unsafe fn multiply_add(self, other: Self, sum: Self) -> Self;
 }
 
-/// Runs `body`, whose loops over lanes become vectors of `isa`. Multiplication and addition stay
-/// apart, so that the results are the same as without.
+/// Runs `body` compiled for `isa`, so that the compiler vectorizes its loops. Multiplication and
+/// addition stay separate instructions, so the results do not depend on `isa`.
 #[inline]
 pub(crate) fn widened<R>(isa: Isa, body: impl FnOnce() -> R) -> R {
     #[cfg(target_arch = "x86_64")]
@@ -243,9 +250,9 @@ pub(crate) fn widened<R>(isa: Isa, body: impl FnOnce() -> R) -> R {
             body()
         }
         match isa {
-            // SAFETY: the token proves that the machine has AVX2.
+            // SAFETY: the token in `Isa::Avx2` proves that the machine has AVX2.
             Isa::Avx2(_) => return unsafe { avx2(body) },
-            // SAFETY: the token proves that the machine has the AVX-512 group.
+            // SAFETY: the token in `Isa::Avx512` proves that the machine has the AVX-512 group.
             Isa::Avx512(_) => return unsafe { avx512(body) },
             Isa::Portable => {}
         }
@@ -253,24 +260,24 @@ pub(crate) fn widened<R>(isa: Isa, body: impl FnOnce() -> R) -> R {
     body()
 }
 
-/// Makes what this thread has written by [`Vector::stream`] visible before whatever it writes
-/// next. Waits for all that is on its way, so that it belongs after many pieces.
+/// Orders all earlier [`Vector::stream`] stores of this thread before its later stores. Waits until
+/// the streamed data has been written, so call it once after many stores.
 #[inline(always)]
 pub(crate) fn streamed() {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: every x86-64 has SSE.
+    // SAFETY: `sfence` belongs to SSE, which every x86-64 CPU has.
     unsafe {
         std::arch::x86_64::_mm_sfence();
     }
 }
 
-/// Asks for the cache line at `pointer`; any address is allowed.
+/// Prefetches the cache line at `pointer`; any address is allowed.
 #[inline(always)]
 pub(crate) fn prefetch<T>(pointer: *const T) {
     ask::<T, 1>(pointer);
 }
 
-/// As [`prefetch`], no nearer than the second-level cache.
+/// Prefetches the cache line at `pointer` into the second-level cache; any address is allowed.
 #[inline(always)]
 pub(crate) fn prefetch_second<T>(pointer: *const T) {
     ask::<T, 2>(pointer);
@@ -291,15 +298,17 @@ fn ask<T, const LEVEL: u8>(pointer: *const T) {
     let _ = pointer;
 }
 
-/// Asks for every cache line of the `dim` values at `pointer`.
+/// Prefetches every cache line of the `dim` values at `pointer`.
 #[inline(always)]
 pub(crate) fn prefetch_row<T>(pointer: *const T, dim: usize) {
     ask_row::<T, 1>(pointer, dim);
 }
 
-/// As [`prefetch_row`], no nearer than the second-level cache: for random rows of large tables. On
-/// Zen 4 more of such lines can be on their way than the first level waits for (lookups of rows of
-/// 256 bytes take 0.65 to 0.75 of the time, of 128 bytes 0.55 to 0.6); on Cascade Lake as many.
+/// Prefetches a row into the second-level cache; meant for random rows of large tables.
+///
+/// Zen 4 can have more prefetches to L2 in flight than to L1: lookups of rows of 256 bytes take
+/// 0.65 to 0.75 of the time, of rows of 128 bytes 0.55 to 0.6. On Cascade Lake both limits are
+/// equal.
 #[inline(always)]
 pub(crate) fn prefetch_row_second<T>(pointer: *const T, dim: usize) {
     ask_row::<T, 2>(pointer, dim);
@@ -311,7 +320,8 @@ fn ask_row<T, const LEVEL: u8>(pointer: *const T, dim: usize) {
     for at in (0..dim).step_by(LINE_BYTES / size_of::<T>()) {
         ask::<T, LEVEL>(pointer.wrapping_add(at));
     }
-    // A row that does not start on a line may end on one more; a table's rows of whole lines do.
+    // A row that does not start on a cache line may end on one line more. Rows of whole lines
+    // always start on a line.
     if !(dim * size_of::<T>()).is_multiple_of(LINE_BYTES) {
         ask::<T, LEVEL>(pointer.wrapping_add(dim - 1));
     }
@@ -350,7 +360,7 @@ pub(crate) mod x86 {
     /// The machine has AVX2.
     #[inline(always)]
     unsafe fn sum_of_8(lanes: __m256) -> f32 {
-        // SAFETY: register arithmetic; the caller vouches for AVX2.
+        // SAFETY: the caller guarantees AVX2, and the instructions access no memory.
         unsafe {
             let four = _mm_add_ps(_mm256_castps256_ps128(lanes), _mm256_extractf128_ps::<1>(lanes));
             let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
@@ -358,12 +368,13 @@ pub(crate) mod x86 {
         }
     }
 
-    // SAFETY of every block in the two implementations: the trait's contract gives the instruction
-    // set and the validity of the memory; unaligned and masked forms touch nothing beyond it.
+    // SAFETY of every block in the two implementations: the trait's contract guarantees the
+    // instruction set and the validity of the memory. Unaligned and masked instructions access
+    // nothing beyond it.
     impl Fused for Float8 {
         #[inline(always)]
         unsafe fn multiply_add(self, other: Self, sum: Self) -> Self {
-            // SAFETY: register arithmetic; the caller vouches for AVX2 and FMA.
+            // SAFETY: the caller guarantees AVX2 and FMA, and the instruction accesses no memory.
             Self(unsafe { _mm256_fmadd_ps(self.0, other.0, sum.0) })
         }
     }
@@ -373,76 +384,79 @@ pub(crate) mod x86 {
 
         #[inline(always)]
         unsafe fn splat(value: f32) -> Self {
-            // SAFETY: register arithmetic; the caller vouches for AVX2.
+            // SAFETY: the caller guarantees AVX2, and the instructions access no memory.
             Self(unsafe { _mm256_set1_ps(value) })
         }
         #[inline(always)]
         unsafe fn load(pointer: *const f32) -> Self {
-            // SAFETY: the caller vouches for AVX2 and for 8 floats at `pointer`, aligned or not.
+            // SAFETY: the caller guarantees AVX2 and 8 floats at `pointer`. The instruction needs
+            // no alignment.
             Self(unsafe { _mm256_loadu_ps(pointer) })
         }
         #[inline(always)]
         unsafe fn load_first(pointer: *const f32, count: usize) -> Self {
-            // SAFETY: the caller vouches for AVX2 and for `count` floats at `pointer`; the mask
-            // leaves out what follows them.
+            // SAFETY: the caller guarantees AVX2 and `count` floats at `pointer`; the mask excludes
+            // the floats after them.
             Self(unsafe { _mm256_maskload_ps(pointer, mask8(count)) })
         }
         #[inline(always)]
         unsafe fn store(self, pointer: *mut f32) {
-            // SAFETY: the caller vouches for AVX2 and for 8 floats at `pointer`, aligned or not.
+            // SAFETY: the caller guarantees AVX2 and 8 floats at `pointer`. The instruction needs
+            // no alignment.
             unsafe { _mm256_storeu_ps(pointer, self.0) }
         }
         #[inline(always)]
         unsafe fn stream(self, pointer: *mut f32) {
-            // SAFETY: the caller vouches for AVX2 and for 8 floats at `pointer`, at a multiple of
-            // their bytes.
+            // SAFETY: the caller guarantees AVX2 and 8 floats at `pointer`, aligned to the size of
+            // the register.
             unsafe { _mm256_stream_ps(pointer, self.0) }
         }
         #[inline(always)]
         unsafe fn store_first(self, pointer: *mut f32, count: usize) {
-            // SAFETY: the caller vouches for AVX2 and for `count` floats at `pointer`; the mask
-            // leaves out what follows them.
+            // SAFETY: the caller guarantees AVX2 and `count` floats at `pointer`; the mask excludes
+            // the floats after them.
             unsafe { _mm256_maskstore_ps(pointer, mask8(count), self.0) }
         }
         #[inline(always)]
         unsafe fn add(self, other: Self) -> Self {
-            // SAFETY: register arithmetic; the caller vouches for AVX2.
+            // SAFETY: the caller guarantees AVX2, and the instructions access no memory.
             Self(unsafe { _mm256_add_ps(self.0, other.0) })
         }
         #[inline(always)]
         unsafe fn sub(self, other: Self) -> Self {
-            // SAFETY: register arithmetic; the caller vouches for AVX2.
+            // SAFETY: the caller guarantees AVX2, and the instructions access no memory.
             Self(unsafe { _mm256_sub_ps(self.0, other.0) })
         }
         #[inline(always)]
         unsafe fn mul(self, other: Self) -> Self {
-            // SAFETY: register arithmetic; the caller vouches for AVX2.
+            // SAFETY: the caller guarantees AVX2, and the instructions access no memory.
             Self(unsafe { _mm256_mul_ps(self.0, other.0) })
         }
         #[inline(always)]
         unsafe fn div(self, other: Self) -> Self {
-            // SAFETY: register arithmetic; the caller vouches for AVX2.
+            // SAFETY: the caller guarantees AVX2, and the instructions access no memory.
             Self(unsafe { _mm256_div_ps(self.0, other.0) })
         }
         #[inline(always)]
         unsafe fn sqrt(self) -> Self {
-            // SAFETY: register arithmetic; the caller vouches for AVX2.
+            // SAFETY: the caller guarantees AVX2, and the instructions access no memory.
             Self(unsafe { _mm256_sqrt_ps(self.0) })
         }
         #[inline(always)]
         unsafe fn sum_of_16(low: Self, high: Self) -> f32 {
-            // SAFETY: register arithmetic; the caller vouches for AVX2.
+            // SAFETY: the caller guarantees AVX2, and the instructions access no memory.
             unsafe { sum_of_8(_mm256_add_ps(low.0, high.0)) }
         }
         #[inline(always)]
         unsafe fn load_f16(pointer: *const f16) -> Self {
-            // SAFETY: the caller vouches for AVX2 with F16C and for 8 halves at `pointer`, aligned
-            // or not.
+            // SAFETY: the caller guarantees AVX2 with F16C and 8 16-bit floats at `pointer`. The
+            // instruction needs no alignment.
             Self(unsafe { _mm256_cvtph_ps(_mm_loadu_si128(pointer.cast())) })
         }
         #[inline(always)]
         unsafe fn load_bf16(pointer: *const bf16) -> Self {
-            // SAFETY: the caller vouches for AVX2 and for 8 halves at `pointer`, aligned or not.
+            // SAFETY: the caller guarantees AVX2 and 8 16-bit floats at `pointer`. The instruction
+            // needs no alignment.
             unsafe {
                 let halves = _mm256_cvtepu16_epi32(_mm_loadu_si128(pointer.cast()));
                 Self(_mm256_castsi256_ps(_mm256_slli_epi32::<16>(halves)))
@@ -450,8 +464,8 @@ pub(crate) mod x86 {
         }
         #[inline(always)]
         unsafe fn store_f16(self, pointer: *mut f16, noise: RowNoise, column: usize) {
-            // SAFETY: the caller vouches for AVX2 with F16C and for 8 halves at `pointer`, aligned
-            // or not.
+            // SAFETY: the caller guarantees AVX2 with F16C and 8 16-bit floats at `pointer`. The
+            // instruction needs no alignment.
             unsafe {
                 let noise = noise8(noise, column);
                 let (sign, magnitude) = sign_and_magnitude8(self.0);
@@ -477,7 +491,8 @@ pub(crate) mod x86 {
         }
         #[inline(always)]
         unsafe fn store_bf16(self, pointer: *mut bf16, noise: RowNoise, column: usize) {
-            // SAFETY: the caller vouches for AVX2 and for 8 halves at `pointer`, aligned or not.
+            // SAFETY: the caller guarantees AVX2 and 8 16-bit floats at `pointer`. The instruction
+            // needs no alignment.
             unsafe {
                 let noise = noise8(noise, column);
                 let (sign, magnitude) = sign_and_magnitude8(self.0);
@@ -502,7 +517,7 @@ pub(crate) mod x86 {
     unsafe fn noise8(noise: RowNoise, column: usize) -> __m256i {
         let [a, b, c] = rounding::MULTIPLIERS.map(|multiplier| multiplier as i32);
         let column = noise.column.wrapping_add(column as u32) as i32;
-        // SAFETY: register arithmetic; the caller vouches for AVX2.
+        // SAFETY: the caller guarantees AVX2, and the instructions access no memory.
         unsafe {
             let lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
             let columns = _mm256_add_epi32(_mm256_set1_epi32(column), lanes);
@@ -521,20 +536,21 @@ pub(crate) mod x86 {
     /// The machine has AVX2.
     #[inline(always)]
     unsafe fn sign_and_magnitude8(value: __m256) -> (__m256i, __m256i) {
-        // SAFETY: register arithmetic; the caller vouches for AVX2.
+        // SAFETY: the caller guarantees AVX2, and the instructions access no memory.
         unsafe {
             let (bits, sign) = (_mm256_castps_si256(value), _mm256_set1_epi32(i32::MIN));
             (_mm256_and_si256(bits, sign), _mm256_andnot_si256(sign, bits))
         }
     }
 
-    /// `rounded`, but infinities and NaNs where the magnitude is one.
+    /// Returns `rounded`, except for lanes whose magnitude is infinite or NaN; those stay infinite
+    /// or NaN.
     ///
     /// # Safety
     /// The machine has AVX2.
     #[inline(always)]
     unsafe fn finish8(rounded: __m256i, magnitude: __m256i) -> __m256i {
-        // SAFETY: register arithmetic; the caller vouches for AVX2.
+        // SAFETY: the caller guarantees AVX2, and the instructions access no memory.
         unsafe {
             let infinity = _mm256_set1_epi32(rounding::INFINITY as i32);
             let is_infinite = _mm256_cmpeq_epi32(magnitude, infinity);
@@ -547,7 +563,7 @@ pub(crate) mod x86 {
     impl Fused for Float16 {
         #[inline(always)]
         unsafe fn multiply_add(self, other: Self, sum: Self) -> Self {
-            // SAFETY: register arithmetic; the caller vouches for AVX-512 F.
+            // SAFETY: the caller guarantees AVX-512 F, and the instructions access no memory.
             Self(unsafe { _mm512_fmadd_ps(self.0, other.0, sum.0) })
         }
     }
@@ -557,67 +573,67 @@ pub(crate) mod x86 {
 
         #[inline(always)]
         unsafe fn splat(value: f32) -> Self {
-            // SAFETY: register arithmetic; the caller vouches for AVX-512 F.
+            // SAFETY: the caller guarantees AVX-512 F, and the instructions access no memory.
             Self(unsafe { _mm512_set1_ps(value) })
         }
         #[inline(always)]
         unsafe fn load(pointer: *const f32) -> Self {
-            // SAFETY: the caller vouches for AVX-512 F and for 16 floats at `pointer`, aligned or
-            // not.
+            // SAFETY: the caller guarantees AVX-512 F and 16 floats at `pointer`. The instruction
+            // needs no alignment.
             Self(unsafe { _mm512_loadu_ps(pointer) })
         }
         #[inline(always)]
         unsafe fn load_first(pointer: *const f32, count: usize) -> Self {
-            // SAFETY: the caller vouches for AVX-512 F and for `count` floats at `pointer`; the
-            // mask leaves out what follows them.
+            // SAFETY: the caller guarantees AVX-512 F and `count` floats at `pointer`; the mask
+            // excludes the floats after them.
             Self(unsafe { _mm512_maskz_loadu_ps(((1u32 << count) - 1) as __mmask16, pointer) })
         }
         #[inline(always)]
         unsafe fn store(self, pointer: *mut f32) {
-            // SAFETY: the caller vouches for AVX-512 F and for 16 floats at `pointer`, aligned or
-            // not.
+            // SAFETY: the caller guarantees AVX-512 F and 16 floats at `pointer`. The instruction
+            // needs no alignment.
             unsafe { _mm512_storeu_ps(pointer, self.0) }
         }
         #[inline(always)]
         unsafe fn stream(self, pointer: *mut f32) {
-            // SAFETY: the caller vouches for AVX-512 F and for 16 floats at `pointer`, at a
-            // multiple of their bytes.
+            // SAFETY: the caller guarantees AVX-512 F and 16 floats at `pointer`, aligned to the
+            // size of the register.
             unsafe { _mm512_stream_ps(pointer, self.0) }
         }
         #[inline(always)]
         unsafe fn store_first(self, pointer: *mut f32, count: usize) {
-            // SAFETY: the caller vouches for AVX-512 F and for `count` floats at `pointer`; the
-            // mask leaves out what follows them.
+            // SAFETY: the caller guarantees AVX-512 F and `count` floats at `pointer`; the mask
+            // excludes the floats after them.
             unsafe { _mm512_mask_storeu_ps(pointer, ((1u32 << count) - 1) as __mmask16, self.0) }
         }
         #[inline(always)]
         unsafe fn add(self, other: Self) -> Self {
-            // SAFETY: register arithmetic; the caller vouches for AVX-512 F.
+            // SAFETY: the caller guarantees AVX-512 F, and the instructions access no memory.
             Self(unsafe { _mm512_add_ps(self.0, other.0) })
         }
         #[inline(always)]
         unsafe fn sub(self, other: Self) -> Self {
-            // SAFETY: register arithmetic; the caller vouches for AVX-512 F.
+            // SAFETY: the caller guarantees AVX-512 F, and the instructions access no memory.
             Self(unsafe { _mm512_sub_ps(self.0, other.0) })
         }
         #[inline(always)]
         unsafe fn mul(self, other: Self) -> Self {
-            // SAFETY: register arithmetic; the caller vouches for AVX-512 F.
+            // SAFETY: the caller guarantees AVX-512 F, and the instructions access no memory.
             Self(unsafe { _mm512_mul_ps(self.0, other.0) })
         }
         #[inline(always)]
         unsafe fn div(self, other: Self) -> Self {
-            // SAFETY: register arithmetic; the caller vouches for AVX-512 F.
+            // SAFETY: the caller guarantees AVX-512 F, and the instructions access no memory.
             Self(unsafe { _mm512_div_ps(self.0, other.0) })
         }
         #[inline(always)]
         unsafe fn sqrt(self) -> Self {
-            // SAFETY: register arithmetic; the caller vouches for AVX-512 F.
+            // SAFETY: the caller guarantees AVX-512 F, and the instructions access no memory.
             Self(unsafe { _mm512_sqrt_ps(self.0) })
         }
         #[inline(always)]
         unsafe fn sum_of_16(low: Self, _high: Self) -> f32 {
-            // SAFETY: register arithmetic; the caller vouches for AVX-512 F.
+            // SAFETY: the caller guarantees AVX-512 F, and the instructions access no memory.
             unsafe {
                 let high = _mm512_castpd_ps(_mm512_shuffle_f64x2::<0b1110>(
                     _mm512_castps_pd(low.0),
@@ -628,14 +644,14 @@ pub(crate) mod x86 {
         }
         #[inline(always)]
         unsafe fn load_f16(pointer: *const f16) -> Self {
-            // SAFETY: the caller vouches for AVX-512 F and for 16 halves at `pointer`, aligned or
-            // not.
+            // SAFETY: the caller guarantees AVX-512 F and 16 16-bit floats at `pointer`. The
+            // instruction needs no alignment.
             Self(unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(pointer.cast())) })
         }
         #[inline(always)]
         unsafe fn load_bf16(pointer: *const bf16) -> Self {
-            // SAFETY: the caller vouches for AVX-512 F and for 16 halves at `pointer`, aligned or
-            // not.
+            // SAFETY: the caller guarantees AVX-512 F and 16 16-bit floats at `pointer`. The
+            // instruction needs no alignment.
             unsafe {
                 let halves = _mm512_cvtepu16_epi32(_mm256_loadu_si256(pointer.cast()));
                 Self(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(halves)))
@@ -643,8 +659,8 @@ pub(crate) mod x86 {
         }
         #[inline(always)]
         unsafe fn store_f16(self, pointer: *mut f16, noise: RowNoise, column: usize) {
-            // SAFETY: the caller vouches for AVX-512 F and for 16 halves at `pointer`, aligned or
-            // not.
+            // SAFETY: the caller guarantees AVX-512 F and 16 16-bit floats at `pointer`. The
+            // instruction needs no alignment.
             unsafe {
                 let noise = noise16(noise, column);
                 let (sign, magnitude) = sign_and_magnitude16(self.0);
@@ -671,8 +687,8 @@ pub(crate) mod x86 {
         }
         #[inline(always)]
         unsafe fn store_bf16(self, pointer: *mut bf16, noise: RowNoise, column: usize) {
-            // SAFETY: the caller vouches for AVX-512 F and for 16 halves at `pointer`, aligned or
-            // not.
+            // SAFETY: the caller guarantees AVX-512 F and 16 16-bit floats at `pointer`. The
+            // instruction needs no alignment.
             unsafe {
                 let noise = noise16(noise, column);
                 let (sign, magnitude) = sign_and_magnitude16(self.0);
@@ -696,7 +712,7 @@ pub(crate) mod x86 {
     unsafe fn noise16(noise: RowNoise, column: usize) -> __m512i {
         let [a, b, c] = rounding::MULTIPLIERS.map(|multiplier| multiplier as i32);
         let column = noise.column.wrapping_add(column as u32) as i32;
-        // SAFETY: register arithmetic; the caller vouches for AVX-512.
+        // SAFETY: the caller guarantees AVX-512, and the instructions access no memory.
         unsafe {
             let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
             let columns = _mm512_add_epi32(_mm512_set1_epi32(column), lanes);
@@ -715,20 +731,21 @@ pub(crate) mod x86 {
     /// The machine has AVX-512 F.
     #[inline(always)]
     unsafe fn sign_and_magnitude16(value: __m512) -> (__m512i, __m512i) {
-        // SAFETY: register arithmetic; the caller vouches for AVX-512.
+        // SAFETY: the caller guarantees AVX-512, and the instructions access no memory.
         unsafe {
             let (bits, sign) = (_mm512_castps_si512(value), _mm512_set1_epi32(i32::MIN));
             (_mm512_and_si512(bits, sign), _mm512_andnot_si512(sign, bits))
         }
     }
 
-    /// `rounded`, but infinities and NaNs where the magnitude is one.
+    /// Returns `rounded`, except for lanes whose magnitude is infinite or NaN; those stay infinite
+    /// or NaN.
     ///
     /// # Safety
     /// The machine has AVX-512 F.
     #[inline(always)]
     unsafe fn finish16(rounded: __m512i, magnitude: __m512i) -> __m512i {
-        // SAFETY: register arithmetic; the caller vouches for AVX-512.
+        // SAFETY: the caller guarantees AVX-512, and the instructions access no memory.
         unsafe {
             let infinity = _mm512_set1_epi32(rounding::INFINITY as i32);
             let is_infinite = _mm512_cmpeq_epi32_mask(magnitude, infinity);

@@ -1,5 +1,5 @@
-//! The arguments of a launch as the bytes of the one struct that a kernel takes.
-//! Knows no kernel: each value is aligned to its own size, as C and CUDA lay out a struct.
+//! The arguments of a launch as the bytes of the one struct that a kernel takes. Independent of the
+//! kernels. Each value is aligned to its own size, as C and CUDA lay out a struct.
 
 use super::Buffer;
 
@@ -17,13 +17,13 @@ impl KernelArguments {
         Self { bytes: Vec::new(), alignment: 1 }
     }
 
-    /// The start of a buffer, a `u64`.
+    /// Appends the address of a buffer as a `u64`.
     #[must_use]
     pub fn buffer(self, buffer: &Buffer) -> Self {
         self.u64(buffer.address())
     }
 
-    /// The start of a buffer, or 0 without one.
+    /// Appends the address of a buffer as a `u64`, or 0 if there is none.
     #[must_use]
     pub fn optional(self, buffer: Option<&Buffer>) -> Self {
         self.u64(buffer.map_or(0, Buffer::address))
@@ -35,7 +35,7 @@ impl KernelArguments {
         self.push(&value.to_ne_bytes())
     }
 
-    /// A count as a `u64`.
+    /// Appends a count as a `u64`.
     #[must_use]
     pub fn count(self, value: usize) -> Self {
         self.u64(value as u64)
@@ -67,7 +67,7 @@ impl KernelArguments {
         self
     }
 
-    /// The struct, as long as a multiple of its strictest alignment.
+    /// Returns the bytes of the struct, padded to a multiple of its strictest alignment.
     #[must_use]
     pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = self.bytes.clone();

@@ -1,8 +1,8 @@
 //! NVIDIA's library of matrix products, cuBLASLt, opened at run time where it is installed.
 //!
 //! The library chooses an algorithm at the first product of each size, within a preallocated
-//! workspace; later products are one call in a stream, which neither allocates nor waits. Knows
-//! row-major matrices, and no layer.
+//! workspace; later products are one call in a stream, which neither allocates nor waits. Works on
+//! row-major matrices, independent of layers.
 #![expect(unsafe_code, reason = "calls into cuBLASLt; decisions 0002 and 0047")]
 
 use std::collections::BTreeMap;
@@ -27,14 +27,14 @@ use super::loader::{
 use super::machine::GpuMachine;
 use super::{Accuracy, Buffer, Driver, Stream};
 
-/// Bytes that an algorithm may work in: what NVIDIA recommends for its largest GPUs.
+/// Size of an algorithm's workspace: NVIDIA's recommendation for its largest GPUs.
 const WORKSPACE_BYTES: usize = 32 << 20;
 /// The strictest alignment that an algorithm needs.
 const ALIGNMENT: u64 = 256;
 
 function_table! {
-    /// Functions of `cublasLt.h`. Results are numbers, because a later version may have others than
-    /// this program knows.
+    /// Functions of `cublasLt.h`. Status codes are plain numbers, because a later version may
+    /// return codes that this program does not define.
     CublasLtFunctions {
         cublasLtGetVersion: fn() -> usize;
         cublasLtGetStatusString: fn(u32) -> *const c_char;
@@ -104,10 +104,11 @@ function_table! {
 /// A product `C[m, n] = f(β C + A B + bias)` of row-major matrices.
 #[derive(Clone, Copy, Debug)]
 pub struct Product<'a> {
-    /// `A`: `[m, k]`, or `[k, m]` where it is transposed; and `B`: `[k, n]`, or `[n, k]`.
+    /// `A` is `[m, k]`, or `[k, m]` if it is transposed; `B` is `[k, n]`, or `[n, k]` if it is
+    /// transposed.
     pub factors: [&'a Buffer; 2],
     pub to: &'a Buffer,
-    /// `[n]`, f32; only into f32.
+    /// Bias `[n]` in f32, allowed only for an f32 result.
     pub bias: Option<&'a Buffer>,
     /// The properties by which the library chooses an algorithm.
     pub form: ProductForm,
@@ -118,13 +119,13 @@ pub struct Product<'a> {
 pub struct ProductForm {
     /// The sizes m, n and k of the product.
     pub sizes: [usize; 3],
-    /// Whether `A` and `B` lie transposed.
+    /// Whether `A` and `B` are stored transposed.
     pub transposed: [bool; 2],
     pub factors: NumberFormat,
     pub result: NumberFormat,
-    /// Whether what is there is added to: β is 1, not 0.
+    /// Whether the product is added to the existing values, that is, β is 1 instead of 0.
     pub accumulates: bool,
-    /// Whether negative results become 0.
+    /// Whether a ReLU follows the product.
     pub relu: bool,
 }
 
@@ -161,7 +162,8 @@ pub struct CublasLt {
     library: Arc<OpenedLibrary<CublasLtFunctions>>,
 }
 
-/// The library with its plans and workspaces. One per rank: calls wait for each other.
+/// The library with its plans and workspaces. Each rank has its own, because calls exclude each
+/// other.
 pub struct Blas {
     driver: Driver,
     library: CublasLt,
@@ -173,14 +175,15 @@ pub struct Blas {
 /// Products planned so far and their workspaces, behind the library's lock.
 #[derive(Default)]
 struct BlasState {
-    /// The plan is `None` where the library has no algorithm.
+    /// A plan is `None` if the library has no algorithm for the product.
     plans: BTreeMap<PlanKey, Option<ProductPlan>>,
     /// One workspace per stream, because products on different streams run concurrently.
     workspaces: BTreeMap<usize, Buffer>,
 }
 
-/// What a plan is made for: a form, the address of the bias, and how other addresses are aligned. A
-/// description holds the address of its bias, so a recorded product must not share it with another.
+/// The key of a plan: the form of a product, the address of its bias, and the alignment of the
+/// other addresses. A description contains the address of the bias, so products with different
+/// biases must not share a plan.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct PlanKey {
     form: ProductForm,
@@ -188,7 +191,7 @@ struct PlanKey {
     alignments: [u32; 3],
 }
 
-/// Descriptions of a product, in the library's own memory, and the algorithm.
+/// The library's descriptors of a product, and the chosen algorithm.
 struct ProductPlan {
     library: CublasLt,
     operation: usize,
@@ -201,7 +204,8 @@ struct ProductPlan {
 macro_rules! call {
     ($library:expr, $function:ident($($argument:expr),* $(,)?)) => {{
         let functions: &CublasLtFunctions = &$library.library.functions;
-        // SAFETY: handles come from the library, and pointers are to what the call reads or fills.
+        // SAFETY: handles come from the library, and pointers refer to live values that the call
+        // reads or fills.
         let status = unsafe { (functions.$function)($($argument),*) };
         functions.check(stringify!($function), status)
     }};
@@ -212,7 +216,7 @@ impl CublasLtFunctions {
         if status == 0 {
             return Ok(());
         }
-        // SAFETY: the library returns a text of its own that ends with NUL, or nothing.
+        // SAFETY: the library returns a static text that ends with NUL, or a null pointer.
         let problem = unsafe {
             let text = (self.cublasLtGetStatusString)(status);
             if text.is_null() { "unknown".into() } else { CStr::from_ptr(text).to_string_lossy() }
@@ -234,7 +238,7 @@ impl CublasLt {
     ) -> Result<Self, DriverError> {
         let load = |library: &SharedLibrary| {
             let functions = CublasLtFunctions::load(library)?;
-            // SAFETY: the function takes nothing and returns a number.
+            // SAFETY: the function takes no arguments and returns a number.
             let number = unsafe { (functions.cublasLtGetVersion)() } as u32;
             let (major, minor) = (number / 10_000, number / 100 % 100);
             let version = LibraryVersion { major, minor, patch: Some(number % 100) };
@@ -260,7 +264,7 @@ impl CublasLt {
         call!(self, cublasLtMatmulDescSetAttribute(operation, attribute, value, bytes))
     }
 
-    /// A column-major matrix without gaps.
+    /// Describes a column-major matrix without gaps.
     fn layout(
         &self,
         [rows, columns]: [usize; 2],
@@ -297,8 +301,8 @@ impl CublasLt {
 }
 
 impl Blas {
-    /// The library, for products on `driver`; `None` of the emulator, and where no library can be
-    /// used.
+    /// Opens the library for products on `driver`. Returns `None` for the emulator, and if no
+    /// library can be used.
     ///
     /// # Errors
     /// [`DriverError::Call`].
@@ -326,7 +330,7 @@ impl Blas {
         self.library.library.version
     }
 
-    /// Allocates what products in `stream` work in.
+    /// Allocates the workspace of products in `stream`.
     ///
     /// # Errors
     /// [`DriverError::OutOfMemory`].
@@ -336,8 +340,8 @@ impl Blas {
         Ok(())
     }
 
-    /// Puts a product in `stream`; false where the library has no algorithm for it, or the stream
-    /// was not prepared, and nothing was done.
+    /// Queues a product in `stream`. Returns `false` without doing anything if the library has no
+    /// algorithm for it or the stream was not prepared.
     ///
     /// # Errors
     /// [`DriverError::Call`].
@@ -356,8 +360,8 @@ impl Blas {
         let Some(plan) = plan else { return Ok(false) };
         let operation = plan.operation as cublasLtMatmulDesc_t;
         let (alpha, beta) = (1.0f32, if form.accumulates { 1.0f32 } else { 0.0 });
-        // Row-major matrices are the transposed column-major ones, so the factors change places:
-        // Cᵀ = Bᵀ Aᵀ.
+        // The library reads matrices as column-major, and a row-major matrix is the transpose of a
+        // column-major one. The factors are therefore swapped: Cᵀ = Bᵀ Aᵀ.
         let [first, second, result] = plan.layouts.map(|layout| layout as cublasLtMatrixLayout_t);
         let at = |buffer: &Buffer| ptr::without_provenance_mut::<c_void>(buffer.address() as usize);
         let (alpha, beta) = ((&raw const alpha).cast(), (&raw const beta).cast());
@@ -391,7 +395,7 @@ impl Blas {
         Ok(true)
     }
 
-    /// The library's descriptions of a product and its choice of an algorithm.
+    /// Creates the library's descriptors of a product and lets it choose an algorithm.
     fn plan(&self, key: &PlanKey) -> Result<Option<ProductPlan>, DriverError> {
         use cublasLtMatmulDescAttributes_t as Attribute;
         let ProductForm { sizes: [m, n, k], transposed, factors, result, relu, .. } = key.form;
@@ -399,7 +403,7 @@ impl Blas {
         let sums = cudaDataType::CUDA_R_32F;
         let (library, compute) = (&self.library, self.compute_of(factors));
         call!(library, cublasLtMatmulDescCreate(&raw mut operation, compute, sums))?;
-        // CUBLAS_OP_N and CUBLAS_OP_T of cublas_api.h.
+        // CUBLAS_OP_N (0) and CUBLAS_OP_T (1) of cublas_api.h.
         let turned = i32::from;
         library.set(operation, Attribute::CUBLASLT_MATMUL_DESC_TRANSA, &turned(transposed[1]))?;
         library.set(operation, Attribute::CUBLASLT_MATMUL_DESC_TRANSB, &turned(transposed[0]))?;
@@ -413,7 +417,7 @@ impl Blas {
         if let Some(address) = key.bias {
             library.set(operation, Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &address)?;
         }
-        // As they lie in memory, rows and columns of the column-major matrix.
+        // Rows and columns of the matrix in memory, which the library reads as column-major.
         let lies = |[rows, columns]: [usize; 2], is_transposed| {
             if is_transposed { [rows, columns] } else { [columns, rows] }
         };
@@ -421,7 +425,7 @@ impl Blas {
         let second = library.layout(lies([m, k], transposed[0]), factors)?;
         let layouts = [first, second, library.layout([n, m], result)?];
         let preference = library.preference(key.alignments)?;
-        // SAFETY: plain numbers, which the library writes.
+        // SAFETY: the struct has only plain numbers, for which all bits zero are valid.
         let mut found: cublasLtMatmulHeuristicResult_t = unsafe { std::mem::zeroed() };
         let mut count = 0;
         let [a, b, to] = layouts;
@@ -457,14 +461,14 @@ impl Blas {
     }
 }
 
-/// The alignment of an address, at most [`ALIGNMENT`].
+/// The largest power of two, at most [`ALIGNMENT`], that divides an address.
 fn alignment(address: u64) -> u32 {
     1 << (address | ALIGNMENT).trailing_zeros()
 }
 
 impl Drop for ProductPlan {
     fn drop(&mut self) {
-        // Nothing can be done about a failure while a value is dropped.
+        // `drop` cannot report a failure.
         let _ =
             call!(self.library, cublasLtMatmulDescDestroy(self.operation as cublasLtMatmulDesc_t));
         for layout in self.layouts {

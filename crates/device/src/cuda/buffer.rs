@@ -1,5 +1,5 @@
-//! Memory of a device, and memory of the host that it copies from and to by itself.
-//! Knows no kernel and no stream.
+//! Device memory, and pinned host memory for copies from and to the device. Independent of kernels
+//! and streams.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::event::StreamEvent;
 use super::machine::GpuMachine;
 use super::native;
 
-/// Memory of a device, or a part of such memory; freed when the last part of it is dropped.
+/// Device memory, or a part of it. The memory is freed when its last part is dropped.
 #[derive(Clone)]
 pub struct Buffer {
     memory: Arc<DeviceMemory>,
@@ -23,20 +23,20 @@ struct DeviceMemory {
     address: u64,
 }
 
-/// Memory of the host that the device copies from and to by itself; freed when dropped.
+/// Host memory that the device can access directly for copies; freed when dropped.
 pub struct Pinned {
     machine: Arc<GpuMachine>,
     memory: PinnedMemory,
 }
 
-/// Host memory that copies may read asynchronously. Emulated devices copy at once, so ordinary
-/// memory suffices.
+/// Host memory for asynchronous copies. Emulated devices copy immediately, so ordinary memory
+/// suffices for them.
 pub(super) enum PinnedMemory {
     Native(native::Pinned),
     Emulated(Vec<u8>),
 }
 
-/// Pinned memory that a copy has yet to read or to write. Dropping it waits for the copy.
+/// Pinned memory that an asynchronous copy still reads or writes. Dropping it waits for the copy.
 pub struct InFlight {
     held: Option<(Pinned, StreamEvent)>,
 }
@@ -62,10 +62,10 @@ impl Buffer {
         self.bytes
     }
 
-    /// A part of it, which is the same memory.
+    /// Returns a part of the buffer, which shares its memory.
     ///
     /// # Errors
-    /// [`DriverError::Extent`] where it ends before `range` does.
+    /// [`DriverError::Extent`] if `range` ends beyond the buffer.
     pub fn slice(&self, range: Range<usize>) -> Result<Self, DriverError> {
         let address = self.part("part of a buffer", range.start, range.len())?;
         Ok(Self { memory: Arc::clone(&self.memory), address, bytes: range.len() })
@@ -133,7 +133,7 @@ impl InFlight {
         Self { held: Some((pinned, done)) }
     }
 
-    /// Waits for the copy unless it is done; gives memory and event back.
+    /// Waits for the copy and returns the memory and the event.
     ///
     /// # Errors
     /// [`DriverError::Call`].
@@ -148,7 +148,7 @@ impl InFlight {
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        // Nothing can be done about a failure while a value is dropped.
+        // `drop` cannot report a failure.
         let _ = self.held.as_ref().map(|(_, done)| done.synchronize());
     }
 }

@@ -1,6 +1,6 @@
 //! The emulated device: host memory with red zones, kernels compiled from the same source as C++,
-//! and launches that report every violation. How a block's threads are run and watched is in
-//! `runtime.cpp`.
+//! and launches that report every violation. `runtime.cpp` runs the threads of a block and checks
+//! their accesses.
 
 mod compile;
 mod ffi;
@@ -16,9 +16,9 @@ use super::source::KernelSource;
 
 pub(super) use ffi::{Entry, KernelLibrary};
 
-/// Bytes before and after each buffer that must not be written.
+/// Size of the guard zone before and after each buffer. Kernels must not write to it.
 const RED_ZONE: usize = 1024;
-/// Threads of a block, at most.
+/// Most threads of a block.
 const THREADS_LIMIT: u32 = 1024;
 
 /// The emulated device: its memory and its compiled kernels.
@@ -32,7 +32,8 @@ pub(super) struct EmulatedDevice {
 #[derive(Default)]
 struct EmulatedMemory {
     buffers: Vec<ffi::Allocation>,
-    /// See `Task` in `runtime.cpp`.
+    /// Number of the launch, by which `runtime.cpp` tells accesses of this launch from older ones
+    /// (`Task`).
     stamp: u32,
 }
 
@@ -176,7 +177,7 @@ impl EmulatedDevice {
     }
 }
 
-/// A fault as the runtime reports it, with its lines.
+/// Converts a fault of the runtime to a [`Fault`] with source lines.
 fn told(library: &Path, kernel: &str, raw: &ffi::Fault, buffers: &[ffi::Allocation]) -> Fault {
     let at_call = || SourceLine { file: raw.file(), line: raw.line };
     let access = if raw.is_write == 1 { "store" } else { "load" };
@@ -215,8 +216,8 @@ fn told(library: &Path, kernel: &str, raw: &ffi::Fault, buffers: &[ffi::Allocati
     Fault { kernel: kernel.to_owned(), place, block: raw.block, thread: raw.thread, kind }
 }
 
-/// The innermost line outside the prelude that code at `offset` of a library was made of. Asks
-/// `addr2line`, which comes with the compiler.
+/// Finds the innermost source line, outside the prelude, of the code at `offset` of a library. Uses
+/// `addr2line`, which is installed with the compiler.
 fn line_of(library: &Path, offset: u64) -> SourceLine {
     let unknown = SourceLine { file: "its source".to_owned(), line: 0 };
     let mut command = Command::new("addr2line");

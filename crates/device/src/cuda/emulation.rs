@@ -10,38 +10,39 @@ pub const H100_SHARED_BYTES: usize = 227 << 10;
 pub struct Emulation {
     /// The C++ compiler, such as `g++`.
     pub compiler: PathBuf,
-    /// Folder of compiled kernels; made where it is missing.
+    /// Folder of compiled kernels; created if it is missing.
     pub cache: PathBuf,
-    /// In which order blocks and threads run.
+    /// Order in which blocks and threads run.
     pub order: BlockOrder,
-    /// Whether each access is checked.
+    /// How strictly accesses are checked.
     pub checks: Checks,
-    /// Bytes of shared memory that a block may have, declared and dynamic.
+    /// Bytes of shared memory available to a block, declared and dynamic together.
     pub shared_limit: usize,
-    /// Sources used in place of the embedded ones of the same name, or of `prelude`; they test the
-    /// tests.
+    /// Sources that replace the embedded ones of the same name, or `prelude`. Mutation tests use
+    /// them.
     pub replaced: Vec<(&'static str, String)>,
 }
 
-/// In which order blocks and threads run. A missing barrier is not seen in every one.
+/// Order in which blocks and threads run. Some orders hide a missing barrier, so tests use several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockOrder {
     /// 0, 1, 2, …
     Ascending,
     /// …, 2, 1, 0.
     Descending,
-    /// Random order, from this seed.
+    /// Random order from this seed.
     Shuffled(u16),
 }
 
-/// Whether each access of a kernel is checked.
+/// How strictly the accesses of a kernel are checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checks {
-    /// Every load and store is held against the buffers and against races; some 30 times slower.
+    /// Checks every load and store against the bounds of buffers and for races. About 30 times
+    /// slower.
     Every,
-    /// Barriers, masks and red zones alone.
+    /// Checks only barriers, lane masks and red zones.
     Few,
-    /// As [`Checks::Few`], and the compiler's own AddressSanitizer and UndefinedBehaviorSanitizer,
-    /// which end the process. Their library must have been loaded before the program (LD_PRELOAD).
+    /// As [`Checks::Few`], with the compiler's AddressSanitizer and UndefinedBehaviorSanitizer,
+    /// which end the process at an error. Their library must be preloaded (LD_PRELOAD).
     Sanitizers,
 }

@@ -11,10 +11,10 @@ pub enum DriverError {
     /// The driver of the GPU is not installed here.
     #[error("no GPU driver: none of {names} can be opened")]
     NoDriver { names: &'static str },
-    /// A library is there, but of a version that lacks what is needed.
+    /// The library is installed, but its version lacks a function that rowmill needs.
     #[error("{library} has no function {function}: its version is too old or too new")]
     NoFunction { library: &'static str, function: String },
-    /// TF32 is a format of GPUs.
+    /// TF32 was requested of a device without it; only GPUs have it.
     #[error("only cuda and cuda:N multiply in TF32")]
     NoTf32,
     /// No device has this index.
@@ -25,37 +25,37 @@ pub enum DriverError {
             later_hint(operation.as_deref(), *code))]
     Call {
         call: &'static str,
-        /// The kernel or copy that failed, if it is known.
+        /// The kernel or copy that failed, if known.
         operation: Option<String>,
         code: u32,
         problem: String,
     },
-    /// The device has not so much memory left.
+    /// The device has too little free memory.
     #[error("device memory: expected at most {free} free of {total} bytes, got {bytes}")]
     OutOfMemory {
         bytes: usize,
         free: usize,
-        /// Bytes of the device.
+        /// Total memory of the device in bytes.
         total: usize,
     },
-    /// A library is not installed here, or not in a version that can be used.
+    /// A library is not installed, or no installed version is usable.
     #[error("{library} {}", no_library(rejected, *folders))]
     NoLibrary {
         library: &'static str,
         /// Files that were tried.
         rejected: Vec<RejectedLibrary>,
-        /// Number of folders that were searched beside the linker's.
+        /// Number of folders that were searched besides the linker's.
         folders: usize,
     },
     /// A kernel's source does not compile.
     #[error("{source_name} does not compile for {target}:\n{log}")]
     Compile {
         source_name: String,
-        /// The architecture, or the compiler of the emulator.
+        /// The target architecture, or the compiler of the emulator.
         target: String,
         log: String,
     },
-    /// A file of the cache of compiled kernels.
+    /// A file of the kernel cache cannot be read, trusted or written.
     #[error("{path}: {problem}", path = path.display())]
     Cache {
         path: PathBuf,
@@ -65,29 +65,29 @@ pub enum DriverError {
     /// A module has no kernel of this name.
     #[error("{source_name} has no kernel {kernel:?}")]
     NoKernel { source_name: String, kernel: String },
-    /// A launch or a copy does not fit what it is made with.
+    /// A launch or copy exceeds its buffers or the limits of the device.
     #[error("{of}: {what}: expected {expected}, got {got}")]
     Extent {
-        /// The kernel or the copy.
+        /// Name of the kernel or copy.
         of: String,
         what: &'static str,
         expected: usize,
         got: usize,
     },
-    /// A kernel did what it must not do; the emulator only.
+    /// A kernel made an invalid access or call. Only the emulator reports this.
     #[error("{0}")]
     Fault(Box<Fault>),
 }
 
-/// A mistake of a kernel that the emulator found.
+/// An error of a kernel that the emulator detected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     pub kernel: String,
-    /// Its file and line, as far as known.
+    /// File and line, as far as known.
     pub place: SourceLine,
-    /// Number of the block.
+    /// Index of the block.
     pub block: u32,
-    /// Number of the thread in it.
+    /// Index of the thread in its block.
     pub thread: u32,
     pub kind: FaultKind,
 }
@@ -95,20 +95,21 @@ pub struct Fault {
 /// A line of a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceLine {
-    /// The file, as its source is named.
+    /// Name of the source file.
     pub file: String,
-    /// Its line; 0 where it is not known.
+    /// Line number; 0 if unknown.
     pub line: u32,
 }
 
-/// The mistakes that the emulator finds.
+/// The kinds of error that the emulator detects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FaultKind {
-    /// A load or store that lies in no buffer, in no shared memory and not in the thread's own.
+    /// A load or store outside all buffers, shared memory and the thread's own memory.
     Outside {
         access: &'static str,
         bytes: u64,
-        /// Bytes past the end of the nearest buffer before it, and that buffer's bytes.
+        /// Distance in bytes from the end of the nearest buffer before the address, and the size of
+        /// that buffer.
         after: Option<(u64, u64)>,
     },
     /// A load or store at a misaligned address.
@@ -117,42 +118,43 @@ pub enum FaultKind {
         /// The required alignment of the address.
         bytes: u64,
     },
-    /// Two accesses to one place, at least one a store, with no barrier between them.
+    /// Two accesses to one address without a barrier between them, at least one of them a store.
     Race {
-        /// `load` or `store`: the later one.
+        /// Kind of the later access: `load` or `store`.
         access: &'static str,
         other: SourceLine,
-        /// Its block; `None` where there are several.
+        /// Block of the earlier access; `None` if there are several.
         block: Option<u32>,
-        /// Its thread; `None` where there are several.
+        /// Thread of the earlier access; `None` if there are several.
         thread: Option<u32>,
     },
     /// A barrier that another thread of the block did not reach.
     Barrier {
-        /// The thread that is missing.
+        /// Index of the thread that did not reach the barrier.
         missing: u32,
-        /// The line of the barrier where it waits; 0 where it has ended.
+        /// Line of the barrier at which that thread waits; 0 if it has ended.
         at: u32,
     },
-    /// A lane that is named in the mask of a shuffle or ballot and did not arrive at it.
+    /// A lane that is named in the mask of a shuffle or ballot, but did not arrive.
     LaneMissing {
         mask: u32,
-        /// The thread that is missing.
+        /// Index of the thread that did not arrive.
         missing: u32,
-        /// The line where it waits; 0 where it has ended.
+        /// Line at which that thread waits; 0 if it has ended.
         at: u32,
     },
-    /// A lane that calls with a mask, or reads from a lane, outside the mask.
+    /// A lane that calls a warp function with a mask that excludes it, or reads from an excluded
+    /// lane.
     LaneNotNamed {
-        /// The lane, or the thread that is not named.
+        /// The excluded lane or thread.
         lane: u32,
     },
-    /// A store before or behind a buffer, found after the launch.
+    /// A store before or after a buffer, detected after the launch.
     RedZone {
-        /// Bytes of the buffer.
+        /// Size of the buffer in bytes.
         bytes: u64,
     },
-    /// The thread's own memory ran out.
+    /// The thread exceeded its own stack.
     Stack,
 }
 
@@ -189,7 +191,7 @@ impl fmt::Display for FaultKind {
                 write!(f, "{access} of {bytes} bytes outside every buffer")
             }
             Self::Misaligned { access, bytes } => {
-                write!(f, "{access} at an address that is no multiple of {bytes}")
+                write!(f, "{access} at an address that is not a multiple of {bytes}")
             }
             Self::Race { access, other, block, thread } => {
                 let number =
@@ -202,7 +204,7 @@ impl fmt::Display for FaultKind {
             }
             Self::LaneMissing { mask, missing, at } => {
                 let waits = waits(*at);
-                write!(f, "mask {mask:#010x} names thread {missing}, which is not there: {waits}")
+                write!(f, "mask {mask:#010x} names thread {missing}, which did not arrive: {waits}")
             }
             Self::LaneNotNamed { lane } => write!(f, "lane {lane} is not named in the mask"),
             Self::RedZone { bytes } => {
@@ -213,14 +215,14 @@ impl fmt::Display for FaultKind {
     }
 }
 
-/// Results that the driver returns from every call after a kernel or copy has failed: illegal
+/// Result codes that the driver returns from every call after a kernel or copy has failed: illegal
 /// address, time limit, assertion, stack, instruction, alignment, address space, program counter,
 /// and failure of a launch (`cuda.h`).
 const STICKY: [u32; 9] = [700, 702, 710, 714, 715, 716, 717, 718, 719];
 
 impl DriverError {
-    /// Names the operation that a call belongs to. If the device may still have had earlier work, a
-    /// sticky result may stem from that work rather than from this operation.
+    /// Adds the name of the operation that a call belongs to. If the device may still have had
+    /// earlier work, a sticky result may stem from that work instead of this operation.
     pub(super) fn in_operation(mut self, name: String, device_was_idle: bool) -> Self {
         if let Self::Call { operation, code, .. } = &mut self
             && (device_was_idle || !STICKY.contains(code))
@@ -252,7 +254,7 @@ fn no_library(rejected: &[RejectedLibrary], folders: usize) -> String {
     format!("cannot be used: {rejected}; nothing else found by the linker and in {folders} folders")
 }
 
-/// Refuses a library that lacks one of `functions`.
+/// Returns an error if a library lacks one of `functions`.
 pub(super) fn complete(
     library: &'static str,
     functions: &[&str],

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::error::DriverError;
 use super::machine::GpuMachine;
 
-/// A moment of a stream.
+/// A point in the work of a stream.
 pub struct StreamEvent {
     machine: Arc<GpuMachine>,
     handle: usize,
@@ -20,7 +20,7 @@ impl StreamEvent {
         self.handle
     }
 
-    /// Waits for the moment.
+    /// Waits until the stream has reached this point.
     ///
     /// # Errors
     /// [`DriverError::Call`].
@@ -31,7 +31,7 @@ impl StreamEvent {
         }
     }
 
-    /// Whether the moment has passed.
+    /// Whether the stream has reached this point.
     ///
     /// # Errors
     /// [`DriverError::Call`].
@@ -42,11 +42,11 @@ impl StreamEvent {
         }
     }
 
-    /// Milliseconds from this moment to `later`; 0 of the emulator, whose work takes no device
+    /// Milliseconds from this event to `later`; 0 for the emulator, whose work takes no device
     /// time.
     ///
     /// # Errors
-    /// [`DriverError::Call`], also where either event is not for timing.
+    /// [`DriverError::Call`], also if either event does not record a time.
     pub fn elapsed_ms(&self, later: &Self) -> Result<f32, DriverError> {
         match &*self.machine {
             GpuMachine::Native(device) => device.elapsed_ms([self.handle, later.handle]),

@@ -2,7 +2,7 @@
 
 use super::error::DriverError;
 
-/// Blocks that a launch may have along x and y, on every GPU.
+/// Most blocks of a launch along x and y, on every GPU.
 const BLOCKS_LIMIT: [usize; 2] = [i32::MAX as usize, 65_535];
 
 /// The number of blocks and threads of a launch.
@@ -12,7 +12,8 @@ pub struct Grid {
     pub blocks: [usize; 2],
     /// Threads of a block.
     pub threads: u32,
-    /// Bytes of a block's shared memory beyond what the kernel declares.
+    /// Bytes of dynamic shared memory of a block, in addition to the memory that the kernel
+    /// declares.
     pub shared_bytes: usize,
 }
 
@@ -31,8 +32,8 @@ impl Grid {
         Self { blocks: [items.div_ceil(per_block as usize), 1], threads, shared_bytes: 0 }
     }
 
-    /// Refuses a grid with more blocks than any GPU launches, or with more shared memory for a
-    /// block than `shared_limit`.
+    /// Returns an error if a grid has more blocks than any GPU can launch, or if a block needs more
+    /// shared memory than `shared_limit`.
     pub(super) fn checked(
         self,
         kernel: &str,

@@ -15,7 +15,8 @@ function_table! {
     }
 }
 
-/// Opens NVRTC, cuBLASLt and NCCL as a device of a driver for `driver` would.
+/// Opens NVRTC, cuBLASLt and NCCL by the same search as a device whose driver supports CUDA
+/// `driver`.
 #[must_use]
 pub fn inspect_libraries(
     search: &LibrarySearch,
@@ -23,7 +24,7 @@ pub fn inspect_libraries(
 ) -> [LibraryReport; 3] {
     let nvrtc = Nvrtc::open(search, driver).map(|nvrtc| nvrtc.report());
     let blas = CublasLt::open(search, driver).map(|blas| blas.report());
-    // NCCL counts its versions apart from CUDA's.
+    // NCCL's version numbers are unrelated to CUDA's, so no CUDA version is passed.
     let nccl = open_first(search, CudaLibrary::Nccl, None, nccl_version);
     let nccl = nccl.map(|nccl| nccl.report(CudaLibrary::Nccl));
     [
@@ -50,12 +51,12 @@ fn report_or_problem(
 fn nccl_version(library: &SharedLibrary) -> Result<(NcclFunctions, LibraryVersion), String> {
     let functions = NcclFunctions::load(library)?;
     let mut number = 0;
-    // SAFETY: the pointer is to a number that the call writes.
+    // SAFETY: the pointer refers to a live integer that the call writes.
     let code = unsafe { (functions.ncclGetVersion)(&raw mut number) };
     if code != 0 {
         return Err(format!("ncclGetVersion: code {code}"));
     }
-    // 2804 is 2.8.4; 22705 is 2.27.5.
+    // Examples of the encoding: 2804 is 2.8.4; 22705 is 2.27.5.
     let number = number as u32;
     let major_unit = if number < 10_000 { 1_000 } else { 10_000 };
     let (major, minor) = (number / major_unit, number % major_unit / 100);

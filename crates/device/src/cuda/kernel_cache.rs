@@ -1,6 +1,6 @@
-//! Files of compiled kernels, in a folder that nobody else can write: their code is loaded into
-//! this process or run on its GPU. Each file ends with a line that tells whether it is whole. Knows
-//! no compiler.
+//! Files of compiled kernels, in a folder that no other user can write, because their code is
+//! loaded into this process or run on its GPU. The last line of each file proves that the file is
+//! complete. Independent of the compilers.
 //!
 //! The line is `rowmill-kernels 1 COMPILER BYTES CHECKSUM`: format version, compiler, bytes of the
 //! code, and the XXH3 checksum of file name, compiler and code. It follows the code because ELF
@@ -17,7 +17,7 @@ use xxhash_rust::xxh3::{Xxh3Default, xxh3_128};
 
 use super::error::DriverError;
 
-/// Begins the last line; the number is that of the format.
+/// Start of the last line, with the version of the format.
 const MARK: &str = "rowmill-kernels 1";
 
 /// A folder of compiled kernels.
@@ -26,16 +26,16 @@ pub(super) struct KernelCache<'a> {
     folder: &'a Path,
 }
 
-/// The code of a file, whole.
+/// The code of one complete file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CachedCode {
     pub code: Vec<u8>,
-    /// What made it, a word.
+    /// Name of the compiler that made the code, in one word.
     pub compiler: String,
 }
 
 impl<'a> KernelCache<'a> {
-    /// Refuses a folder in which somebody else could put code; it need not exist.
+    /// Checks that no other user could put code into the folder. The folder need not exist.
     ///
     /// # Errors
     /// [`DriverError::Cache`].
@@ -48,8 +48,8 @@ impl<'a> KernelCache<'a> {
         let about = |path: &Path| fs::metadata(path).map_err(|e| refused(path, e.to_string()));
         check_owner(&about(&resolved)?).map_err(|problem| refused(folder, problem))?;
         for parent in resolved.ancestors().skip(1) {
-            // Whoever may rename the folder can replace it. In a folder with the sticky bit, such
-            // as /tmp, only the owner may.
+            // A user who may rename the folder can replace it. In a parent with the sticky bit,
+            // such as /tmp, only the owner of the folder may rename it.
             let mode = about(parent)?.mode();
             if mode & 0o002 != 0 && mode & 0o1000 == 0 {
                 let problem =
@@ -60,10 +60,10 @@ impl<'a> KernelCache<'a> {
         Ok(Self { folder })
     }
 
-    /// The code of a file; `None` where there is no such file.
+    /// Reads the code of a file; `None` if the file does not exist.
     ///
     /// # Errors
-    /// [`DriverError::Cache`] where the file is damaged or somebody else's.
+    /// [`DriverError::Cache`] if the file is damaged or belongs to another user.
     pub fn read(&self, name: &str) -> Result<Option<CachedCode>, DriverError> {
         let path = self.folder.join(name);
         let refused = |problem: String| refused(&path, problem);
@@ -79,7 +79,7 @@ impl<'a> KernelCache<'a> {
         unseal(name, bytes).map(Some).map_err(refused)
     }
 
-    /// Stores the code of a file whole or not at all; its path.
+    /// Stores code in a file atomically and returns its path.
     ///
     /// # Errors
     /// [`DriverError::Cache`].
@@ -97,18 +97,18 @@ impl<'a> KernelCache<'a> {
         Ok(path)
     }
 
-    /// Makes the folder where it is missing, for this user alone.
+    /// Creates the folder, if it is missing, with access for this user only.
     ///
     /// # Errors
     /// [`DriverError::Cache`].
     pub fn create(&self) -> Result<(), DriverError> {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(self.folder);
         made.map_err(|error| refused(self.folder, error.to_string()))?;
-        // Somebody else may have made it since the last look.
+        // Another process may have created the folder since the last check.
         Self::new(self.folder).map(|_| ())
     }
 
-    /// A new file under a name that nothing had before; a link there is not followed.
+    /// Creates a file under a name that did not exist before. Does not follow a link of that name.
     fn create_part(&self, name: &str) -> Result<(File, PathBuf), DriverError> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         loop {
@@ -116,7 +116,7 @@ impl<'a> KernelCache<'a> {
             let part = self.folder.join(format!(".{name}.{}-{number}", std::process::id()));
             match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&part) {
                 Ok(file) => return Ok((file, part)),
-                // Left by a process of this number that was killed.
+                // A process with the same id that was killed left this file.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(refused(&part, error.to_string())),
             }
@@ -124,9 +124,9 @@ impl<'a> KernelCache<'a> {
     }
 }
 
-/// 128 bits of what a file is made of, the same in every version of this program.
+/// Returns a 128-bit hash of the inputs of a file, the same in every version of this program.
 pub(super) fn key(parts: &[&str]) -> String {
-    // Lengths keep parts apart: "ab", "c" is not "a", "bc".
+    // The lengths separate the parts: "ab", "c" must differ from "a", "bc".
     let joined: String = parts.iter().map(|part| format!("{} {part}", part.len())).collect();
     format!("{:032x}", xxh3_128(joined.as_bytes()))
 }
@@ -135,14 +135,16 @@ fn refused(path: &Path, problem: String) -> DriverError {
     DriverError::Cache { path: path.to_owned(), problem }
 }
 
-/// Refuses what belongs to another user than this one and root, and what others may write.
+/// Returns an error if a file belongs to another user than this one or root, or if others may write
+/// to it.
 fn check_owner(about: &Metadata) -> Result<(), String> {
     let user = effective_user();
     let (owner, mode) = (about.uid(), about.mode());
     if owner != user && owner != 0 {
         return Err(format!("belongs to user {owner}, expected user {user} or root"));
     }
-    // Many systems give each user a group of the same number, with nobody else in it.
+    // On many systems each user has a group with the user's number and no other member. Write
+    // access of that group is harmless.
     let is_shared_group = about.gid() != about.uid();
     if mode & 0o002 != 0 || (mode & 0o020 != 0 && is_shared_group) {
         return Err(format!("other users may write it (mode {:03o})", mode & 0o777));
@@ -151,7 +153,7 @@ fn check_owner(about: &Metadata) -> Result<(), String> {
 }
 
 fn effective_user() -> u32 {
-    // SAFETY: takes nothing and touches no memory of ours.
+    // SAFETY: `geteuid` takes no arguments and does not access our memory.
     unsafe { libc::geteuid() }
 }
 
@@ -159,7 +161,7 @@ fn seal(name: &str, code: &[u8], compiler: &str) -> String {
     format!("\n{MARK} {compiler} {} {:032x}\n", code.len(), checksum(name, code, compiler))
 }
 
-/// The code of a file, without its last line.
+/// Returns the code of a file without its last line.
 fn unseal(name: &str, mut bytes: Vec<u8>) -> Result<CachedCode, String> {
     const NO_LINE: &str = "has no checksum at its end: the file is empty or cut, or another \
                            version of this program wrote it";
@@ -185,7 +187,8 @@ fn unseal(name: &str, mut bytes: Vec<u8>) -> Result<CachedCode, String> {
 
 fn checksum(name: &str, code: &[u8], compiler: &str) -> u128 {
     let mut hasher = Xxh3Default::new();
-    // The name too: the code of another kernel is not this one's.
+    // The checksum includes the file's name, so that code of another kernel under this name is
+    // refused.
     for part in [name.as_bytes(), b"\n", compiler.as_bytes(), b"\n", code] {
         hasher.update(part);
     }

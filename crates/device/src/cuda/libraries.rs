@@ -1,5 +1,5 @@
-//! Finds the files of NVIDIA's libraries on a machine and puts them in the order in which they are
-//! tried. Opens none of them (see `loader.rs`) and reads no environment variable.
+//! Finds the files of NVIDIA's libraries on a machine and sorts them in the order in which they are
+//! tried. `loader.rs` opens the files. Does not read environment variables.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// A library of NVIDIA that is opened at run time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CudaLibrary {
-    /// The compiler of kernels.
+    /// The run-time compiler of kernels.
     Nvrtc,
     CublasLt,
     Nccl,
@@ -36,8 +36,8 @@ impl CudaLibrary {
         }
     }
 
-    /// Version numbers of the names that the linker is asked for, newest first. The name without a
-    /// version exists only where development packages are installed, so it comes last.
+    /// Version suffixes of the names that are passed to the linker, newest first. The name without
+    /// a version exists only with development packages, so it comes last.
     fn linker_versions(self) -> &'static [&'static str] {
         match self {
             Self::Nvrtc | Self::CublasLt => &[".13", ".12", ""],
@@ -49,13 +49,14 @@ impl CudaLibrary {
 /// Folders of a machine that may hold NVIDIA's libraries or Python packages with them.
 #[derive(Clone, Debug, Default)]
 pub struct LibraryRoots {
-    /// Folders that hold the libraries themselves. They come before what the linker finds.
+    /// Folders, named by the user, that contain the libraries themselves. They are searched before
+    /// the linker's folders.
     pub named: Vec<PathBuf>,
     /// Prefixes of Python environments, such as `VIRTUAL_ENV`.
     pub environments: Vec<PathBuf>,
     /// Folders of Python packages, such as those of `PYTHONPATH`.
     pub packages: Vec<PathBuf>,
-    /// Folders of programs, of which `python3` leads to its packages.
+    /// Folders of programs. Their `python3` leads to the folder of its packages.
     pub programs: Vec<PathBuf>,
     /// Prefixes of Python installations that come after all others, such as `/usr`.
     pub installations: Vec<PathBuf>,
@@ -64,7 +65,7 @@ pub struct LibraryRoots {
 }
 
 impl LibraryRoots {
-    /// The folders that a process's environment leads to; `variable` looks up one variable.
+    /// Derives the folders from the environment of a process; `variable` looks up one variable.
     #[must_use]
     pub fn from_variables(variable: impl Fn(&str) -> Option<OsString>) -> Self {
         let variable = |name| variable(name).filter(|value: &OsString| !value.is_empty());
@@ -91,14 +92,14 @@ impl LibraryRoots {
 /// the linker looks.
 #[derive(Clone, Debug, Default)]
 pub struct LibrarySearch {
-    /// Each member is one place: folders of which the newest version counts.
+    /// Groups of folders. In each group, the newest version is used.
     before_linker: Vec<Vec<PathBuf>>,
     after_linker: Vec<Vec<PathBuf>>,
 }
 
 impl LibrarySearch {
-    /// Lists the folders below `roots`: named ones, the linker's, those of Python packages
-    /// (`nvidia/*/lib`), those of toolkits.
+    /// Lists the folders below `roots` in this order: named folders, the linker's, those of Python
+    /// packages (`nvidia/*/lib`), those of toolkits.
     #[must_use]
     pub fn new(roots: &LibraryRoots) -> Self {
         let of_programs = roots.programs.iter().flat_map(|folder| python_prefixes(folder));
@@ -126,17 +127,17 @@ impl LibrarySearch {
         }
     }
 
-    /// All folders that are searched beside the linker's.
+    /// All folders that are searched in addition to the linker's.
     pub fn folders(&self) -> impl Iterator<Item = &Path> {
         self.before_linker.iter().chain(&self.after_linker).flatten().map(PathBuf::as_path)
     }
 
-    /// Named folders that are not there.
+    /// Named folders that do not exist.
     pub(super) fn missing_folders(&self) -> impl Iterator<Item = &Path> {
         self.before_linker.iter().flatten().map(PathBuf::as_path).filter(|folder| !folder.is_dir())
     }
 
-    /// Files to try, in order. A name without a folder stands for what the linker finds.
+    /// Files to try, in order. A name without a folder is left to the linker's search.
     #[must_use]
     pub fn candidates(&self, library: CudaLibrary) -> Vec<PathBuf> {
         let file = library.file();
@@ -152,9 +153,9 @@ impl LibrarySearch {
 /// A file that may be the library but cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RejectedLibrary {
-    /// Its path, or the name that the linker was asked for.
+    /// Path of the file, or the name that was passed to the linker.
     pub path: PathBuf,
-    /// Why it cannot be used.
+    /// Reason for which it cannot be used.
     pub reason: String,
 }
 
@@ -164,8 +165,8 @@ impl fmt::Display for RejectedLibrary {
     }
 }
 
-/// Files of a library in `folders`, newest version first. Of several names of one file only the
-/// most exact one is kept.
+/// Lists the files of a library in `folders`, newest version first. If one file has several names,
+/// only the most specific name is kept.
 pub(super) fn newest_first(folders: &[PathBuf], file: &str) -> Vec<PathBuf> {
     let mut found: Vec<(Vec<u32>, PathBuf)> = Vec::new();
     for folder in folders {
@@ -187,7 +188,8 @@ pub(super) fn newest_first(folders: &[PathBuf], file: &str) -> Vec<PathBuf> {
     found.into_iter().map(|(_, path)| path).collect()
 }
 
-/// The numbers behind `file` in `name`; `None` if that is not a name of this library.
+/// Returns the version numbers that follow `file` in `name`; `None` if `name` is not a name of this
+/// library.
 fn version_of(name: &str, file: &str) -> Option<Vec<u32>> {
     let rest = name.strip_prefix(file)?;
     if rest.is_empty() {
@@ -196,7 +198,7 @@ fn version_of(name: &str, file: &str) -> Option<Vec<u32>> {
     rest.strip_prefix('.')?.split('.').map(|number| number.parse().ok()).collect()
 }
 
-/// `lib` or `lib64` of the folders in `folder` whose name begins with `prefix`.
+/// Lists the `lib` or `lib64` folders of those folders in `folder` whose names begin with `prefix`.
 fn library_folders(folder: &Path, prefix: &str) -> Vec<PathBuf> {
     let fits = |path: &PathBuf| {
         path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix))
@@ -206,7 +208,7 @@ fn library_folders(folder: &Path, prefix: &str) -> Vec<PathBuf> {
     libraries.filter(|path| path.is_dir()).collect()
 }
 
-/// Folders of Python packages below the prefix of an installation.
+/// Lists the folders of Python packages below the prefix of an installation.
 fn python_packages(prefix: &Path) -> Vec<PathBuf> {
     let is_python = |path: &PathBuf| {
         path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("python3"))
@@ -218,10 +220,10 @@ fn python_packages(prefix: &Path) -> Vec<PathBuf> {
     packages.filter(|path| path.is_dir()).collect()
 }
 
-/// Prefixes of the installations that `python3` in `folder` belongs to. The program of a virtual
-/// environment is a link to another one, so each link on the way counts.
+/// Lists the prefixes of the installations that `python3` in `folder` belongs to. The program of a
+/// virtual environment is a link to another program, so each link on the path counts.
 fn python_prefixes(folder: &Path) -> Vec<PathBuf> {
-    /// As many links as Linux follows.
+    /// The limit of links that Linux itself follows.
     const LINKS_MAX: usize = 40;
     let mut program = folder.join("python3");
     let mut prefixes = Vec::new();
@@ -229,7 +231,7 @@ fn python_prefixes(folder: &Path) -> Vec<PathBuf> {
         if !program.exists() {
             break;
         }
-        // The folder itself may be a link, as `/bin` is.
+        // The folder itself may be a link, as `/bin` often is.
         let Some(Ok(parent)) = program.parent().map(fs::canonicalize) else { break };
         prefixes.extend(parent.parent().map(PathBuf::from));
         let Ok(target) = fs::read_link(&program) else { break };
@@ -238,7 +240,7 @@ fn python_prefixes(folder: &Path) -> Vec<PathBuf> {
     prefixes
 }
 
-/// Paths in a folder, sorted; none where it cannot be read.
+/// Lists the paths in a folder, sorted; empty if it cannot be read.
 fn entries(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();

@@ -1,5 +1,5 @@
 //! Opens NVIDIA's libraries at run time and looks up their functions. An opened library stays open
-//! until the process ends. Knows no meaning of a function.
+//! until the process ends. Does not call them.
 #![expect(unsafe_code, reason = "opens libraries at run time; decision 0002")]
 
 use std::ffi::{CStr, CString, OsStr, c_void};
@@ -11,14 +11,14 @@ use std::path::{Path, PathBuf};
 use super::error::DriverError;
 use super::libraries::{CudaLibrary, LibrarySearch, RejectedLibrary};
 
-/// The version of a library, or of CUDA that a driver is for.
+/// The version of a library, or the CUDA version that a driver supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LibraryVersion {
     /// Libraries work with drivers of the same or a later major version.
     pub major: u32,
     /// Counts the releases of a major version.
     pub minor: u32,
-    /// Is `None` where the library does not report it.
+    /// Is `None` if the library does not report it.
     pub patch: Option<u32>,
 }
 
@@ -29,12 +29,12 @@ impl fmt::Display for LibraryVersion {
     }
 }
 
-/// A library with the functions that are called.
+/// An opened library with the table of its functions.
 pub(super) struct OpenedLibrary<T> {
     pub functions: T,
     pub path: PathBuf,
     pub version: LibraryVersion,
-    /// Files that were tried before this one.
+    /// Files that were tried before this one and could not be used.
     pub rejected: Vec<RejectedLibrary>,
 }
 
@@ -43,11 +43,11 @@ pub(super) struct OpenedLibrary<T> {
 pub struct LibraryReport {
     /// The name in NVIDIA's documentation.
     pub library: &'static str,
-    /// The file that is used, with its version.
+    /// Path and version of the opened file.
     pub used: Option<(PathBuf, LibraryVersion)>,
-    /// Files that were tried first and cannot be used.
+    /// Files that were tried before and could not be used.
     pub rejected: Vec<RejectedLibrary>,
-    /// Why no file can be used.
+    /// Reason why no file could be used.
     pub problem: Option<String>,
 }
 
@@ -60,8 +60,8 @@ impl<T> OpenedLibrary<T> {
     }
 }
 
-/// Opens the first candidate of `search` that `load` accepts and whose major version the driver
-/// runs, if `driver` is given.
+/// Opens the first candidate of `search` that `load` accepts. If `driver` is given, the candidate's
+/// major version must be one that the driver supports.
 ///
 /// # Errors
 /// [`DriverError::NoLibrary`] with the reason for each candidate that exists.
@@ -110,37 +110,39 @@ pub(super) struct SharedLibrary {
 }
 
 impl SharedLibrary {
-    /// Opens the file, or what the linker finds under a name without a folder; `None` where the
-    /// linker finds no such file.
+    /// Opens the file, or the file that the linker finds under a name without a folder. Returns
+    /// `None` if the linker finds no such file.
     pub fn open(path: &Path) -> Result<Option<Self>, String> {
         let name = CString::new(path.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
-        // Local: of two versions of a library neither takes functions of the other.
-        // SAFETY: the name ends with NUL; the constructors of the library run, as asked for.
+        // RTLD_LOCAL keeps the symbols of two versions of a library apart. SAFETY: the name ends
+        // with NUL. Loading runs the library's constructors, which the user accepts by installing
+        // the library.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if !handle.is_null() {
             return Ok(Some(Self { handle }));
         }
-        // SAFETY: dlopen has just failed, so there is a text that ends with NUL.
+        // SAFETY: `dlopen` has just failed, so `dlerror` returns a text that ends with NUL.
         let text = unsafe { CStr::from_ptr(libc::dlerror()) }.to_string_lossy().into_owned();
-        // The text of a missing dependency begins with the dependency's name.
+        // If a dependency of the library is missing, the message begins with the name of the
+        // dependency instead.
         let absent = format!("{}: cannot open shared object file: No such file", path.display());
         let is_name = path.components().count() == 1;
         if is_name && text.starts_with(&absent) { Ok(None) } else { Err(text) }
     }
 
-    /// The address of a function.
+    /// Returns the address of a function.
     pub fn function(&self, name: &str) -> Result<*mut c_void, String> {
         let text = CString::new(name).map_err(|error| error.to_string())?;
-        // SAFETY: the handle is of a library that stays open; the name ends with NUL.
+        // SAFETY: the handle belongs to a library that stays open; the name ends with NUL.
         let address = unsafe { libc::dlsym(self.handle, text.as_ptr()) };
         if address.is_null() { Err(format!("has no function {name}")) } else { Ok(address) }
     }
 
-    /// The file that the linker opened.
+    /// Returns the path of the file that the linker opened.
     fn path(&self) -> Option<PathBuf> {
         let mut map: MaybeUninit<*const LinkMapHead> = MaybeUninit::uninit();
-        // SAFETY: the handle is of a library that stays open; RTLD_DI_LINKMAP writes one pointer,
-        // to a record whose second member is a path that ends with NUL.
+        // SAFETY: the handle belongs to a library that stays open. RTLD_DI_LINKMAP writes one
+        // pointer, to a record whose second member is a path that ends with NUL.
         let name = unsafe {
             if libc::dlinfo(self.handle, libc::RTLD_DI_LINKMAP, map.as_mut_ptr().cast()) != 0 {
                 return None;
@@ -158,7 +160,7 @@ struct LinkMapHead {
     name: *const std::ffi::c_char,
 }
 
-/// Declares a table of a library's functions, with `load`, which looks all of them up.
+/// Declares a table of a library's functions, and `load`, which looks up all of them.
 macro_rules! function_table {
     ($(#[$attribute:meta])* $table:ident {
         $($name:ident: fn($($argument:ty),*) -> $result:ty;)*
@@ -175,7 +177,7 @@ macro_rules! function_table {
                     $($name: {
                         type Function = unsafe extern "C" fn($($argument),*) -> $result;
                         let address = library.function(stringify!($name))?;
-                        // SAFETY: NVIDIA's header gives the function this type.
+                        // SAFETY: NVIDIA's header declares the function with this type.
                         unsafe { std::mem::transmute::<*mut std::ffi::c_void, Function>(address) }
                     },)*
                 })

@@ -1,4 +1,4 @@
-//! The two kinds of device.
+//! Dispatches between the two kinds of device, a GPU and its emulator.
 
 use super::{emulated, native};
 

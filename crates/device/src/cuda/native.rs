@@ -1,7 +1,8 @@
 //! NVIDIA's driver through `cudarc`: the raw calls, each with its result checked.
 //!
-//! `cudarc` opens the library at the first call and panics if it is missing, so the only entry
-//! point checks first. Knows no kernel.
+//! `cudarc` opens the library at the first call and panics if it is missing. The only entry point,
+//! [`NativeDevice::open`], therefore checks first that the library and its functions exist.
+//! Independent of the kernels.
 #![expect(unsafe_code, reason = "calls into the GPU's driver; decisions 0002 and 0048")]
 
 use std::collections::BTreeMap;
@@ -25,15 +26,15 @@ use super::source::KernelSource;
 /// The properties of a GPU that launches depend on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GpuProperties {
-    /// The target that kernels are compiled for, such as `sm_90a`.
+    /// The target for which kernels are compiled, such as `sm_90a`.
     pub architecture: String,
-    /// Major and minor number.
+    /// Major and minor version.
     pub compute_capability: [u32; 2],
     /// Bytes of shared memory that a block may have if its kernel asks for more than 48 KiB.
     pub shared_bytes_max: usize,
 }
 
-/// Bytes of dynamic shared memory that every kernel may have without asking for more.
+/// Bytes of dynamic shared memory that every kernel may use without a grant.
 const SHARED_BY_DEFAULT: u32 = 48 << 10;
 
 /// A GPU with its primary context.
@@ -47,37 +48,37 @@ pub(super) struct NativeDevice {
     options: CudaOptions,
     compiler: OnceLock<Result<Nvrtc, DriverError>>,
     modules: Mutex<Vec<(&'static str, usize)>>,
-    /// Bytes of shared memory that a block may have, once its kernel is granted them.
+    /// Bytes of shared memory available to a block after its kernel was granted them.
     pub shared_limit: usize,
-    /// Bytes granted to each function above [`SHARED_BY_DEFAULT`].
+    /// Bytes granted to each function that needs more than [`SHARED_BY_DEFAULT`].
     granted_shared: Mutex<BTreeMap<usize, u32>>,
 }
 
 /// The C signature of `cuEventElapsedTime`, which is looked up at run time.
 type ElapsedTime = unsafe extern "C" fn(*mut f32, CUevent, CUevent) -> CUresult;
 
-/// Memory of the host that the driver has pinned.
+/// Host memory that the driver has pinned.
 pub(super) struct Pinned {
     start: *mut u8,
     bytes: usize,
 }
 
-// SAFETY: plain memory that this value alone refers to.
+// SAFETY: the memory is plain bytes, and only this value refers to it.
 unsafe impl Send for Pinned {}
-// SAFETY: shared references only read it.
+// SAFETY: shared references only read the memory.
 unsafe impl Sync for Pinned {}
 
 impl Pinned {
     /// The pinned bytes. They are zero until first written.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the driver gave so many bytes, which were zeroed.
+        // SAFETY: the driver allocated `bytes` bytes, and `NativeDevice::pinned` zeroed them.
         unsafe { std::slice::from_raw_parts(self.start, self.bytes) }
     }
 
     /// The pinned bytes for writing. Exclusive access ensures that no copy is started meanwhile.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: the driver gave so many bytes, which were zeroed; `&mut self` is the one
-        // reference to them.
+        // SAFETY: the driver allocated `bytes` bytes, `NativeDevice::pinned` zeroed them, and `&mut
+        // self` makes this the only reference.
         unsafe { std::slice::from_raw_parts_mut(self.start, self.bytes) }
     }
 }
@@ -85,8 +86,9 @@ impl Pinned {
 /// Turns a result into an error that names the call.
 macro_rules! call {
     ($function:ident($($argument:expr),* $(,)?)) => {{
-        // SAFETY: the library is there (`Device::open` asked), the context is current, and each
-        // handle and pointer comes from the driver or points to what the call is to fill.
+        // SAFETY: `NativeDevice::open` checked that the library and its functions exist, and made
+        // the context current. Each handle comes from the driver, and each pointer refers to a live
+        // value that the call fills.
         let result = unsafe { sys::$function($($argument),*) };
         checked(stringify!($function), result)
     }};
@@ -97,7 +99,7 @@ fn checked(call: &'static str, result: CUresult) -> Result<(), DriverError> {
         return Ok(());
     }
     let mut text = ptr::null();
-    // SAFETY: the driver sets the pointer to a text of its own, or to nothing.
+    // SAFETY: the driver sets the pointer to a static text that ends with NUL, or to null.
     let problem = unsafe {
         let _ = sys::cuGetErrorString(result, &raw mut text);
         if text.is_null() { "unknown".into() } else { CStr::from_ptr(text).to_string_lossy() }
@@ -106,8 +108,8 @@ fn checked(call: &'static str, result: CUresult) -> Result<(), DriverError> {
     Err(DriverError::Call { call, operation: None, code, problem })
 }
 
-/// Every function that is called here: `cudarc` panics at the first call of one that the library
-/// lacks, so [`NativeDevice::open`] asks for all of them.
+/// All driver functions that this file calls. `cudarc` panics at the first call of a function that
+/// the library lacks, so [`NativeDevice::open`] checks all of them beforehand.
 const FUNCTIONS: [&str; 31] = [
     "cuCtxSetCurrent",
     "cuDeviceGet",
@@ -142,16 +144,17 @@ const FUNCTIONS: [&str; 31] = [
     "cuStreamWaitEvent",
 ];
 
-/// The version of CUDA that the driver is for. Needs no GPU.
+/// Returns the CUDA version that the driver supports. Works without a GPU.
 ///
 /// # Errors
 /// [`DriverError::NoDriver`], [`DriverError::NoFunction`], [`DriverError::Call`].
 pub fn driver_version() -> Result<LibraryVersion, DriverError> {
-    // SAFETY: opens the library, whose constructors run.
+    // SAFETY: the call opens NVIDIA's driver library, whose constructors have no preconditions.
     if !unsafe { sys::is_culib_present() } {
         return Err(DriverError::NoDriver { names: "libcuda.so, libcuda.so.1" });
     }
-    // SAFETY: the library is there; a symbol is only looked for, not called.
+    // SAFETY: the library has been opened above. The symbol is only looked up, never called with
+    // this type.
     let has = |name: &str| unsafe { sys::culib().get::<fn()>(name.as_bytes()).is_ok() };
     super::error::complete("libcuda.so.1", &FUNCTIONS, has)?;
     let mut number: c_int = 0;
@@ -160,7 +163,7 @@ pub fn driver_version() -> Result<LibraryVersion, DriverError> {
     Ok(LibraryVersion { major: number / 1000, minor: number % 1000 / 10, patch: None })
 }
 
-/// The number of GPUs that this process sees.
+/// Returns the number of GPUs that are visible to this process.
 ///
 /// # Errors
 /// As [`driver_version`].
@@ -172,11 +175,12 @@ pub fn device_count() -> Result<usize, DriverError> {
     Ok(usize::try_from(count).unwrap_or(0))
 }
 
-/// Milliseconds between two events. Drivers from 12.8 on prefer the second version of the function,
-/// earlier ones have only the first; both do the same.
+/// Looks up the function that measures the time between two events. Drivers since 12.8 have a
+/// second version of the function and prefer it; earlier drivers have only the first. Both have the
+/// same behavior.
 fn elapsed_time() -> Result<ElapsedTime, DriverError> {
     for name in ["cuEventElapsedTime_v2", "cuEventElapsedTime"] {
-        // SAFETY: `driver_version` found the library; both functions have this type.
+        // SAFETY: `driver_version` has opened the library, and both functions have this type.
         if let Ok(function) = unsafe { sys::culib().get::<ElapsedTime>(name.as_bytes()) } {
             return Ok(*function);
         }
@@ -212,7 +216,8 @@ impl NativeDevice {
         let mut context: CUcontext = ptr::null_mut();
         call!(cuDevicePrimaryCtxRetain(&raw mut context, device))?;
         call!(cuCtxSetCurrent(context))?;
-        // Only code for 9.0 itself may use what Hopper alone has.
+        // The suffix `a` allows instructions that only Hopper (9.0) has; such code runs on no other
+        // GPU.
         let suffix = if (major, minor) == (9, 0) { "a" } else { "" };
         Ok(Self {
             name,
@@ -229,7 +234,7 @@ impl NativeDevice {
         })
     }
 
-    /// The context belongs to the thread that made it until another one takes it.
+    /// Makes the context current on the calling thread. CUDA keeps a current context per thread.
     pub fn enter(&self) -> Result<(), DriverError> {
         call!(cuCtxSetCurrent(self.context as CUcontext))
     }
@@ -258,7 +263,8 @@ impl NativeDevice {
         self.driver_version
     }
 
-    /// The compiler, opened once: on a machine without it, code of the cache still runs.
+    /// Returns the compiler, opened at first use. On a machine without NVRTC, cached code still
+    /// runs.
     fn compiler(&self) -> Result<&Nvrtc, DriverError> {
         let open = || Nvrtc::open(&self.options.libraries, Some(self.driver_version));
         self.compiler.get_or_init(open).as_ref().map_err(Clone::clone)
@@ -315,8 +321,9 @@ impl NativeDevice {
         mut arguments: Vec<u8>,
     ) -> Result<(), DriverError> {
         self.enter()?;
-        // The arguments as one block of bytes: CU_LAUNCH_PARAM_BUFFER_POINTER,
-        // CU_LAUNCH_PARAM_BUFFER_SIZE and CU_LAUNCH_PARAM_END of cuda.h.
+        // The arguments are passed as one block of bytes. The constants are
+        // CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE and CU_LAUNCH_PARAM_END of
+        // cuda.h.
         let mut bytes = arguments.len();
         let mut extra: [*mut c_void; 5] = [
             ptr::without_provenance_mut(1),
@@ -344,8 +351,8 @@ impl NativeDevice {
         self.finish(launched, stream as usize, || format!("kernel {name}"))
     }
 
-    /// Completes an operation that was put into `stream`: in synchronous mode waits for it, so that
-    /// an error of the device is found at the operation that caused it.
+    /// Completes an operation that was queued in `stream`. In synchronous mode waits for it, so
+    /// that a device error is reported by the operation that caused it.
     pub fn finish(
         &self,
         started: Result<(), DriverError>,
@@ -360,7 +367,7 @@ impl NativeDevice {
         finished.map_err(|error| error.in_operation(operation(), is_synchronous))
     }
 
-    /// Lets blocks of `function` have so many bytes of dynamic shared memory.
+    /// Grants blocks of `function` this much dynamic shared memory.
     fn grant_shared(&self, function: CUfunction, bytes: u32) -> Result<(), DriverError> {
         if bytes <= SHARED_BY_DEFAULT {
             return Ok(());
@@ -381,7 +388,7 @@ impl NativeDevice {
     pub fn alloc(&self, bytes: usize) -> Result<u64, DriverError> {
         self.enter()?;
         let mut address = 0;
-        // The driver refuses 0 bytes.
+        // The driver refuses an allocation of 0 bytes.
         match call!(cuMemAlloc_v2(&raw mut address, bytes.max(1))) {
             Err(DriverError::Call { code, .. })
                 if code == CUresult::CUDA_ERROR_OUT_OF_MEMORY as u32 =>
@@ -395,7 +402,7 @@ impl NativeDevice {
 
     /// Frees device memory. Errors are ignored, because this runs on drop.
     pub fn free(&self, address: u64) {
-        // Nothing can be done about a failure while a value is dropped.
+        // `drop` cannot report a failure.
         let _ = self.enter().and_then(|()| call!(cuMemFree_v2(address)));
     }
 
@@ -405,7 +412,7 @@ impl NativeDevice {
         let mut start: *mut c_void = ptr::null_mut();
         call!(cuMemHostAlloc(&raw mut start, bytes.max(1), 0))?;
         let start = start.cast::<u8>();
-        // SAFETY: the driver gave so many bytes.
+        // SAFETY: the driver has just allocated `bytes` bytes at `start`.
         unsafe { start.write_bytes(0, bytes) };
         Ok(Pinned { start, bytes })
     }
@@ -456,12 +463,13 @@ impl NativeDevice {
     pub fn upload(&self, stream: usize, address: u64, bytes: &[u8]) -> Result<(), DriverError> {
         self.enter()?;
         let (from, count) = (bytes.as_ptr().cast(), bytes.len());
-        // Pageable memory has been read when the call returns; see `Stream::upload`.
+        // The driver has read pageable memory when this call returns; see `Stream::upload`.
         let started = call!(cuMemcpyHtoDAsync_v2(address, from, count, stream as CUstream));
         self.finish(started, stream, || format!("copy of {count} bytes to the device"))
     }
 
-    /// The bytes are there once the stream has come so far.
+    /// Queues a copy from the device to the host. The bytes are valid once the stream has completed
+    /// the copy.
     pub fn download(
         &self,
         stream: usize,
@@ -528,7 +536,8 @@ impl NativeDevice {
     pub fn elapsed_ms(&self, [from, to]: [usize; 2]) -> Result<f32, DriverError> {
         self.enter()?;
         let mut elapsed = 0.0;
-        // SAFETY: the driver's function has this type; the events are the driver's.
+        // SAFETY: `elapsed_time` returned a function of this type, and the driver created both
+        // events.
         let result =
             unsafe { (self.elapsed_time)(&raw mut elapsed, from as CUevent, to as CUevent) };
         checked("cuEventElapsedTime", result).map(|()| elapsed)

@@ -1,5 +1,5 @@
-//! NVIDIA's run-time compiler: compiles a source for an architecture. Needs no GPU. Knows no driver
-//! and no device.
+//! NVIDIA's run-time compiler: compiles a source for an architecture. Works without a driver and
+//! without a GPU.
 #![expect(unsafe_code, reason = "calls into NVRTC; decisions 0002 and 0048")]
 
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -17,12 +17,13 @@ use super::loader::{
 };
 use super::source::{KernelSource, PRELUDE};
 
-/// No contraction: multiplies and adds round apart, as in the oracles, so that bytes agree.
+/// Without contraction, multiplications and additions round separately, as in the oracles, so that
+/// results have the same bytes.
 const OPTIONS: &[&str] = &["--std=c++17", "--fmad=false", "-lineinfo", "--ptxas-options=-v"];
 
 function_table! {
-    /// Functions of `nvrtc.h`. Results are numbers, because a later version may have others than
-    /// this program knows.
+    /// Functions of `nvrtc.h`. Status codes are plain numbers, because a later version may return
+    /// codes that this program does not define.
     NvrtcFunctions {
         nvrtcVersion: fn(*mut c_int, *mut c_int) -> c_int;
         nvrtcGetErrorString: fn(c_int) -> *const c_char;
@@ -51,27 +52,27 @@ pub struct Nvrtc {
 /// The output of the compiler: code for one GPU architecture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Compiled {
-    /// The code, a CUBIN.
+    /// The code, as a CUBIN.
     pub image: Vec<u8>,
-    /// Warnings, and what each kernel uses.
+    /// Warnings, and the resources that each kernel uses.
     pub log: String,
 }
 
-/// The registers and memory that a kernel uses, as reported by the assembler.
+/// The registers and memory that a kernel uses, as the assembler reports them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     pub kernel: String,
     /// Registers of a thread.
     pub registers: u32,
-    /// Bytes of a block's declared shared memory.
+    /// Bytes of shared memory that a block declares.
     pub shared_bytes: u32,
-    /// Bytes of a thread's spilled stores and loads.
+    /// Bytes of spilled stores and loads of a thread.
     pub spill_bytes: u32,
 }
 
 impl Nvrtc {
-    /// Opens the first usable library of `search`. Code of a version later than `driver` is for
-    /// would not load, so such a version is passed over.
+    /// Opens the first usable library of `search`. Skips libraries of a CUDA version later than
+    /// `driver`, because the driver could not load their code.
     ///
     /// # Errors
     /// [`DriverError::NoLibrary`].
@@ -82,7 +83,7 @@ impl Nvrtc {
         let load = |library: &SharedLibrary| {
             let functions = NvrtcFunctions::load(library)?;
             let (mut major, mut minor) = (0, 0);
-            // SAFETY: both pointers are to numbers that the call writes.
+            // SAFETY: both pointers refer to live integers that the call writes.
             let code = unsafe { (functions.nvrtcVersion)(&raw mut major, &raw mut minor) };
             if code != 0 {
                 return Err(format!("nvrtcVersion: {}", functions.text_of(code)));
@@ -91,11 +92,12 @@ impl Nvrtc {
             Ok((functions, version))
         };
         let library = open_first(search, CudaLibrary::Nvrtc, driver, load)?;
-        // NVRTC opens its builtins by name when it first compiles. The linker does not look where
-        // the library was found, but a library that is open is found by its name.
+        // At its first compilation, NVRTC opens its builtins library by name. The linker does not
+        // search the folder in which NVRTC was found, but it finds a library that is already open.
+        // We therefore open the builtins here.
         if let Some(folder) = library.path.parent() {
             for path in newest_first(&[folder.to_path_buf()], "libnvrtc-builtins.so") {
-                // Without them NVRTC itself reports what is missing.
+                // If the builtins are missing, NVRTC reports it at the first compilation.
                 let _ = SharedLibrary::open(&path);
             }
         }
@@ -133,8 +135,8 @@ impl Nvrtc {
         let options: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
         let (mut program, none): (nvrtcProgram, _) = (ptr::null_mut(), ptr::null());
         let (text, name, count) = (text.as_ptr(), name.as_ptr(), options.len() as c_int);
-        // SAFETY: all texts end with NUL and live until the program is destroyed below; sizes are
-        // asked for before buffers of that size are filled.
+        // SAFETY: all texts end with NUL and live until the program is destroyed below. Each buffer
+        // has the size that NVRTC returned for it.
         unsafe {
             let made = (nvrtc.nvrtcCreateProgram)(&raw mut program, text, name, 0, none, none);
             if made != 0 {
@@ -153,7 +155,7 @@ impl Nvrtc {
                 let _ = (nvrtc.nvrtcGetCUBIN)(program, image.as_mut_ptr().cast());
                 Ok(Compiled { image, log })
             } else {
-                // Missing builtins leave no log.
+                // NVRTC writes no log if its builtins are missing.
                 if log.trim().is_empty() {
                     log = nvrtc.text_of(result);
                 }
@@ -167,7 +169,7 @@ impl Nvrtc {
 
 impl NvrtcFunctions {
     fn text_of(&self, code: c_int) -> String {
-        // SAFETY: the library returns a text of its own that ends with NUL, or nothing.
+        // SAFETY: the library returns a static text that ends with NUL, or a null pointer.
         unsafe {
             let text = (self.nvrtcGetErrorString)(code);
             if text.is_null() {
@@ -184,14 +186,14 @@ impl fmt::Debug for Nvrtc {
     }
 }
 
-/// The code that an earlier run left in `cache`, else what `compiler` makes of the source.
+/// Returns the code of a source from `cache`, or compiles it with `compiler`.
 ///
-/// Code of another version of NVRTC is compiled anew. Where that cannot be done, as on a machine
-/// without NVRTC, it is used as it is.
+/// A cached file of another NVRTC version is compiled again. On a machine that cannot compile, such
+/// as one without NVRTC, the cached file is used.
 ///
 /// # Errors
-/// As [`Nvrtc::open`] and [`Nvrtc::compile`]; [`DriverError::Cache`] of a folder that others can
-/// write, and of a damaged file that cannot be compiled anew.
+/// As [`Nvrtc::open`] and [`Nvrtc::compile`]; [`DriverError::Cache`] for a folder that others can
+/// write, and for a damaged file that cannot be compiled again.
 pub(super) fn cached<'a>(
     source: KernelSource,
     architecture: &str,
@@ -214,21 +216,21 @@ pub(super) fn cached<'a>(
     match (compiled, found) {
         (Ok(image), _) => Ok(image),
         (Err(_), Ok(Some(found))) => Ok(found.code),
-        // Why the file cannot be used comes before why it cannot be replaced.
+        // The damage of the file matters more to the user than the reason why compiling failed.
         (Err(_), Err(damage)) => Err(damage),
         (Err(error), Ok(None)) => Err(error),
     }
 }
 
-/// Whether `cache` has usable code of a source.
+/// Whether `cache` has usable code for a source.
 pub(super) fn is_cached(source: KernelSource, architecture: &str, cache: &Path) -> bool {
     let found =
         KernelCache::new(cache).and_then(|cache| cache.read(&image_name(source, architecture)));
     matches!(found, Ok(Some(_)))
 }
 
-/// Stores the code of a source in a cache of kernels, which may be carried to a machine without
-/// NVRTC; the file.
+/// Stores the code of a source in a kernel cache, which may be copied to a machine without NVRTC.
+/// Returns the file's path.
 ///
 /// # Errors
 /// [`DriverError::Cache`].
@@ -247,8 +249,8 @@ fn compiler_word(version: LibraryVersion) -> String {
     format!("nvrtc-{version}")
 }
 
-/// Name of the file that holds a source's code for an architecture. It does not depend on the
-/// version of NVRTC, which a machine without NVRTC does not know.
+/// Returns the name of the cache file for a source and an architecture. The name does not contain
+/// the version of NVRTC, because a machine without NVRTC cannot know it.
 fn image_name(source: KernelSource, architecture: &str) -> String {
     let stem = source.name.replace('/', "-").replace(".cu", "");
     let key = kernel_cache::key(&[&text(source), &OPTIONS.join(" ")]);
@@ -260,7 +262,7 @@ fn text(source: KernelSource) -> String {
     format!("{PRELUDE}\n#line 1 \"{name}\"\n{text}")
 }
 
-/// The resources that kernels use, from a compiler log.
+/// Parses the resources of each kernel from a compiler log.
 #[must_use]
 pub fn usage(log: &str) -> Vec<Usage> {
     let mut found: Vec<Usage> = Vec::new();
@@ -298,7 +300,7 @@ mod tests {
     use crate::cuda::libraries::{LibraryRoots, LibrarySearch};
     use crate::ops::activation::cuda::SOURCE;
 
-    /// A stub of the compiler, made with `flags`; `None` without a C compiler.
+    /// Builds a stub of NVRTC with `flags`; `None` if there is no C compiler.
     fn compiler(folder: &Path, flags: &[&str]) -> Option<Nvrtc> {
         let folder = folder.join(flags.concat());
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/cuda/stub_nvrtc.c");
@@ -331,12 +333,13 @@ mod tests {
         assert!(!is_cached(SOURCE, "sm_90a", &cache));
         let code_of = |version: &str| Ok(format!("code of NVRTC {version}"));
         assert_eq!(code_by(Some(&newer)), code_of("13.0"));
-        // A machine without a compiler, another version, and one that does not know the GPU.
+        // Three cases: no compiler, a compiler of another version, and one that does not support
+        // the GPU.
         assert_eq!(code_by(None), code_of("13.0"));
         assert_eq!(code_by(Some(&older)), code_of("12.4"));
         assert_eq!(code_by(Some(&failing)), code_of("12.4"));
         assert!(is_cached(SOURCE, "sm_90a", &cache));
-        // A cut file.
+        // A truncated file must be compiled again.
         let path = cache.join(image_name(SOURCE, "sm_90a"));
         let whole = fs::read(&path).unwrap();
         fs::write(&path, &whole[..whole.len() / 2]).unwrap();

@@ -1,6 +1,6 @@
-//! Sources of kernels as they are embedded.
+//! Kernel sources as they are embedded in the program.
 
-/// The prelude that every kernel source begins with.
+/// The prelude that precedes every kernel source.
 pub const PRELUDE: &str = concat!(
     "#line 1 \"cuda/prelude.cu\"\n",
     include_str!("prelude.cu"),
@@ -11,7 +11,7 @@ pub const PRELUDE: &str = concat!(
 /// A kernel's source as it is embedded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelSource {
-    /// Path below `crates/device/src`, for messages.
+    /// Path below `crates/device/src`, shown in messages.
     pub name: &'static str,
     pub text: &'static str,
 }

@@ -4,8 +4,8 @@
 //! on each thread, again and again:
 //!     for each of 12 registers: sum = sum · factor + term             (1)
 //! ```
-//! 1. A multiply-add takes 4 cycles and two can start in each: 8 in flight fill the units, 12
-//!    leave room for cores with longer chains and fit the 16 registers of AVX2.
+//! 1. A multiply-add takes 4 cycles and two can start per cycle, so 8 in flight keep the units
+//!    busy. 12 leave room for cores with a longer latency and fit the 16 registers of AVX2.
 #![cfg_attr(target_arch = "x86_64", expect(unsafe_code, reason = "vector instructions"))]
 
 use std::hint::black_box;
@@ -13,11 +13,11 @@ use std::time::Instant;
 
 use crate::cpu::{Avx2, Avx512, Avx512Bf16, Pool};
 
-/// Registers that are summed into.
+/// Number of independent accumulators.
 const REGISTERS: usize = 12;
-/// Multiply-adds into each register in one chunk: about half a millisecond.
+/// Multiply-adds per accumulator in one chunk: about half a millisecond.
 const ROUNDS: usize = 200_000;
-/// Chunks per thread: enough that threads which share a core with others end together.
+/// Chunks per thread. Many chunks let threads that share a core with others end at the same time.
 const CHUNKS: usize = 16;
 /// Lanes of the portable form.
 const LANES: usize = 4;
@@ -25,7 +25,7 @@ const LANES: usize = 4;
 /// A form of the multiply-add.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arithmetic {
-    /// f32, multiplication and addition apart, on any machine.
+    /// f32 with separate multiplication and addition, on any machine.
     Portable,
     /// f32, fused, 8 lanes.
     Fma256(Avx2),
@@ -36,7 +36,7 @@ pub enum Arithmetic {
 }
 
 impl Arithmetic {
-    /// The f32 forms of this machine: all its fused ones, or the portable one.
+    /// The f32 forms of this machine: all fused ones, or else the portable one.
     #[must_use]
     pub fn f32_forms() -> Vec<Self> {
         let fused = [Avx2::new().map(Self::Fma256), Avx512::new().map(Self::Fma512)];
@@ -44,13 +44,13 @@ impl Arithmetic {
         if fused.is_empty() { vec![Self::Portable] } else { fused }
     }
 
-    /// The bf16 form, where the machine has one.
+    /// The bf16 form, if the machine has one.
     #[must_use]
     pub fn bf16_form() -> Option<Self> {
         Avx512::new().and_then(Avx512::bf16).map(Self::Bf16Pairs512)
     }
 
-    /// FLOPs of one register's multiply-add.
+    /// FLOPs of one multiply-add of a register.
     fn flops(self) -> usize {
         match self {
             Self::Portable => 2 * LANES,
@@ -69,7 +69,7 @@ impl Arithmetic {
             Self::Fma512(token) => x86::fma512(token),
             #[cfg(target_arch = "x86_64")]
             Self::Bf16Pairs512(token) => x86::bf16_pairs512(token),
-            // Cannot be reached: the tokens do not exist on this machine.
+            // Unreachable: the tokens cannot exist on this architecture.
             #[cfg(not(target_arch = "x86_64"))]
             Self::Fma256(_) | Self::Fma512(_) | Self::Bf16Pairs512(_) => portable(),
         }
@@ -107,17 +107,17 @@ mod x86 {
     use crate::cpu::{Avx2, Avx512, Avx512Bf16};
 
     pub(super) fn fma256(_: Avx2) -> f32 {
-        // SAFETY: the token proves AVX2 and FMA.
+        // SAFETY: the token in `form` proves AVX2 and FMA.
         unsafe { enter_fma256() }
     }
 
     pub(super) fn fma512(_: Avx512) -> f32 {
-        // SAFETY: the token proves the AVX-512 group.
+        // SAFETY: the token in `form` proves the AVX-512 group.
         unsafe { enter_fma512() }
     }
 
     pub(super) fn bf16_pairs512(_: Avx512Bf16) -> f32 {
-        // SAFETY: the token proves AVX-512 F and BF16.
+        // SAFETY: the token in `form` proves AVX-512 F and BF16.
         unsafe { enter_bf16_pairs512() }
     }
 

@@ -7,18 +7,19 @@ use std::time::Instant;
 
 use crate::cpu::Pool;
 
-/// A multiplication and an exclusive-or, each waiting for the other: 3 + 1 cycles on current cores.
+/// Cycles of one link: a multiplication and an exclusive-or that depend on each other take 3 + 1
+/// cycles on current cores.
 const CYCLES: f64 = 4.0;
-/// Links of one chain, some 0.2 ms.
+/// Links of one chain, about 0.2 ms.
 const LINKS: u64 = 200_000;
-/// Chains per thread, and as many before them that do not count: a core that slows down for wide
-/// registers keeps that clock for some 0.7 ms after the last of them.
+/// Measured chains per thread. As many run before them without being measured: a core that lowers
+/// its clock for wide registers keeps the low clock for about 0.7 ms after the last of them.
 const CHAINS: usize = 3;
 
-/// The median clock of a few short chains on every thread of `pool`.
+/// Returns the median clock over a few short chains on every thread of `pool`.
 ///
-/// A throttled core shows as a low figure, and so does one that a hypervisor lends to others. On
-/// cores with another latency it is off by a constant factor and still comparable with itself.
+/// The figure is low for a throttled core, and for a core that a hypervisor shares with others. On
+/// cores with another latency it is wrong by a constant factor, but still comparable over time.
 #[must_use]
 pub fn apparent_ghz(pool: &Pool) -> f64 {
     let clocks = Mutex::new(Vec::new());

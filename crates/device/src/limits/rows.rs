@@ -1,5 +1,5 @@
-//! Reading and updating random rows of a large array, and reading it from front to back: the memory
-//! ceiling of lookups, of row updates and of everything else.
+//! Measures three memory limits on a large array: reading random rows (lookups), updating random
+//! rows (row updates), and reading from front to back (everything else).
 //!
 //! ```text
 //! each chunk, in its own share of the rows:                     (1)
@@ -8,11 +8,12 @@
 //!         sums += row          (gather)
 //!         row += step          (read-modify-write)
 //! ```
-//! 1. Groups of rows are dealt to chunks in turn, so that each chunk's lie all over the array and
-//!    no two threads write the same one. Rows dealt one by one would all lie a power of two apart
-//!    and meet in a few sets of the caches, at up to a tenth fewer in a second.
-//! 2. Which distance is best differs between machines by less than their noise; all are tried, and
-//!    the best one counts: a limit errs upwards.
+//! 1. Groups of rows are assigned to chunks in turn, so that the rows of a chunk are spread over
+//!    the array and no two threads write the same row. If single rows were assigned in turn, the
+//!    rows of a chunk would be a power of two apart and compete for a few cache sets, which costs
+//!    up to a tenth of the rate.
+//! 2. The best prefetch distance varies between machines. All distances are measured and the
+//!    highest rate is returned, because a limit must not be too low.
 #![expect(unsafe_code, reason = "scattered rows of one array, vector instructions")]
 
 use std::hint::black_box;
@@ -23,18 +24,19 @@ use schema::random::CounterRng;
 use crate::buffer::Array;
 use crate::cpu::{Cpu, DisjointMut, Isa, Pool};
 
-/// Bytes of rows that one measurement touches: more than caches hold, drawn anew each time.
+/// Bytes of rows that one measurement touches, more than caches hold. Each measurement draws other
+/// rows.
 const TOUCHED_BYTES: usize = 64 << 20;
 /// Bytes that one streaming measurement reads.
 const STREAMED_BYTES: usize = 512 << 20;
-/// Random rows of a chunk.
+/// Number of random rows per chunk.
 const IDS_PER_CHUNK: usize = 4096;
-/// Floats of a chunk of a stream.
+/// Number of floats per chunk of a streaming measurement.
 const FLOATS_PER_CHUNK: usize = 1 << 19;
-/// Prefetch distances, in bytes of rows.
+/// Prefetch distances, as bytes of rows.
 const BYTES_AHEAD: [usize; 3] = [0, 4096, 8192];
-/// Bytes of neighbouring rows that one chunk has: as far apart as two lines that may meet in one
-/// set of a cache.
+/// Bytes of consecutive rows that belong to one chunk: the distance at which two lines may fall
+/// into one cache set.
 const GROUP_BYTES: usize = 128 << 10;
 
 /// An array of rows on huge pages, and the random rows of the next measurement.
@@ -42,13 +44,13 @@ const GROUP_BYTES: usize = 128 << 10;
 pub struct RowSet {
     data: Array<f32>,
     row_floats: usize,
-    /// Rows of chunk after chunk.
+    /// Random row numbers, chunk by chunk.
     ids: Vec<u32>,
-    /// Counts the measurements, so that each draws other rows.
+    /// Number of measurements so far, so that each draws other rows.
     turn: u64,
 }
 
-/// What is done with each row.
+/// The operation on each row.
 #[derive(Clone, Copy)]
 enum Touch {
     Gather,
@@ -56,25 +58,27 @@ enum Touch {
 }
 
 impl RowSet {
-    /// About `bytes` of rows of `row_bytes` (rounded up to whole floats), at least one row.
+    /// Allocates about `bytes` bytes of rows of `row_bytes` (rounded up to whole floats), at least
+    /// one row.
     #[must_use]
     pub fn new(pool: &Pool, bytes: usize, row_bytes: usize) -> Self {
         let row_floats = row_bytes.div_ceil(size_of::<f32>()).max(1);
         let rows = (bytes / (row_floats * size_of::<f32>())).clamp(1, u32::MAX as usize);
         let mut data = Array::zeroed(rows * row_floats);
-        // Touched, or every page would be the same page of zeros.
+        // The pages are written once. Otherwise all of them would be mapped to the same page of
+        // zeros.
         pool.run_slices(&mut data, FLOATS_PER_CHUNK, |_, part| part.fill(1e-6));
         let ids = vec![0; (TOUCHED_BYTES / (row_floats * size_of::<f32>())).max(1)];
         Self { data, row_floats, ids, turn: 0 }
     }
 
-    /// Bytes of all rows.
+    /// Total size of the rows in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         size_of_val(&*self.data)
     }
 
-    /// Billions of bytes per second, read from front to back on all threads.
+    /// Measures the rate of reading from front to back on all threads, in GB/s.
     #[must_use]
     pub fn stream_gb_per_s(&self, cpu: &Cpu) -> f64 {
         let floats = self.data.len().min(STREAMED_BYTES / size_of::<f32>());
@@ -84,15 +88,15 @@ impl RowSet {
         (floats * size_of::<f32>()) as f64 / start.elapsed().as_nanos().max(1) as f64
     }
 
-    /// Billions of bytes of random rows read per second on all threads, with the prefetch distance
-    /// that does best.
+    /// Measures the rate of reading random rows on all threads, in GB/s, with the best prefetch
+    /// distance.
     #[must_use]
     pub fn gather_gb_per_s(&mut self, cpu: &Cpu) -> f64 {
         self.best(cpu, Touch::Gather)
     }
 
-    /// Billions of bytes of random rows read and written back per second on all threads, both
-    /// counted, with the prefetch distance that does best.
+    /// Measures the rate of reading and writing back random rows on all threads, in GB/s, with the
+    /// best prefetch distance. Both directions count.
     #[must_use]
     pub fn read_modify_write_gb_per_s(&mut self, cpu: &Cpu) -> f64 {
         2.0 * self.best(cpu, Touch::ReadModifyWrite)
@@ -106,7 +110,7 @@ impl RowSet {
         measured.into_iter().fold(0.0, f64::max)
     }
 
-    /// Row bytes per nanosecond.
+    /// Runs one measurement and returns row bytes per nanosecond.
     fn touch(&mut self, cpu: &Cpu, touch: Touch, ahead: usize) -> f64 {
         let chunks = self.draw(&cpu.pool);
         let (row_floats, ids) = (self.row_floats, &self.ids);
@@ -117,17 +121,17 @@ impl RowSet {
             let ids = &ids[first..ids.len().min(first + IDS_PER_CHUNK)];
             let share = ChunkRows { rows: &rows, row_floats, ids, ahead };
             // SAFETY: `draw` gave chunk `c` only rows of its own groups, inside the array, so no
-            // other chunk touches them.
+            // other chunk accesses them.
             black_box(unsafe { share.touch(cpu.isa, touch) });
         });
         let bytes = ids.len() * row_floats * size_of::<f32>();
         bytes as f64 / start.elapsed().as_nanos().max(1) as f64
     }
 
-    /// Draws the rows of the next measurement; returns the number of its chunks.
+    /// Draws the rows of the next measurement and returns the number of its chunks.
     fn draw(&mut self, pool: &Pool) -> usize {
         let rows = self.data.len() / self.row_floats;
-        // No more chunks than rows, or one would have none.
+        // At most one chunk per row, because a chunk without rows could not draw any.
         self.ids.truncate(rows.saturating_mul(IDS_PER_CHUNK));
         let chunks = self.ids.len().div_ceil(IDS_PER_CHUNK);
         self.turn += 1;
@@ -156,9 +160,10 @@ struct ChunkRows<'a> {
 
 impl ChunkRows<'_> {
     /// # Safety
-    /// All rows of the share lie inside the array, and no other thread touches them meanwhile.
+    /// All rows of this value lie inside the array, and no other thread accesses them meanwhile.
     unsafe fn touch(&self, isa: Isa, touch: Touch) -> f32 {
-        // SAFETY: the caller vouches for the rows; a token proves its instruction set.
+        // SAFETY: the caller guarantees the rows, and the token in `isa` proves the instruction
+        // set.
         unsafe {
             match isa {
                 Isa::Portable => self.touch_portable(touch),
@@ -178,7 +183,8 @@ impl ChunkRows<'_> {
         let mut total = 0.0;
         for &id in self.ids {
             let start = id as usize * self.row_floats;
-            // SAFETY: the caller vouches for the row, and one is held at a time.
+            // SAFETY: the caller guarantees that the row lies inside the array, and only one row is
+            // borrowed at a time.
             let row = unsafe { self.rows.part(start..start + self.row_floats) };
             match touch {
                 Touch::Gather => total += row.iter().sum::<f32>(),
@@ -189,7 +195,7 @@ impl ChunkRows<'_> {
     }
 }
 
-/// What a read-modify-write adds; small, so that values stay ordinary numbers.
+/// The number that a read-modify-write adds. It is small, so that values stay in the normal range.
 const STEP: f32 = 1e-6;
 
 fn sum(isa: Isa, data: &[f32]) -> f32 {
@@ -210,24 +216,26 @@ mod x86 {
     use crate::cpu::{Avx2, Avx512};
 
     pub(super) fn sum_avx2(_: Avx2, data: &[f32]) -> f32 {
-        // SAFETY: the token proves AVX2 and FMA.
+        // SAFETY: the token in `isa` proves AVX2 and FMA.
         unsafe { enter_sum_avx2(data) }
     }
 
     pub(super) fn sum_avx512(_: Avx512, data: &[f32]) -> f32 {
-        // SAFETY: the token proves the AVX-512 group.
+        // SAFETY: the token in `isa` proves the AVX-512 group.
         unsafe { enter_sum_avx512(data) }
     }
 
     #[target_feature(enable = "avx2,fma")]
     fn enter_sum_avx2(data: &[f32]) -> f32 {
-        // SAFETY: compiled for the instruction set of `Float8`; the slice is valid.
+        // SAFETY: this function is compiled with the instruction set of `Float8`, and its caller
+        // proved it by a token.
         unsafe { slice_sum::<Float8>(data) }
     }
 
     #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")]
     fn enter_sum_avx512(data: &[f32]) -> f32 {
-        // SAFETY: compiled for the instruction set of `Float16`; the slice is valid.
+        // SAFETY: this function is compiled with the instruction set of `Float16`, and its caller
+        // proved it by a token.
         unsafe { slice_sum::<Float16>(data) }
     }
 
@@ -235,7 +243,8 @@ mod x86 {
     /// As [`ChunkRows::touch`], on a machine with AVX2 and FMA.
     #[target_feature(enable = "avx2,fma")]
     pub(super) unsafe fn touch_avx2(share: &ChunkRows<'_>, touch: Touch) -> f32 {
-        // SAFETY: compiled for the instruction set of `Float8`; the caller vouches for the rows.
+        // SAFETY: this function is compiled with the instruction set of `Float8`; the caller
+        // guarantees the rows.
         unsafe { touch_rows::<Float8>(share, touch) }
     }
 
@@ -243,18 +252,19 @@ mod x86 {
     /// As [`ChunkRows::touch`], on a machine with the AVX-512 group.
     #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")]
     pub(super) unsafe fn touch_avx512(share: &ChunkRows<'_>, touch: Touch) -> f32 {
-        // SAFETY: compiled for the instruction set of `Float16`; the caller vouches for the rows.
+        // SAFETY: this function is compiled with the instruction set of `Float16`; the caller
+        // guarantees the rows.
         unsafe { touch_rows::<Float16>(share, touch) }
     }
 
     /// # Safety
-    /// The machine has the instruction set of `V`; for the rows as [`Share::touch`].
+    /// The machine has the instruction set of `V`; the rows are as [`ChunkRows::touch`] requires.
     #[inline(always)]
     unsafe fn touch_rows<V: Vector>(share: &ChunkRows<'_>, touch: Touch) -> f32 {
         let ChunkRows { rows, row_floats, ids, ahead } = *share;
         let base = rows.as_ptr();
-        // SAFETY: the caller vouches for the instruction set of `V` and for the rows, of which one
-        // is held at a time.
+        // SAFETY: the caller guarantees the instruction set of `V` and the rows, and only one row
+        // is borrowed at a time.
         unsafe {
             let mut sums = [V::splat(0.0); 4];
             for (at, &id) in ids.iter().enumerate() {
@@ -278,7 +288,8 @@ mod x86 {
     /// The machine has the instruction set of `V`.
     #[inline(always)]
     unsafe fn slice_sum<V: Vector>(data: &[f32]) -> f32 {
-        // SAFETY: the caller vouches for the instruction set of `V`; the slice is valid.
+        // SAFETY: the caller guarantees the instruction set of `V`. All loads stay inside the
+        // slice.
         unsafe {
             let mut sums = [V::splat(0.0); 4];
             add_into(&mut sums, data.as_ptr(), data.len());
@@ -290,7 +301,7 @@ mod x86 {
     /// The machine has the instruction set of `V`.
     #[inline(always)]
     unsafe fn total<V: Vector>([a, b, c, d]: [V; 4]) -> f32 {
-        // SAFETY: the caller vouches for the instruction set of `V`.
+        // SAFETY: the caller guarantees the instruction set of `V`.
         unsafe { V::sum_of_16(a.add(b).add(c.add(d)), V::splat(0.0)) }
     }
 
@@ -300,7 +311,7 @@ mod x86 {
     /// The machine has the instruction set of `V`, and `row` has `len` floats.
     #[inline(always)]
     unsafe fn add_into<V: Vector>(sums: &mut [V; 4], row: *const f32, len: usize) {
-        // SAFETY: the caller vouches for `len` floats and for the instruction set of `V`.
+        // SAFETY: the caller guarantees `len` floats at `row` and the instruction set of `V`.
         unsafe {
             let mut at = 0;
             while at + 4 * V::LANES <= len {
@@ -317,10 +328,12 @@ mod x86 {
     }
 
     /// # Safety
-    /// The machine has the instruction set of `V`, and nobody else uses the `len` floats of `row`.
+    /// The machine has the instruction set of `V`, and no other thread accesses the `len` floats at
+    /// `row`.
     #[inline(always)]
     unsafe fn row_add<V: Vector>(row: *mut f32, len: usize) {
-        // SAFETY: the caller vouches for `len` floats and for the instruction set of `V`.
+        // SAFETY: the caller guarantees exclusive access to `len` floats at `row` and the
+        // instruction set of `V`.
         unsafe {
             let step = V::splat(STEP);
             let mut at = 0;

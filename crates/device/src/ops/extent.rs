@@ -1,8 +1,9 @@
-//! The one check that every dense operation makes: a slice has as many elements as its shape says.
+//! The length checks of all dense operations: a slice must have as many elements as its shape
+//! implies.
 
 use crate::error::Error;
 
-/// Refuses a slice of `got` elements where `op` needs `expected`.
+/// Returns an error if a slice has `got` elements but `op` needs `expected`.
 pub(crate) fn check(
     op: &'static str,
     what: &'static str,
@@ -12,7 +13,7 @@ pub(crate) fn check(
     if expected == got { Ok(()) } else { Err(Error::Shape { op, what, expected, got }) }
 }
 
-/// Refuses more elements than there is room for.
+/// Returns an error if there are more elements than the buffer can hold.
 pub(crate) fn within(
     op: &'static str,
     what: &'static str,

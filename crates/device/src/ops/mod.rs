@@ -1,6 +1,6 @@
 //! The operations, one folder each: `mod.rs` (contract, checks, dispatch), `scalar.rs` (the
-//! oracle), `simd.rs` where vectors pay, `cuda.rs` and `kernel.cu` for a GPU. Each has its forward
-//! and its backward by name; there is no autograd.
+//! oracle), `simd.rs` if vectors pay, `cuda.rs` and `kernel.cu` for a GPU. Forward and backward are
+//! separate functions, and there is no autograd.
 
 pub mod activation;
 pub mod cross;

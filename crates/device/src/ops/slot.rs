@@ -1,11 +1,12 @@
-//! Where a key's bags go: its table and its columns of the pooled matrix; and the checks that both
-//! embedding operations share. Independent of pooling or of optimizers.
+//! The place of a key's bags: its table and its columns of the pooled matrix; and the checks that
+//! both embedding operations share. Independent of pooling and of optimizers.
 
 use schema::JaggedTensor;
 
 use crate::error::Error;
 
-/// Key `k` of the jagged tensor is slot `k`. Several slots may name the same tile (a shared table).
+/// The table and the output columns of one key: key `k` of the jagged tensor is slot `k`. Several
+/// slots may name the same tile (a shared table).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {
     /// Index of the tile that holds the rows.
@@ -14,36 +15,36 @@ pub struct Slot {
     pub column: usize,
 }
 
-/// What a lookup gives for the ids of a bag.
+/// The output of a lookup for the ids of a bag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotOutput {
-    /// Their weighted sum: `[B, Σ D]`, a slot's vectors in its columns.
+    /// The weighted sum of the bag's rows: `[B, Σ D]`, a slot's vectors in its columns.
     Pooled,
-    /// The row of each: key after key `[nnz_k, D_k]`, in `values` order. A slot's column means
-    /// nothing then.
+    /// The row of each id: key after key `[nnz_k, D_k]`, in `values` order. The column of a slot is
+    /// unused.
     Sequence,
 }
 
-/// Where the vectors of a lookup's output begin.
+/// The starts of the vectors in a lookup's output.
 #[derive(Clone, Debug)]
 pub(crate) struct KeyPlaces {
     keys: Vec<KeyPlace>,
-    /// Elements of the whole output.
+    /// Number of elements of the whole output.
     pub len: usize,
 }
 
-/// Where the vectors of one key begin.
+/// The starts of the vectors of one key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum KeyPlace {
-    /// One per sample, so many elements apart.
+    /// One vector per sample, `stride` elements apart.
     Pooled { first: usize, stride: usize },
-    /// One per position in `values`. The first id of the key has another position than 0, hence
-    /// arithmetic modulo the machine's word.
+    /// One vector per position in `values`. The first id of a key has a position above 0, so
+    /// `first` may be negative; arithmetic wraps around.
     Sequence { first: usize, stride: usize },
 }
 
 impl KeyPlaces {
-    /// One vector per sample, key after key.
+    /// Creates the places of an output with one vector per sample, key by key.
     pub fn by_key(dims: &[usize], samples: usize) -> Self {
         let mut len = 0;
         let place = |&stride: &usize| {
@@ -54,12 +55,12 @@ impl KeyPlaces {
         Self { keys: dims.iter().map(place).collect(), len }
     }
 
-    /// The place of the first key.
+    /// Returns the place of the first key.
     pub fn first(&self) -> Option<KeyPlace> {
         self.keys.first().copied()
     }
 
-    /// The place of key `key`.
+    /// Returns the place of key `key`.
     #[inline(always)]
     pub fn place(&self, key: usize) -> KeyPlace {
         self.keys[key]
@@ -67,13 +68,13 @@ impl KeyPlaces {
 }
 
 impl KeyPlace {
-    /// Whether all vectors begin at a multiple of so many elements.
+    /// Whether all vectors begin at a multiple of `elements`.
     pub fn is_multiple_of(self, elements: usize) -> bool {
         let (Self::Pooled { first, stride } | Self::Sequence { first, stride }) = self;
         first.is_multiple_of(elements) && stride.is_multiple_of(elements)
     }
 
-    /// The start of the vector for the id at `position`, in the bag of `sample`.
+    /// Returns the start of the vector for the id at `position`, in the bag of `sample`.
     #[inline(always)]
     pub fn start(self, sample: usize, position: usize) -> usize {
         match self {
@@ -83,7 +84,7 @@ impl KeyPlace {
     }
 }
 
-/// The shape of a tile, without its numbers.
+/// The shape of a tile, without its weights.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TileShape<'a> {
     pub rows: usize,
@@ -91,20 +92,20 @@ pub(crate) struct TileShape<'a> {
     pub name: &'a str,
 }
 
-/// One embedding call's jagged side: what the checks need, and the error they end in.
+/// The inputs of an embedding call that the checks and their errors need.
 pub(crate) struct Lookup<'a, Shape> {
     pub op: &'static str,
     pub slots: &'a [Slot],
     pub jagged: &'a JaggedTensor,
     pub bag_scales: Option<&'a [f32]>,
     pub output: SlotOutput,
-    /// Shape of tile `t`.
+    /// Returns the shape of tile `t`.
     pub shape: Shape,
 }
 
 impl<'a, Shape: Fn(usize) -> TileShape<'a>> Lookup<'a, Shape> {
-    /// Checks the layout of the jagged tensor, the slots and the scales; gives the places of the
-    /// output's vectors, which tile it without gap or overlap.
+    /// Checks the layout of the jagged tensor, the slots and the scales. Returns the places of the
+    /// output's vectors, which cover the output without gap or overlap.
     pub fn check(&self, tiles: usize) -> Result<KeyPlaces, Error> {
         self.jagged.check().map_err(|cause| Error::Jagged { op: self.op, cause })?;
         self.check_extent("slots: one per key", self.jagged.features, self.slots.len())?;
@@ -155,7 +156,7 @@ impl<'a, Shape: Fn(usize) -> TileShape<'a>> Lookup<'a, Shape> {
         KeyPlaces { keys, len }
     }
 
-    /// Whether `what` has the extent the contract requires.
+    /// Returns an error unless `what` has the extent that the contract requires.
     pub fn check_extent(
         &self,
         what: &'static str,
@@ -166,7 +167,7 @@ impl<'a, Shape: Fn(usize) -> TileShape<'a>> Lookup<'a, Shape> {
         if expected == got { Ok(()) } else { Err(Error::Shape { op, what, expected, got }) }
     }
 
-    /// The error for the id at `position` of `values`.
+    /// Returns the error for the id at `position` of `values`.
     pub fn row_out_of_range(&self, position: usize) -> Error {
         let bag = self.jagged.offsets.partition_point(|&offset| offset <= position) - 1;
         let (feature, sample) = (bag / self.jagged.batch_size, bag % self.jagged.batch_size);
@@ -181,10 +182,10 @@ impl<'a, Shape: Fn(usize) -> TileShape<'a>> Lookup<'a, Shape> {
     }
 }
 
-/// Position in `ids` of the first id that names no row, if any.
+/// Position in `ids` of the first id that is out of range, if any.
 #[inline]
 pub(crate) fn first_bad(ids: &[i64], rows: usize) -> Option<usize> {
-    // A negative id is a huge one when read as unsigned.
+    // As unsigned numbers, negative ids are larger than any number of rows.
     let rows = rows as u64;
     if ids.iter().fold(true, |good, &id| good & ((id as u64) < rows)) {
         return None;

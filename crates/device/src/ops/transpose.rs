@@ -14,7 +14,7 @@ pub(crate) fn transpose_block(rows: [[f32; BLOCK]; BLOCK]) -> [[f32; BLOCK]; BLO
     use std::arch::x86_64::{
         __m128, _mm_movehl_ps, _mm_movelh_ps, _mm_unpackhi_ps, _mm_unpacklo_ps,
     };
-    // SAFETY: a register and a row are both four floats, and every x86-64 has SSE.
+    // SAFETY: a register and a row both consist of four floats, and every x86-64 CPU has SSE.
     unsafe {
         let [a, b, c, d]: [__m128; BLOCK] = std::mem::transmute(rows);
         let (ab, cd) = (_mm_unpacklo_ps(a, b), _mm_unpacklo_ps(c, d));

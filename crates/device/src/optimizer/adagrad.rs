@@ -1,6 +1,6 @@
-//! Adagrad on one row: with `g' = g + λ₂ w` (L2 decay), `h += g'²` and
-//! `w = (1 − η λ) w − η g' / (√h + ε)` (decoupled decay λ). One state value per weight, updated
-//! before it is used; ε stands outside the root. As `torch.optim.Adagrad` under L2 decay.
+//! Adagrad on one row: with `g' = g + λ₂ w` (L2 decay), `h += g'²` and `w = (1 − η λ) w − η g' /
+//! (√h + ε)` (decoupled decay λ). One state value per weight, updated before it is used; ε is added
+//! outside the root. Under L2 decay this equals `torch.optim.Adagrad`.
 #![expect(unsafe_code, reason = "vector instructions")]
 
 use super::rule::UpdateRule;
@@ -37,8 +37,9 @@ pub(crate) unsafe fn update_row_vector<V: Vector>(
 ) {
     let dim = weights.len();
     assert!(gradient.len() == dim && state.len() == dim);
-    // SAFETY: `at < dim` and at most `dim − at` floats are touched in three slices of `dim` floats.
-    // Lanes beyond `left` may hold 0 / ε or 0 / 0; they are never stored.
+    // SAFETY: `at < dim`, and at most `dim − at` floats are accessed in three slices of `dim`
+    // floats. The caller guarantees the instruction set. Lanes beyond `left` may hold 0 / ε or 0 /
+    // 0, but they are never stored.
     unsafe {
         let (rate, epsilon) = (V::splat(rule.learning_rate), V::splat(rule.epsilon));
         let (shrink, l2) = (V::splat(rule.shrink()), V::splat(rule.l2));

@@ -2,20 +2,21 @@
 //! `v = v + (1 − β₂) (g'² − v)` and `w = (1 − η λ) w − η m̂ / (√v̂ + ε)` (decoupled decay λ, as
 //! AdamW).
 //!
-//! SparseAdam differs in where ε stands: `w = (1 − η λ) w − η √(1 − β₂ᵗ) / (1 − β₁ᵗ) · m / (√v +
-//! ε)`, which in exact arithmetic is Adam with an ε of `ε / √(1 − β₂ᵗ)`. It is this code with other
-//! factors of `m` and `v`, those that [`UpdateRule::new`] gives. `torch.optim.SparseAdam` has no
+//! SparseAdam adds ε at another place: `w = (1 − η λ) w − η √(1 − β₂ᵗ) / (1 − β₁ᵗ) · m / (√v + ε)`,
+//! which in exact arithmetic is Adam with an ε of `ε / √(1 − β₂ᵗ)`. This code computes it with
+//! other factors of `m` and `v`, which [`UpdateRule::new`] sets. `torch.optim.SparseAdam` has no
 //! decay.
 //!
-//! The means are not written `β m + (1 − β) g'`: in f32 the two factors do not add up to 1, which
-//! for β₂ = 0.999 makes every `v` too large by up to 1.3 · 10⁻⁵ of it.
+//! The means are not computed as `β m + (1 − β) g'`: in f32 the two factors do not add up to 1,
+//! which for β₂ = 0.999 makes every `v` too large by a factor of up to 1 + 1.3 · 10⁻⁵.
 //!
-//! `m̂` and `v̂` are corrected for their start at 0 by the number of the step of the whole run, as
-//! in FBGEMM and, a table being looked up in every step, in `torch.optim.SparseAdam`. Rows that a
-//! batch does not look up keep `m`, `v` and their weights ("lazy" Adam).
+//! `m̂` and `v̂` are corrected for their start at 0 by the step number of the whole run, as in
+//! FBGEMM. `torch.optim.SparseAdam` counts the steps in which a table was looked up, which is the
+//! same because every step looks up every table. Rows that a batch does not look up keep `m`, `v`
+//! and their weights ("lazy" Adam).
 //! # Source
-//! arXiv:1412.6980, where SparseAdam's form is the one at the end of section 2; decoupled decay:
-//! arXiv:1711.05101. PyTorch 2.14.1, `torch/optim/_functional.py`; FBGEMM, `optimizers.py`.
+//! arXiv:1412.6980, whose section 2 ends with SparseAdam's form; decoupled decay: arXiv:1711.05101.
+//! PyTorch 2.14.1, `torch/optim/_functional.py`; FBGEMM, `optimizers.py`.
 #![expect(unsafe_code, reason = "vector instructions")]
 
 use super::rule::UpdateRule;
@@ -38,7 +39,7 @@ pub fn update_row<R: Real>(
     }
 }
 
-/// Updates the two moments of a weight; gives `m̂ / (√v̂ + ε)`.
+/// Updates the two moments of a weight and returns `m̂ / (√v̂ + ε)`.
 #[inline(always)]
 pub(super) fn direction<R: Real>(
     rule: &UpdateRule<R>,
@@ -51,14 +52,14 @@ pub(super) fn direction<R: Real>(
     corrected(rule, *mean, *square)
 }
 
-/// `m̂ / (√v̂ + ε)`.
+/// Returns `m̂ / (√v̂ + ε)`.
 #[inline(always)]
 pub(super) fn corrected<R: Real>(rule: &UpdateRule<R>, mean: R, square: R) -> R {
     let root = (rule.square.correction * square).sqrt();
     rule.mean.correction * mean / (root + rule.epsilon)
 }
 
-/// The constants of [`direction`], in every lane.
+/// The constants of [`direction`] in every lane of a register.
 #[derive(Clone, Copy)]
 pub(super) struct AdamConstants<V> {
     mean: [V; 2],
@@ -69,10 +70,10 @@ pub(super) struct AdamConstants<V> {
 
 impl<V: Vector> AdamConstants<V> {
     /// # Safety
-    /// All functions: the machine has the instruction set of `V`.
+    /// The machine has the instruction set of `V`, here and in all other functions.
     #[inline(always)]
     pub unsafe fn new(rule: &UpdateRule) -> Self {
-        // SAFETY: the caller vouches for the instruction set.
+        // SAFETY: the caller guarantees the instruction set of `V`.
         unsafe {
             let moment = |m: super::rule::RunningMean| [V::splat(m.take), V::splat(m.correction)];
             Self {
@@ -84,14 +85,14 @@ impl<V: Vector> AdamConstants<V> {
         }
     }
 
-    /// Both moments of some weights after a gradient.
+    /// Returns both moments of some weights after a gradient.
     ///
     /// # Safety
     /// The machine has the instruction set of `V`.
     #[inline(always)]
     pub unsafe fn moments(&self, weight: V, gradient: V, [mean, square]: [V; 2]) -> [V; 2] {
         let (take, take_square) = (self.mean[0], self.square[0]);
-        // SAFETY: the caller vouches for the instruction set.
+        // SAFETY: the caller guarantees the instruction set of `V`.
         unsafe {
             let gradient = gradient.add(self.l2.mul(weight));
             let squares = gradient.mul(gradient);
@@ -102,13 +103,13 @@ impl<V: Vector> AdamConstants<V> {
         }
     }
 
-    /// As [`corrected`].
+    /// Returns `m̂ / (√v̂ + ε)`, like [`corrected`].
     ///
     /// # Safety
     /// The machine has the instruction set of `V`.
     #[inline(always)]
     pub unsafe fn corrected(&self, [mean, square]: [V; 2]) -> V {
-        // SAFETY: the caller vouches for the instruction set.
+        // SAFETY: the caller guarantees the instruction set of `V`.
         unsafe {
             let root = self.square[1].mul(square).sqrt();
             self.mean[1].mul(mean).div(root.add(self.epsilon))
@@ -129,8 +130,9 @@ pub(crate) unsafe fn update_row_vector<V: Vector>(
 ) {
     let dim = weights.len();
     assert!(gradient.len() == dim && mean.len() == dim && square.len() == dim);
-    // SAFETY: `at < dim` and at most `dim − at` floats are touched in four slices of `dim` floats.
-    // Lanes beyond `left` hold 0 / ε; they are never stored.
+    // SAFETY: `at < dim`, and at most `dim − at` floats are accessed in four slices of `dim`
+    // floats. The caller guarantees the instruction set. Lanes beyond `left` hold 0 / ε and are
+    // never stored.
     unsafe {
         let (constants, rate) = (AdamConstants::<V>::new(rule), V::splat(rule.learning_rate));
         let shrink = V::splat(rule.shrink());

@@ -1,5 +1,5 @@
-//! A rule in the byte layout that kernels read, `struct Rule` of `rule.cu`. The host writes it
-//! before a step, so that the launches of a step stay the same.
+//! An update rule in the byte layout that kernels read, `struct Rule` of `rule.cu`. The host writes
+//! it before a step, so that the launches of a step have the same arguments every time.
 
 use schema::Optimizer;
 use schema::random::CounterRng;
@@ -10,7 +10,7 @@ use crate::cuda::KernelArguments;
 /// Bytes of the block.
 pub const BYTES: usize = 48;
 
-/// The block of `rule`, with the random bits of this step.
+/// Encodes `rule` with the random bits of this step.
 #[must_use]
 pub fn bytes(rule: &UpdateRule, rounding: CounterRng) -> Vec<u8> {
     let kind = match rule.kind {

@@ -1,10 +1,11 @@
-//! LAMB on one row: Adam's moments, `r = m̂ / (√v̂ + ε) + λ w`, then `w −= η (‖w‖ / ‖r‖) r`, with λ
-//! the decoupled decay; L2 decay enters the gradient as in `adam`.
+//! LAMB on one row: Adam's moments, `r = m̂ / (√v̂ + ε) + λ w`, then `w −= η (‖w‖ / ‖r‖) r`, where
+//! λ is the decoupled decay; L2 decay is added to the gradient as in `adam`.
 //!
-//! Where `‖w‖` or `‖r‖` is 0 the ratio is 1, so that a row of zeros can leave 0 and a row without a
-//! gradient does not become NaN. The norms are those of the row passed: of an embedding row, a
-//! column tile's columns of it, or a whole dense parameter (as apex's FusedLAMB, which takes one
-//! ratio per tensor). Long rows are worked through in blocks, so that threads can share one.
+//! If `‖w‖` or `‖r‖` is 0, the ratio is 1, so that a row of zeros can change and a row without a
+//! gradient does not become NaN. The norms are computed over the row that is passed: an embedding
+//! row, its columns in a column tile, or a whole dense parameter (as in apex's FusedLAMB, which
+//! uses one ratio per tensor). Long rows are processed in blocks, so that several threads can work
+//! on one row.
 //! # Source
 //! arXiv:1904.00962.
 #![expect(unsafe_code, reason = "vector instructions")]
@@ -15,7 +16,7 @@ use super::rule::UpdateRule;
 use crate::cpu::vector::Vector;
 use crate::real::Real;
 
-/// Weights whose squares are summed at a time; the sums of blocks are added in order.
+/// Number of weights whose squares are summed at a time. The sums of blocks are added in order.
 pub(crate) const BLOCK: usize = 16_384;
 
 /// The scalar form. `weights`, `gradient` and both states `[dim]`.
@@ -36,7 +37,7 @@ pub fn update_row<R: Real>(
     apply(rule, ratio(squares), weights, [mean, square]);
 }
 
-/// `‖w‖ / ‖r‖` from the two sums of squares, or 1.
+/// Returns `‖w‖ / ‖r‖` from the two sums of squares, or 1 if either is 0.
 pub(crate) fn ratio<R: Real>([weights, directions]: [R; 2]) -> R {
     if weights > R::ZERO && directions > R::ZERO {
         weights.sqrt() / directions.sqrt()
@@ -45,7 +46,7 @@ pub(crate) fn ratio<R: Real>([weights, directions]: [R; 2]) -> R {
     }
 }
 
-/// Updates the moments of one block; gives `Σ w²` and `Σ r²`.
+/// Updates the moments of one block and returns `Σ w²` and `Σ r²`.
 pub(crate) fn moments<R: Real>(
     rule: &UpdateRule<R>,
     weights: &[R],
@@ -63,7 +64,7 @@ pub(crate) fn moments<R: Real>(
     [weight_squares.total(), squares.total()]
 }
 
-/// Moves weights along the direction of their moments, `ratio` times the learning rate.
+/// Moves the weights along `r` by `ratio` times the learning rate.
 pub(crate) fn apply<R: Real>(
     rule: &UpdateRule<R>,
     ratio: R,
@@ -89,7 +90,7 @@ pub(crate) unsafe fn update_row_vector<V: Vector>(
     [mean, square]: [&mut [f32]; 2],
 ) {
     let mut squares = [0.0; 2];
-    // SAFETY: the caller vouches for the instruction set.
+    // SAFETY: the caller guarantees the instruction set of `V`.
     unsafe {
         for start in (0..weights.len()).step_by(BLOCK) {
             let block = start..weights.len().min(start + BLOCK);
@@ -115,8 +116,9 @@ pub(crate) unsafe fn moments_vector<V: Vector>(
 ) -> [f32; 2] {
     let dim = weights.len();
     assert!(gradient.len() == dim && mean.len() == dim && square.len() == dim);
-    // SAFETY: `at < dim` and at most `dim − at` floats are touched in four slices of `dim` floats.
-    // Lanes beyond `left` hold an exact 0: 0 / ε.
+    // SAFETY: `at < dim`, and at most `dim − at` floats are accessed in four slices of `dim`
+    // floats. The caller guarantees the instruction set. Lanes beyond `left` hold 0 / ε, an exact
+    // 0, so they do not change the sums.
     unsafe {
         let (constants, decoupled) =
             (adam::AdamConstants::<V>::new(rule), V::splat(rule.decoupled));
@@ -153,7 +155,8 @@ pub(crate) unsafe fn apply_vector<V: Vector>(
 ) {
     let dim = weights.len();
     assert!(mean.len() == dim && square.len() == dim);
-    // SAFETY: `at < dim` and at most `dim − at` floats are touched in three slices of `dim` floats.
+    // SAFETY: `at < dim`, and at most `dim − at` floats are accessed in three slices of `dim`
+    // floats. The caller guarantees the instruction set.
     unsafe {
         let (constants, decoupled) =
             (adam::AdamConstants::<V>::new(rule), V::splat(rule.decoupled));

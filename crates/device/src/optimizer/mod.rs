@@ -1,9 +1,10 @@
 //! Update rules for one row, given its summed gradient: one file per rule, each with a scalar form
 //! (generic over the float, the oracle) and a vector form with the same rounding.
 //!
-//! Every rule takes weight decay as two factors, each 0 if unused: λ added to the gradient (L2),
-//! and λ beside it (decoupled). Independent of where rows and gradients come from; see
-//! `ops::embedding_backward` and `ops::dense_update` for those.
+//! Every rule has two factors for weight decay, each 0 if unused: one for decay that is added to
+//! the gradient (L2), and one for decay that is applied to the weight (decoupled). Independent of
+//! where rows and gradients come from; see `ops::embedding_backward` and `ops::dense_update` for
+//! those.
 
 pub mod adagrad;
 pub mod adam;
@@ -24,7 +25,7 @@ impl<R: Real> UpdateRule<R> {
     /// Updates one row in scalar code: the specification of the vector form, bit for bit in f32.
     ///
     /// # Shapes
-    /// `weights` and `gradient` `[dim]`; `state` as [`split_state`] gives it.
+    /// `weights` and `gradient` `[dim]`; `state` as returned by [`split_state`].
     #[inline]
     pub fn update_row(&self, weights: &mut [R], gradient: &[R], state: [&mut [R]; 2]) {
         let [first, second] = state;
@@ -42,7 +43,8 @@ impl<R: Real> UpdateRule<R> {
     }
 }
 
-/// The parts of a row's state: sums or a mean first, mean squares second where the rule keeps any.
+/// Splits a row's state into its parts: first the sums or means, then the mean squares if the rule
+/// keeps any.
 #[inline(always)]
 pub fn split_state<R>(kind: Optimizer, state: &mut [R]) -> [&mut [R]; 2] {
     let (first, second) = state.split_at_mut(state.len() / kind.state_names().len().max(1));
@@ -63,7 +65,7 @@ impl UpdateRule {
         state: [&mut [f32]; 2],
     ) {
         let [first, second] = state;
-        // SAFETY: the caller vouches for the instruction set.
+        // SAFETY: the caller guarantees the instruction set of `V`.
         unsafe {
             match self.kind {
                 Optimizer::Sgd => sgd::update_row_vector::<V>(self, weights, gradient),

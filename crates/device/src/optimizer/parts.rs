@@ -1,5 +1,5 @@
-//! Sums over a row in one fixed order: column `d` goes to part `d mod 16`, then the parts are added
-//! by halving. So every vector width, and the scalar code, round alike.
+//! Sums over a row in one fixed order: column `d` is added to part `d mod 16`, and the parts are
+//! then added by halving. Every vector width and the scalar code therefore round in the same way.
 #![expect(unsafe_code, reason = "vector instructions")]
 
 use crate::cpu::vector::Vector;
@@ -8,7 +8,7 @@ use crate::real::Real;
 /// Number of partial sums.
 const PARTS: usize = 16;
 
-/// The sum as scalar code keeps it.
+/// The partial sums of scalar code.
 pub(super) struct ScalarSum<R>([R; PARTS]);
 
 impl<R: Real> ScalarSum<R> {
@@ -38,26 +38,27 @@ impl<R: Real> ScalarSum<R> {
     }
 }
 
-/// The sum as vector code keeps it: the parts of [`ScalarSum`] in two registers.
+/// The partial sums of vector code: the parts of [`ScalarSum`] in two registers.
 pub(super) struct VectorParts<V>([V; 2]);
 
 impl<V: Vector> VectorParts<V> {
     /// # Safety
-    /// All functions: the machine has the instruction set of `V`.
+    /// The machine has the instruction set of `V`, here and in all other functions.
     #[inline(always)]
     pub unsafe fn new() -> Self {
-        // SAFETY: the caller vouches for the instruction set.
+        // SAFETY: the caller guarantees the instruction set of `V`.
         Self([unsafe { V::splat(0.0) }; 2])
     }
 
-    /// Adds the lanes of the columns from `column` on; lanes past the row's end hold an exact 0.
+    /// Adds the lanes of the columns from `column` on; lanes past the end of the row hold an exact
+    /// 0.
     ///
     /// # Safety
     /// The machine has the instruction set of `V`.
     #[inline(always)]
     pub unsafe fn add(&mut self, column: usize, lanes: V) {
         let part = &mut self.0[column / V::LANES % (PARTS / V::LANES)];
-        // SAFETY: the caller vouches for the instruction set.
+        // SAFETY: the caller guarantees the instruction set of `V`.
         *part = unsafe { part.add(lanes) };
     }
 
@@ -65,7 +66,7 @@ impl<V: Vector> VectorParts<V> {
     /// The machine has the instruction set of `V`.
     #[inline(always)]
     pub unsafe fn total(self) -> f32 {
-        // SAFETY: the caller vouches for the instruction set.
+        // SAFETY: the caller guarantees the instruction set of `V`.
         unsafe { V::sum_of_16(self.0[0], self.0[1]) }
     }
 }

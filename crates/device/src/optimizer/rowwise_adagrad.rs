@@ -1,8 +1,8 @@
-//! Row-wise Adagrad on one row: with `g' = g + λ₂ w` (L2 decay), `m += mean(g'²)`,
-//! `k = η / (√m + ε)` and `w = (1 − η λ − k λ₂) w − k g` (decoupled decay λ), as FBGEMM's.
+//! Row-wise Adagrad on one row: with `g' = g + λ₂ w` (L2 decay), `m += mean(g'²)`, `k = η / (√m +
+//! ε)` and `w = (1 − η λ − k λ₂) w − k g` (decoupled decay λ), as in FBGEMM.
 //!
-//! One state value per row, updated before it is used; ε stands outside the root. The mean is over
-//! the columns passed: a column tile averages its own columns only.
+//! One state value per row, updated before it is used; ε is added outside the root. The mean is
+//! over the columns passed: a column tile averages its own columns only.
 #![expect(unsafe_code, reason = "vector instructions")]
 
 use super::parts::{ScalarSum, VectorParts};
@@ -25,7 +25,7 @@ pub fn update_row<R: Real>(rule: &UpdateRule<R>, weights: &mut [R], gradient: &[
     }
 }
 
-/// The factor of the gradient and that of the weights, from the new state.
+/// Returns the factors of the gradient and of the weights, computed from the new state.
 #[inline(always)]
 fn factors<R: Real>(rule: &UpdateRule<R>, state: R) -> (R, R) {
     let factor = rule.learning_rate / (state.sqrt() + rule.epsilon);
@@ -45,7 +45,8 @@ pub(crate) unsafe fn update_row_vector<V: Vector>(
 ) {
     let dim = weights.len();
     assert!(gradient.len() == dim);
-    // SAFETY: `at < dim` and at most `dim − at` floats are touched in two slices of `dim` floats.
+    // SAFETY: `at < dim`, and at most `dim − at` floats are accessed in two slices of `dim` floats.
+    // The caller guarantees the instruction set.
     unsafe {
         let (l2, mut squares) = (V::splat(rule.l2), VectorParts::<V>::new());
         let mut at = 0;

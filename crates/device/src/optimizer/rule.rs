@@ -1,10 +1,10 @@
-//! A rule with the constants of a step, from an optimizer's configuration.
+//! An update rule with the constants of a step, computed from the configuration of an optimizer.
 
 use schema::{Optimizer, OptimizerConfig, WeightDecayMode};
 
 use crate::real::Real;
 
-/// A rule with this step's constants.
+/// An update rule with the constants of one step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct UpdateRule<R = f32> {
     pub kind: Optimizer,
@@ -12,9 +12,9 @@ pub struct UpdateRule<R = f32> {
     pub learning_rate: R,
     /// ε, added outside the root; unused by SGD.
     pub epsilon: R,
-    /// λ in the gradient: 0 unless the decay is L2.
+    /// Decay that is added to the gradient; 0 unless the decay mode is L2.
     pub l2: R,
-    /// λ beside the gradient: 0 unless the decay is decoupled.
+    /// Decay that is applied to the weight; 0 unless the decay mode is decoupled.
     pub decoupled: R,
     /// The running mean of gradients; Adam, SparseAdam and LAMB.
     pub mean: RunningMean<R>,
@@ -22,19 +22,19 @@ pub struct UpdateRule<R = f32> {
     pub square: RunningMean<R>,
 }
 
-/// A running mean `old + take · (new − old)`, and the factor that it enters the step with.
+/// A running mean `old + take · (new − old)`, and the factor with which the step uses it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RunningMean<R = f32> {
     pub take: R,
-    /// `1 / (1 − βᵗ)` at step t = 1, 2, …, which corrects the mean's start at 0. Under SparseAdam
-    /// `√(1 − β₂ᵗ) / (1 − β₁ᵗ)` of the gradients and 1 of their squares.
+    /// Correction of the mean's start at 0: `1 / (1 − βᵗ)` at step t = 1, 2, …. For SparseAdam it
+    /// is `√(1 − β₂ᵗ) / (1 − β₁ᵗ)` for the mean of gradients and 1 for the mean of squares.
     pub correction: R,
 }
 
-/// The running means of gradients and of their squares, `step` steps after the first.
+/// Creates the running means of gradients and of their squares at `step` steps after the first.
 fn moments<R: Real>(config: &OptimizerConfig, step: u64) -> [RunningMean<R>; 2] {
     let betas = [config.beta1, config.beta2];
-    // How much of each mean is not its start at 0.
+    // The weight of all gradients so far in each mean; the rest is the start value 0.
     let [mean, square] = betas.map(|beta| 1.0 - beta.powf((step + 1) as f64));
     let corrections = match config.kind {
         Optimizer::SparseAdam => [square.sqrt() / mean, 1.0],
@@ -48,7 +48,8 @@ fn moments<R: Real>(config: &OptimizerConfig, step: u64) -> [RunningMean<R>; 2] 
 }
 
 impl<R: Real> UpdateRule<R> {
-    /// The rule of `config` at `factor` times its learning rate, `step` steps after the first.
+    /// Creates the rule of `config` with `factor` times its learning rate, at `step` steps after
+    /// the first.
     #[must_use]
     pub fn new(config: &OptimizerConfig, factor: f64, step: u64) -> Self {
         let decay = |mode| {
@@ -67,7 +68,7 @@ impl<R: Real> UpdateRule<R> {
         }
     }
 
-    /// What decoupled decay leaves of a weight: `1 − η λ`.
+    /// Factor by which decoupled decay multiplies a weight: `1 − η λ`.
     #[inline(always)]
     pub(super) fn shrink(&self) -> R {
         R::ONE - self.learning_rate * self.decoupled

@@ -1,5 +1,5 @@
-//! Stochastic gradient descent on one row: `w = (1 − η λ) w − η (g + λ₂ w)`, with λ the decoupled
-//! decay and λ₂ the L2 one. No momentum.
+//! Stochastic gradient descent on one row: `w = (1 − η λ) w − η (g + λ₂ w)`, where λ is the
+//! decoupled decay and λ₂ the L2 decay. It has no momentum.
 #![expect(unsafe_code, reason = "vector instructions")]
 
 use super::rule::UpdateRule;
@@ -28,7 +28,8 @@ pub(crate) unsafe fn update_row_vector<V: Vector>(
 ) {
     let dim = weights.len();
     assert!(gradient.len() == dim);
-    // SAFETY: `at < dim` and at most `dim − at` floats are touched in two slices of `dim` floats.
+    // SAFETY: `at < dim`, and at most `dim − at` floats are accessed in two slices of `dim` floats.
+    // The caller guarantees the instruction set.
     unsafe {
         let (rate, shrink) = (V::splat(rule.learning_rate), V::splat(rule.shrink()));
         let l2 = V::splat(rule.l2);

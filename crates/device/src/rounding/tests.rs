@@ -3,7 +3,8 @@ use schema::random::CounterRng;
 
 use super::{RowNoise, to_bf16, to_f16};
 
-/// Values of every range of both formats: normal, subnormal, near the largest, with odd mantissas.
+/// Values of every range of both formats: normal, subnormal, close to the largest, with odd
+/// mantissas.
 fn values() -> Vec<f32> {
     let rng = CounterRng::new(1, 1);
     let exponent = |i: u64| 2f32.powi(rng.below(2 * i, 42) as i32 - 30);
@@ -11,8 +12,8 @@ fn values() -> Vec<f32> {
     (0..300).map(value).chain([0.0, 1.0, -1.0, 65504.0, 1e-7, 3e-8, 0.1]).collect()
 }
 
-/// The mean over many roundings is within five standard errors of the value, and every rounding is
-/// one of its two neighbours.
+/// Checks that the mean over many roundings is within five standard errors of the value, and that
+/// every rounding gives one of the two neighbors.
 fn check(what: &str, round: impl Fn(f32, u32) -> f32, unit: impl Fn(f32) -> f32) {
     const DRAWS: u64 = 4096;
     for (i, value) in values().into_iter().enumerate() {
@@ -23,7 +24,7 @@ fn check(what: &str, round: impl Fn(f32, u32) -> f32, unit: impl Fn(f32) -> f32)
             assert!((rounded - value).abs() < unit(value), "{what}: {value} became {rounded}");
             sum += f64::from(rounded) - f64::from(value);
         }
-        // A rounding has at most half a unit of standard deviation.
+        // The standard deviation of one rounding is at most half a unit.
         let bound = 5.0 * 0.5 * f64::from(unit(value)) / (DRAWS as f64).sqrt();
         assert!((sum / DRAWS as f64).abs() <= bound, "{what}: {value} is off by {sum}/{DRAWS}");
     }
@@ -66,7 +67,7 @@ fn the_random_bits_of_rows_and_columns_differ() {
     seen.sort_unstable();
     seen.dedup();
     assert!(seen.len() > 64 * 64 - 4, "{}", seen.len());
-    // A column tile draws what the whole row draws there.
+    // A column tile must draw the same bits as the whole row at the same columns.
     assert_eq!(RowNoise::new(table, 5, 8).at(2), RowNoise::new(table, 5, 0).at(10));
     for bit in 0..32 {
         let ones = seen.iter().filter(|&&bits| bits >> bit & 1 == 1).count();

@@ -1,4 +1,5 @@
-//! The CPU behind the trait: what it refuses, and what has no probability.
+//! Tests of the CPU behind the trait [`Backend`]: refused arguments, and logits without a
+//! probability.
 
 mod cuda;
 

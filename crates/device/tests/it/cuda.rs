@@ -1,7 +1,7 @@
-//! The kernels of a GPU, run by the emulator against the scalar oracles in four orders; the
-//! emulator itself; NVRTC and the driver's calls where those can be had without a GPU.
+//! Tests of the GPU kernels, run by the emulator in four orders against the scalar oracles; of the
+//! emulator itself; and of NVRTC and the driver's calls if they work without a GPU.
 
-/// A kernel with this body for [`emulator::run`].
+/// Source of a kernel with this body, for [`emulator::run`].
 macro_rules! kernel {
     ($body:literal) => {
         concat!("struct A { u64 out; u32 n, pad; };\nKERNEL(mistake, A, 128) {\n", $body, "}\n")
@@ -25,7 +25,7 @@ use bytemuck::Pod;
 use device::cuda::{BlockOrder, Buffer, Checks, Driver, Emulation, H100_SHARED_BYTES, Stream};
 use schema::random::CounterRng;
 
-/// A device to run on, and copies to and from it.
+/// A device, with functions that copy values to and from it.
 pub struct Bench {
     pub driver: Driver,
     pub stream: Stream,
@@ -38,7 +38,7 @@ impl Bench {
         Self { driver, stream, name: name.to_owned() }
     }
 
-    /// A buffer with these values.
+    /// Allocates a buffer with these values.
     pub fn put<T: Pod>(&self, values: &[T]) -> Buffer {
         let bytes = bytemuck::cast_slice(values);
         let buffer = self.driver.alloc(bytes.len()).unwrap();
@@ -46,12 +46,12 @@ impl Bench {
         buffer
     }
 
-    /// A buffer for so many values, poisoned.
+    /// Allocates a poisoned buffer for `count` values.
     pub fn room<T: Pod>(&self, count: usize) -> Buffer {
         self.driver.alloc(count * size_of::<T>()).unwrap()
     }
 
-    /// The first values of a buffer.
+    /// Reads the first values of a buffer.
     pub fn get<T: Pod>(&self, buffer: &Buffer, count: usize) -> Vec<T> {
         let mut values = vec![T::zeroed(); count];
         self.stream.download(buffer, 0, bytemuck::cast_slice_mut(&mut values)).unwrap();
@@ -59,7 +59,7 @@ impl Bench {
     }
 }
 
-/// What the emulator compiles with.
+/// Options of the emulator.
 pub fn emulation(order: BlockOrder, checks: Checks) -> Emulation {
     let compiler = testkit::compiler::cxx();
     let cache = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("kernels");
@@ -67,8 +67,8 @@ pub fn emulation(order: BlockOrder, checks: Checks) -> Emulation {
     Emulation { compiler, cache, order, checks, shared_limit, replaced: replaced() }
 }
 
-/// The source that `ROWMILL_REPLACED`, as NAME=FILE, puts in place of the one of that name: the
-/// rehearsal of bench/gpu shows that a wrong kernel is found.
+/// The sources that `ROWMILL_REPLACED`, as NAME=FILE, substitutes for embedded ones. The rehearsal
+/// of bench/gpu uses this to show that a wrong kernel is detected.
 fn replaced() -> Vec<(&'static str, String)> {
     let Ok(value) = std::env::var("ROWMILL_REPLACED") else { return Vec::new() };
     let (name, file) = value.split_once('=').unwrap();
@@ -84,14 +84,14 @@ pub fn has_compiler() -> bool {
     testkit::compiler::has_cxx("GPU kernels, emulated")
 }
 
-/// The GPU of `ROWMILL_GPU`, where that is set, with compiled kernels in `ROWMILL_KERNELS`.
+/// The GPU of `ROWMILL_GPU`, if that is set, with compiled kernels in `ROWMILL_KERNELS`.
 pub fn gpu() -> Option<Bench> {
     let ordinal = std::env::var("ROWMILL_GPU").ok()?.parse().unwrap();
     let driver = Driver::cuda(ordinal, stub_library::options_of_environment()).unwrap();
     Some(Bench::new(driver, "cuda"))
 }
 
-/// The emulator in each order; every access is checked in two of them.
+/// One emulator for each order of threads. Two of them check every access.
 pub fn benches() -> Vec<Bench> {
     if let Some(bench) = gpu() {
         return vec![bench];
@@ -117,8 +117,8 @@ pub fn benches() -> Vec<Bench> {
     orders.map(bench).into()
 }
 
-/// Random sizes from 1 to `most`, small ones as often as large ones: two such, or as many as
-/// `ROWMILL_SHAPES` says, which `cargo xtask ci --full` sets.
+/// Draws random sizes from 1 to `most`, small ones as often as large ones. Draws two sets, or as
+/// many as `ROWMILL_SHAPES` states, which `cargo xtask ci --full` sets.
 pub fn random_sizes<const N: usize>(most: [usize; N]) -> Vec<[usize; N]> {
     let count = std::env::var("ROWMILL_SHAPES").map_or(2, |text| text.parse().unwrap());
     let size = |number: u64, i: usize| {
@@ -140,7 +140,7 @@ pub fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-/// Whether two slices have the same bytes.
+/// Checks that two slices have the same bytes.
 #[track_caller]
 pub fn same(what: &str, got: &[f32], expected: &[f32]) {
     assert_eq!(got.len(), expected.len(), "{what}");
@@ -150,28 +150,31 @@ pub fn same(what: &str, got: &[f32], expected: &[f32]) {
     }
 }
 
-/// How far a result may be from the oracle's.
+/// Permitted differences from the oracle's result.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tolerance {
     /// Units in the last place of f32.
     ulps: u32,
-    /// Where a difference of nearly equal numbers has lost places.
+    /// Absolute difference, for a difference of nearly equal numbers, which has few accurate
+    /// digits.
     absolute: f32,
-    /// Of a sum in f64.
+    /// Relative difference of a sum in f64.
     relative: f64,
 }
 
 impl Bench {
-    /// The tolerance of results that `exp` and `log1p` in f64 lead to, divided by `normaliser`.
+    /// Returns the tolerance of results that depend on `exp` and `log1p` in f64, divided by
+    /// `normaliser`.
     ///
-    /// The emulator calls the functions of the host, as the oracle does: the same bytes. A GPU has
-    /// its own. NVIDIA documents at most 1 ulp for each (CUDA C++ Programming Guide, accuracy of
-    /// double-precision functions), and so does glibc: both may be 1 ulp from the true value, on
-    /// different sides. With the division behind them this stays below 8 ulps of f64, 2⁻⁵⁰ of a
-    /// number up to 1, which moves the nearest f32 by at most one. `p − y` and `1 − p` lose leading
-    /// places, so that 2⁻⁵⁰ itself remains. A sum of 1,100 samples in chunks of 512 rounds at most
-    /// 515 times on the way of a value, which is 515 · 2⁻⁵³ < 10⁻¹³ of it. Square roots and
-    /// divisions of a GPU are rounded as the host's are, so other kernels need no tolerance.
+    /// The emulator and the oracle call the same functions of the host, so their bytes agree. A GPU
+    /// has functions of its own. NVIDIA documents at most 1 ulp for each (CUDA C++ Programming
+    /// Guide, accuracy of double-precision functions), and so does glibc: both may be 1 ulp from
+    /// the true value, on different sides. With the division that follows, the error stays below 8
+    /// ulps of f64, which is 2⁻⁵⁰ for a number up to 1. This moves the nearest f32 by at most one.
+    /// `p − y` and `1 − p` lose leading digits, so for them the absolute error of 2⁻⁵⁰ remains. In
+    /// a sum of 1,100 samples in chunks of 512, each value is rounded at most 515 times, which is a
+    /// relative error of 515 · 2⁻⁵³ < 10⁻¹³. Square roots and divisions of a GPU are rounded as the
+    /// host's are, so other kernels need no tolerance.
     pub fn math_tolerance(&self, normaliser: f32) -> Tolerance {
         if self.name == "cuda" {
             Tolerance { ulps: 1, absolute: 2.0f32.powi(-50) / normaliser, relative: 1e-13 }
@@ -183,7 +186,7 @@ impl Bench {
 
 impl Tolerance {
     fn allows(self, got: f32, expected: f32) -> bool {
-        // Numbers in the order of their values, so that neighbors differ by one.
+        // Maps floats to integers in the same order, so that neighboring floats differ by one.
         let place = |value: f32| {
             let bits = i64::from(value.to_bits() & 0x7fff_ffff);
             if value.is_sign_negative() { -bits } else { bits }
@@ -193,7 +196,7 @@ impl Tolerance {
         got.to_bits() == expected.to_bits() || (self.ulps > 0 && is_near)
     }
 
-    /// Whether two slices are the same within the tolerance.
+    /// Checks that two slices agree within the tolerance.
     #[track_caller]
     pub fn same(self, what: &str, got: &[f32], expected: &[f32]) {
         assert_eq!(got.len(), expected.len(), "{what}");
@@ -202,7 +205,7 @@ impl Tolerance {
         }
     }
 
-    /// Whether two sums are the same within the tolerance.
+    /// Checks that two sums agree within the tolerance.
     #[track_caller]
     pub fn same_sum(self, what: &str, got: f64, expected: f64) {
         let apart = (got - expected).abs();

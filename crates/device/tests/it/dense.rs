@@ -1,5 +1,5 @@
-//! The dense operations against their oracles, their gradients against finite differences, and
-//! every thread count against one thread.
+//! Tests the dense operations against their oracles, their gradients against finite differences,
+//! and every thread count against one thread.
 
 mod activation;
 mod cross;
@@ -20,7 +20,7 @@ fn uniform(seed: u64, len: usize) -> Vec<f32> {
     (0..len as u64).map(|i| (rng.unit(i) * 2.0 - 1.0) as f32).collect()
 }
 
-/// `count` integers below `bound`, for shapes.
+/// Draws an integer below `bound`, for shapes.
 fn below(seed: u64, bound: usize) -> usize {
     CounterRng::new(seed, 78).below(0, bound as u64) as usize
 }
@@ -29,18 +29,18 @@ fn widen(values: &[f32]) -> Vec<f64> {
     values.iter().map(|&value| f64::from(value)).collect()
 }
 
-/// The row-major `matrix` `[rows, columns]` in panels.
+/// Packs the row-major `matrix` `[rows, columns]` in panels.
 fn packed(matrix: &[f32], rows: usize, columns: usize) -> Vec<f32> {
     let mut packed = vec![9.0; panels::len(rows, columns)];
     panels::pack(&Cpu::new(1), matrix, MatrixShape::new(rows, columns), &mut packed).unwrap();
     packed
 }
 
-/// What [`packed`] packed; the padding must be zeros.
+/// Unpacks a matrix and checks that its padding is zero.
 fn unpacked(panels: &[f32], rows: usize, columns: usize) -> Vec<f32> {
     let mut matrix = vec![9.0; rows * columns];
     panels::unpack(&Cpu::new(1), panels, MatrixShape::new(rows, columns), &mut matrix).unwrap();
-    // Zeros of either sign.
+    // A sum that includes zeros of either sign must not change.
     let padded = packed(&matrix, rows, columns);
     assert!(padded.iter().zip(panels).all(|(a, b)| a == b || a.is_nan()), "padding");
     matrix
@@ -50,13 +50,13 @@ fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-/// Runs `op` on every instruction set with 1, 2 and 7 threads; within one set the bytes must agree.
-/// Gives one result per set, portable first.
+/// Runs `op` on every instruction set with 1, 2 and 7 threads. Within one set the bytes must agree.
+/// Returns one result per set, portable first.
 fn on_every_cpu(op: impl Fn(&Cpu) -> Vec<f32>) -> Vec<Vec<f32>> {
     on_cpus(&Isa::all(), op)
 }
 
-/// As [`on_every_cpu`], on these instruction sets.
+/// Like [`on_every_cpu`], on these instruction sets.
 fn on_cpus(sets: &[Isa], op: impl Fn(&Cpu) -> Vec<f32>) -> Vec<Vec<f32>> {
     let on = |isa: Isa| {
         let [one, two, seven] = [1, 2, 7].map(|threads| op(&Cpu::with_isa(threads, isa)));
@@ -67,7 +67,7 @@ fn on_cpus(sets: &[Isa], op: impl Fn(&Cpu) -> Vec<f32>) -> Vec<Vec<f32>> {
     sets.iter().map(|&isa| on(isa)).collect()
 }
 
-/// As [`on_every_cpu`], for operations that promise the same bytes on every instruction set.
+/// Like [`on_every_cpu`], for operations with the same bytes on every instruction set.
 fn same_on_every_cpu(op: impl Fn(&Cpu) -> Vec<f32>) -> Vec<f32> {
     let mut results = on_every_cpu(op);
     let first = results.remove(0);
@@ -77,7 +77,7 @@ fn same_on_every_cpu(op: impl Fn(&Cpu) -> Vec<f32>) -> Vec<f32> {
     first
 }
 
-/// `|got − expected| ≤ tolerance · max(scale, |expected|)` for every element.
+/// Checks `|got − expected| ≤ tolerance · max(scale, |expected|)` for every element.
 fn assert_close(got: &[f32], expected: &[f64], tolerance: f64, scale: f64) {
     assert_eq!(got.len(), expected.len());
     for (i, (&got, &expected)) in got.iter().zip(expected).enumerate() {
@@ -87,7 +87,7 @@ fn assert_close(got: &[f32], expected: &[f64], tolerance: f64, scale: f64) {
     }
 }
 
-/// Compares `gradient` with central differences of `loss` at `point`, to 1e-6 relative.
+/// Compares `gradient` with central differences of `loss` at `point`, to a relative 1e-6.
 fn check_gradient(point: &[f64], gradient: &[f64], loss: impl Fn(&[f64]) -> f64) {
     assert_eq!(point.len(), gradient.len());
     let h = 1e-5;
@@ -105,7 +105,7 @@ fn check_gradient(point: &[f64], gradient: &[f64], loss: impl Fn(&[f64]) -> f64)
     }
 }
 
-/// `Σ values · weights`: makes one loss of a whole output.
+/// `Σ values · weights`: a scalar loss of a whole output.
 fn weighted(values: &[f64], weights: &[f64]) -> f64 {
     values.iter().zip(weights).map(|(&value, &weight)| value * weight).sum()
 }

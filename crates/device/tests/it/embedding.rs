@@ -1,5 +1,5 @@
-//! The embedding operations: against their oracles in f32 (to the bit) and f64, against finite
-//! differences, on every instruction set and with 1, 2 and 7 threads.
+//! Tests of the embedding operations against their oracles in f32 (bit for bit) and f64, against
+//! finite differences, on every instruction set and with 1, 2 and 7 threads.
 
 pub mod cuda;
 
@@ -18,9 +18,9 @@ const DATA_TYPES: [DataType; 3] = [DataType::F32, DataType::F16, DataType::Bf16]
 const OUTPUTS: [SlotOutput; 2] = [SlotOutput::Pooled, SlotOutput::Sequence];
 const NAMES: [&str; 4] = ["cat_0", "cat_1", "cat_2", "cat_3"];
 
-/// Tables, a batch on them, and the gradient of its output.
+/// Tables, a batch of ids for them, and the gradient of the output.
 struct Case {
-    /// Values that their data type holds.
+    /// Values that the table's data type represents exactly.
     tables: Vec<Vec<f32>>,
     data_types: Vec<DataType>,
     dims: Vec<usize>,
@@ -32,7 +32,7 @@ struct Case {
     gradient: Vec<f32>,
 }
 
-/// What a random case looks like; `tiles` are (rows, dim), `slots` name tiles.
+/// Parameters of a random case; `tiles` are (rows, dim), and `slots` are indices of tiles.
 #[derive(Clone, Copy)]
 struct Form<'a> {
     seed: u64,
@@ -40,12 +40,12 @@ struct Form<'a> {
     tiles: &'a [(usize, usize)],
     slots: &'a [usize],
     longest_bag: u64,
-    /// Share of ids that are row 0.
+    /// Share of ids that name row 0.
     hot: f64,
     weighted: bool,
     scaled: bool,
     output: SlotOutput,
-    /// Data types of the tiles, in turn.
+    /// Data types of the tiles, assigned in turn.
     data_types: &'a [DataType],
 }
 
@@ -101,15 +101,15 @@ impl Form<'_> {
     }
 }
 
-/// The nearest values of a data type.
+/// Rounds values to a data type.
 fn stored(data_type: DataType, values: &[f32]) -> Weights {
     let mut weights = Weights::zeroed(data_type, values.len());
     weights.view_mut().fill_from(values);
     weights
 }
 
-/// Many shapes: D of 1, odd, wide; bags empty and long; one sample and none; shared and tiny
-/// tables; every data type; pooled and not.
+/// Cases of many shapes: D of 1, odd and large; empty and long bags; one sample and no sample;
+/// shared and tiny tables; every data type; pooled and not.
 fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for seed in 0..60 {
@@ -144,8 +144,8 @@ fn cases() -> Vec<Case> {
             .case(),
         );
     }
-    // One row looked up thousands of times, so that its sum is made of parts; a wide dim off the
-    // stack.
+    // One row is looked up thousands of times, so that its sum has several parts, and one dimension
+    // is too large for the stack.
     let tiles = [(3, 37), (4000, 16), (50, 600)];
     let form = Form {
         seed: 77,
@@ -163,7 +163,7 @@ fn cases() -> Vec<Case> {
     let plain = Form { weighted: false, scaled: false, hot: 1.0, ..form };
     cases.push(plain.case());
     cases.push(Form { output: SlotOutput::Sequence, ..plain }.case());
-    // The dimensions with code of their own, in every data type.
+    // The dimensions that have their own instance of the code, in every data type.
     let tiles = [16, 32, 64, 128].map(|dim| (200, dim));
     for data_types in DATA_TYPES.chunks(1) {
         let usual = Form { tiles: &tiles, slots: &[0, 1, 2, 3], data_types, hot: 0.3, ..form };
@@ -222,7 +222,7 @@ impl Case {
         embedding_forward::run(cpu, arguments).map(|()| out.to_vec())
     }
 
-    /// What the oracle writes from `tables`.
+    /// Returns the output of the oracle for `tables`.
     fn expected<R: Real>(&self, tables: &[Vec<R>], scales: Option<&[R]>) -> Vec<R> {
         let (dims, slots, jagged) = (&self.dims[..], &self.slots, &self.jagged);
         match self.output {
@@ -237,7 +237,7 @@ impl Case {
         }
     }
 
-    /// Updates tiles as the oracle does; the rows that it updated.
+    /// Updates tiles with the oracle and returns the updated rows.
     fn updated_by_oracle(
         &self,
         tiles: &mut [OracleTile<f32>],
@@ -258,7 +258,7 @@ impl Case {
         TileOrigin { table: tile as u32, row: 1000, column: 3 }
     }
 
-    /// Rounds the rows that an oracle updated as the tables hold them.
+    /// Rounds the rows that an oracle updated to the data types of the tables.
     fn round(&self, tiles: &mut [OracleTile<f32>], rows: &[(usize, usize)]) {
         for &(t, row) in rows {
             tiles[t].round_row(row, self.data_types[t], Self::origin(t), rounding());
@@ -311,7 +311,7 @@ impl Case {
         updated
     }
 
-    /// Distinct rows and their elements, counted the obvious way.
+    /// Counts distinct rows and their elements by a simple method.
     fn touched(&self) -> Updated {
         let mut rows = std::collections::BTreeSet::new();
         for (feature, slot) in self.slots.iter().enumerate() {
@@ -326,7 +326,7 @@ impl Case {
     }
 }
 
-/// The second step of `kind`, with decay.
+/// The rule of `kind` at the second step, with decay.
 fn rule<R: Real>(kind: Optimizer) -> UpdateRule<R> {
     let base = OptimizerConfig::new(kind, 0.05);
     let weight_decay_mode = WeightDecayMode::L2;
@@ -356,7 +356,7 @@ fn forward_equals_the_oracle_to_the_bit_on_every_isa_and_thread_count() {
 
 #[test]
 fn an_output_larger_than_the_caches_is_the_same_to_the_bit() {
-    // In whole cache lines, and not.
+    // Tables whose rows are whole cache lines, and tables whose rows are not.
     let forms = [[(500, 64), (90, 16), (40, 208)], [(500, 64), (90, 20), (40, 208)]];
     for (tiles, output) in forms.iter().flat_map(|tiles| OUTPUTS.map(|output| (tiles, output))) {
         let form = Form {
@@ -383,7 +383,7 @@ fn an_output_larger_than_the_caches_is_the_same_to_the_bit() {
 #[test]
 fn backward_equals_the_oracle_to_the_bit_on_every_isa_and_thread_count() {
     let devices = devices();
-    // One scratch for all: what an earlier, larger batch left in it must not matter.
+    // All cases share one scratch, so that leftovers of an earlier, larger batch would show.
     let mut scratch = Scratch::default();
     for (number, case) in cases().iter().enumerate() {
         for kind in Optimizer::ALL {
@@ -431,8 +431,8 @@ fn backward_stays_near_the_oracle_in_f64() {
             let mut got = case.tiles(kind);
             case.backward(&cpu, rule(kind), &mut got, &mut Scratch::default()).unwrap();
             for ((got, exact), data_type) in got.iter().zip(&exact).zip(&case.data_types) {
-                // A rounding moves a weight by less than one unit in its last place. The hottest
-                // row sums some 2,000 gradients in f32 before it squares them.
+                // Rounding moves a weight by less than one unit in its last place. The most
+                // frequent row sums about 2,000 gradients in f32 before the sum is squared.
                 let unit = [0.0, 2f64.powi(-10), 2f64.powi(-7)][*data_type as usize];
                 check_close("weights", &got.weights, &exact.weights, 1e-4 + unit);
                 check_close("state", &got.state, &exact.state, 1e-3);
@@ -442,8 +442,8 @@ fn backward_stays_near_the_oracle_in_f64() {
 }
 
 impl Case {
-    /// The update of one tile of the only table: of the rows that `keep` gives a local number, and
-    /// of the columns from `column` on.
+    /// Updates one tile of the only table: the rows to which `keep` assigns a local number, and the
+    /// columns from `column` on.
     fn update_tile(
         &self,
         (weights, rows): (&mut Weights, usize),
@@ -486,8 +486,8 @@ impl Case {
 
 #[test]
 fn the_cut_of_a_table_into_tiles_changes_no_byte() {
-    // One slot on a table, and the same ids on four tiles of it: two halves of its columns by two
-    // halves of its rows.
+    // One slot on a whole table, compared with the same ids on four tiles of it: two halves of its
+    // columns times two halves of its rows.
     let (rows, dim, half) = (30, 20, 10);
     for data_type in DATA_TYPES {
         let form = Form {
@@ -513,7 +513,7 @@ fn the_cut_of_a_table_into_tiles_changes_no_byte() {
             let keep = |id: i64| ((id < 15) == lower).then_some(id - first as i64);
             for column in [0, half] {
                 let cell = |row: usize, column: usize| row * dim + column;
-                // Rows past the tile's are there but nobody looks them up.
+                // Rows after the end of the tile exist, but no id names them.
                 let source = |row: usize| (row + first) % rows;
                 let values: Vec<f32> = (0..rows)
                     .flat_map(|row| (0..half).map(move |d| (source(row), column + d)))
@@ -559,7 +559,7 @@ fn the_gradient_is_the_finite_difference_of_the_lookup() {
 }
 
 fn check_gradient(case: &Case) {
-    // On zero weights, one step of SGD at rate 1 leaves minus the gradient.
+    // If all weights are 0, one step of SGD with rate 1 leaves the negative gradient.
     let mut tiles = case.tiles(Optimizer::Sgd);
     tiles.iter_mut().for_each(|tile| tile.weights.fill(0.0));
     let rule = UpdateRule::new(&OptimizerConfig::new(Optimizer::Sgd, 1.0), 1.0, 0);
@@ -599,13 +599,13 @@ fn an_id_out_of_range_is_named_and_nothing_changes() {
     };
     for (id, feature, sample) in [(40, 1, 250), (-1, 2, 7), (i64::MIN, 0, 0), (70, 0, 299)] {
         let mut case = form.case();
-        // A bag may be empty: take the next that is not.
+        // A bag may be empty, so the next non-empty bag is used.
         let bag = (feature * 300 + sample..)
             .find(|bag| !case.jagged.bag(bag / 300, bag % 300).is_empty());
         let bag = bag.unwrap();
         let position = case.jagged.offsets[bag];
         case.jagged.values[position] = id;
-        // A later bad id must not be the one reported.
+        // A later bad id must not be reported instead of the first one.
         *case.jagged.values.last_mut().unwrap() = 1000;
         let tile = case.slots[bag / 300].tile;
         let expected = Error::RowOutOfRange {

@@ -1,5 +1,5 @@
-//! The local halves of an exchange of pooled vectors against plain loops, for any number of
-//! threads.
+//! Tests of the local halves of an exchange of pooled vectors against plain loops, for any number
+//! of threads.
 
 use device::Cpu;
 use device::ops::exchange::{GivenMatrices, OwnedColumns, PooledColumns, assemble, gather};
@@ -10,7 +10,7 @@ fn values(stream: u64, len: usize) -> Vec<f32> {
     (0..len as u64).map(|i| rng.normal(i) as f32).collect()
 }
 
-/// Columns 0..4 in two partial sums of two ranks, 4..7 of one.
+/// Columns 0..4 are two partial sums of two ranks; columns 4..7 come from one rank.
 const SOURCES: [PooledColumns; 3] = [
     PooledColumns { rank: 1, from: 2, to: 0, len: 4, first: true },
     PooledColumns { rank: 0, from: 0, to: 0, len: 4, first: false },

@@ -1,4 +1,4 @@
-//! The thread pool: every chunk once, panics, nesting, several callers, and its end.
+//! Tests of the thread pool: every chunk runs once, panics, nesting, several callers, and shutdown.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use device::Pool;
 
-/// How often each of `chunks` chunks ran.
+/// Counts how often each of `chunks` chunks ran.
 fn count(pool: &Pool, chunks: usize) -> Vec<usize> {
     let counts: Vec<AtomicUsize> = (0..chunks).map(|_| AtomicUsize::new(0)).collect();
     pool.run(chunks, |chunk| _ = counts[chunk].fetch_add(1, Ordering::Relaxed));
@@ -31,7 +31,7 @@ fn every_chunk_runs_once() {
 fn chunks_spread_over_threads() {
     let pool = Pool::new(3);
     let barrier = std::sync::Barrier::new(3);
-    // Three chunks that wait for each other can only end on three threads.
+    // Three chunks that wait for each other can end only on three threads.
     pool.run(3, |_| _ = barrier.wait());
 }
 
@@ -96,7 +96,7 @@ fn a_dropped_pool_has_ended_its_threads() {
         HELD.with(|held| *held.borrow_mut() = Some(Arc::clone(&alive)));
         barrier.wait();
     });
-    // This variable, the caller's own and one per worker.
+    // References held by this variable, the caller's thread-local, and one per worker.
     assert_eq!(Arc::strong_count(&alive), 5);
     drop(pool);
     assert_eq!(Arc::strong_count(&alive), 2);

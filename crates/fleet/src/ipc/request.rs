@@ -121,7 +121,7 @@ impl fmt::Display for Reason {
             Self::Foreign(id) => {
                 // The id was chosen by the process. It may be long or contain control characters.
                 let shown: String = id.chars().take(ID_SHOWN).collect();
-                write!(out, "the file is of another request ({})", shown.escape_debug())
+                write!(out, "the file belongs to another request ({})", shown.escape_debug())
             }
             Self::Interrupted => out.write_str("the capture was interrupted"),
             Self::Taken => {
@@ -238,6 +238,8 @@ impl CaptureRequest {
                 None
             }
             (RequestState::Started, true) => {
+                // The first free poll after the recording counts. Later ones must not extend the
+                // wait for the file.
                 self.freed.get_or_insert(now);
                 None
             }
@@ -251,6 +253,8 @@ impl CaptureRequest {
             return;
         }
         if self.state == RequestState::Finished {
+            // For a finished trace, `grew` is the time at which the file was complete, and the copy
+            // starts then.
             if now > self.grew.0 + self.patience {
                 self.lose(Reason::Late);
             }
@@ -273,6 +277,7 @@ impl CaptureRequest {
         }
         if let Some(bytes) = sight.growing {
             self.begin(now);
+            // Growth counts only in whole blocks, so that single bytes cannot postpone the timeout.
             let blocks = bytes / BLOCK;
             if blocks > self.grew.1 {
                 self.grew = (now, blocks);
@@ -330,6 +335,8 @@ impl CaptureRequest {
         } else if let Timing::At { start, warmup, .. } = self.timing
             && start < now + warmup + TICK
         {
+            // The start can no longer be met. If the profiler was busy until now, that is the
+            // reason the user can act on.
             self.lose(if self.is_busy { Reason::Busy } else { Reason::StartTooNear });
         }
     }
@@ -340,6 +347,8 @@ impl CaptureRequest {
             Timing::At { start, length, .. } => start + length + self.patience,
         };
         if now > due {
+            // Three missed polls mean that the process no longer polls. A single one may be late on
+            // a busy machine.
             let is_silent = now > self.polled + 3 * POLL;
             self.lose(match (&sight.unwritable, self.timing) {
                 (Some(why), _) => Reason::Unwritable(why.clone()),

@@ -130,7 +130,8 @@ impl Staging {
         }
         if !self.allowed.holds(&self.name, &self.folder) {
             let folder = self.inside.display();
-            sight.unwritable = Some(format!("{folder}: no longer the folder that was made there"));
+            sight.unwritable =
+                Some(format!("{folder}: the folder was replaced after its creation"));
         }
         sight
     }

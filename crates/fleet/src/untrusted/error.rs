@@ -35,7 +35,7 @@ pub enum UntrustedError {
     #[error("{}: expected a file on the disk of its folder, got a mount point", path.display())]
     Mounted { path: PathBuf },
     /// Another process holds a lease on the file, so opening it would wait for that process.
-    #[error("{}: expected a file that nobody holds, got one with a lease of another process", path.display())]
+    #[error("{}: expected a file without a lease, got one with a lease of another process", path.display())]
     Leased { path: PathBuf },
     /// Another process is still writing the file.
     #[error("{}: the file changed while it was copied", path.display())]
@@ -71,7 +71,7 @@ pub enum UntrustedError {
         mode: u32,
     },
     /// A folder was replaced right after its creation.
-    #[error("{}: no longer the folder that was made there", path.display())]
+    #[error("{}: the folder was replaced after its creation", path.display())]
     Replaced { path: PathBuf },
     #[error("{}: cannot {doing}: {source}", path.display())]
     Io { path: PathBuf, doing: &'static str, source: io::Error },

@@ -51,14 +51,17 @@ impl OwnFolder {
     /// system refuses.
     pub fn open(path: &Path, missing: MissingFolder) -> Result<Self, UntrustedError> {
         let folder = Self::open_shared(path, missing)?;
-        let found = folder.stat()?;
+        let metadata = folder.stat()?;
         let expected = effective_uid();
-        if found.st_uid != expected {
-            let (path, got) = (folder.path, found.st_uid);
+        if metadata.st_uid != expected {
+            let (path, got) = (folder.path, metadata.st_uid);
             return Err(UntrustedError::Foreign { path, expected, got });
         }
-        if is_open_to_others(&found) {
-            return Err(UntrustedError::Shared { path: folder.path, mode: found.st_mode & 0o7777 });
+        if is_open_to_others(&metadata) {
+            return Err(UntrustedError::Shared {
+                path: folder.path,
+                mode: metadata.st_mode & 0o7777,
+            });
         }
         Ok(folder)
     }
@@ -184,9 +187,9 @@ impl OwnFolder {
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let opened = rustix::fs::openat(&self.descriptor, name, flags, Mode::RUSR | Mode::WUSR)
             .map_err(UntrustedError::io(&path, "open"))?;
-        let found = rustix::fs::fstat(&opened).map_err(UntrustedError::io(&path, "look at"))?;
-        if kind(&found) != FileType::RegularFile {
-            return Err(UntrustedError::Kind { path, expected: "file", got: kind_name(&found) });
+        let stat = rustix::fs::fstat(&opened).map_err(UntrustedError::io(&path, "look at"))?;
+        if kind(&stat) != FileType::RegularFile {
+            return Err(UntrustedError::Kind { path, expected: "file", got: kind_name(&stat) });
         }
         Ok(File::from(opened))
     }
@@ -199,12 +202,12 @@ impl OwnFolder {
     pub fn append(&self, name: impl AsRef<OsStr>) -> Result<File, UntrustedError> {
         let path = self.path.join(name.as_ref());
         let file = self.open_file(name, OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE)?;
-        let found = rustix::fs::fstat(&file).map_err(UntrustedError::io(&path, "look at"))?;
-        let (expected, got) = (effective_uid(), found.st_uid);
+        let stat = rustix::fs::fstat(&file).map_err(UntrustedError::io(&path, "look at"))?;
+        let (expected, got) = (effective_uid(), stat.st_uid);
         if got != expected {
             return Err(UntrustedError::Owner { path, expected, got });
         }
-        let names = u128::from(found.st_nlink);
+        let names = u128::from(stat.st_nlink);
         if names > 1 {
             return Err(UntrustedError::Names { path, got: names });
         }
@@ -345,14 +348,14 @@ impl OwnFolder {
     /// Whether only this process's user and root can replace files that this user owns in the
     /// folder.
     fn check_safe(&self) -> Result<(), UntrustedError> {
-        let found = self.stat()?;
+        let metadata = self.stat()?;
         let expected = effective_uid();
-        if found.st_uid != 0 && found.st_uid != expected {
-            let (path, got) = (self.path.clone(), found.st_uid);
+        if metadata.st_uid != 0 && metadata.st_uid != expected {
+            let (path, got) = (self.path.clone(), metadata.st_uid);
             return Err(UntrustedError::Foreign { path, expected, got });
         }
-        if is_open_to_others(&found) && found.st_mode & STICKY == 0 {
-            let (path, mode) = (self.path.clone(), found.st_mode & 0o7777);
+        if is_open_to_others(&metadata) && metadata.st_mode & STICKY == 0 {
+            let (path, mode) = (self.path.clone(), metadata.st_mode & 0o7777);
             return Err(UntrustedError::Shared { path, mode });
         }
         Ok(())
@@ -368,23 +371,23 @@ impl OwnFolder {
         let path = self.path.join(name);
         let looking = OFlags::PATH | OFlags::NOFOLLOW;
         let look = || walk::open_name(&self.descriptor, name, looking, Mounts::Cross);
-        let mut found = look();
-        if let (Err(Errno::NOENT), MissingFolder::Make(mode)) = (&found, missing) {
+        let mut opened = look();
+        if let (Err(Errno::NOENT), MissingFolder::Make(mode)) = (&opened, missing) {
             let mode = Mode::from_raw_mode(if is_last { mode } else { 0o755 });
             match rustix::fs::mkdirat(&self.descriptor, name, mode) {
-                Ok(()) | Err(Errno::EXIST) => found = look(),
+                Ok(()) | Err(Errno::EXIST) => opened = look(),
                 Err(errno) => return Err(UntrustedError::io(&path, "make the folder")(errno)),
             }
         }
-        let descriptor = match found {
+        let descriptor = match opened {
             Ok(descriptor) => descriptor,
             Err(Errno::NOENT) => return Err(UntrustedError::Missing { path }),
             Err(errno) => return Err(UntrustedError::io(&path, "open")(errno)),
         };
         let next = Self { descriptor, path };
-        let found = next.stat()?;
-        let is_trusted = found.st_uid == 0 || found.st_uid == effective_uid();
-        match kind(&found) {
+        let opened = next.stat()?;
+        let is_trusted = opened.st_uid == 0 || opened.st_uid == effective_uid();
+        match kind(&opened) {
             FileType::Directory => Ok(PathStep::Folder(next)),
             FileType::Symlink if is_trusted => {
                 let target = rustix::fs::readlinkat(&next.descriptor, "", Vec::new())
@@ -392,7 +395,7 @@ impl OwnFolder {
                 Ok(PathStep::Link(PathBuf::from(OsStr::from_bytes(target.to_bytes()))))
             }
             _ => {
-                let (path, got) = (next.path, kind_name(&found));
+                let (path, got) = (next.path, kind_name(&opened));
                 Err(UntrustedError::Kind { path, expected: "folder", got })
             }
         }

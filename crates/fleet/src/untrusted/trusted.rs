@@ -47,16 +47,16 @@ pub fn open_trusted(path: &Path, privacy: Privacy) -> Result<File, UntrustedErro
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
     let file: OwnedFd =
         rustix::fs::open(path, flags, Mode::empty()).map_err(UntrustedError::io(path, "open"))?;
-    let found = rustix::fs::fstat(&file).map_err(UntrustedError::io(path, "look at"))?;
+    let stat = rustix::fs::fstat(&file).map_err(UntrustedError::io(path, "look at"))?;
     let (path, expected) = (path.to_owned(), effective_uid());
-    if kind(&found) != FileType::RegularFile {
-        let got = kind_name(&found);
+    if kind(&stat) != FileType::RegularFile {
+        let got = kind_name(&stat);
         return Err(UntrustedError::Kind { path, expected: "file", got });
     }
-    if found.st_uid != 0 && found.st_uid != expected {
-        return Err(UntrustedError::Owner { path, expected, got: found.st_uid });
+    if stat.st_uid != 0 && stat.st_uid != expected {
+        return Err(UntrustedError::Owner { path, expected, got: stat.st_uid });
     }
-    let mode = found.st_mode & 0o7777;
+    let mode = stat.st_mode & 0o7777;
     if mode & privacy.forbidden() != 0 {
         return Err(UntrustedError::Open {
             path,

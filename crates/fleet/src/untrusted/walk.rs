@@ -84,20 +84,20 @@ impl Walk {
             Err(Errno::NOENT) => return Err(UntrustedError::Missing { path }),
             Err(errno) => return Err(UntrustedError::io(&path, "open")(errno)),
         };
-        let found = looked_at(&next, &path)?;
-        match kind(&found) {
+        let stat = looked_at(&next, &path)?;
+        match kind(&stat) {
             FileType::Directory => {
                 self.open.push(next);
                 self.names.push(name.to_owned());
                 Ok(None)
             }
-            FileType::Symlink if is_beyond(&found, &above, who) && self.links < LINKS_MAX => {
+            FileType::Symlink if is_beyond(&stat, &above, who) && self.links < LINKS_MAX => {
                 self.links += 1;
                 let target = rustix::fs::readlinkat(&next, "", Vec::new());
                 let target = target.map_err(UntrustedError::io(&path, "read the link"))?;
                 Ok(Some(PathBuf::from(OsStr::from_bytes(target.to_bytes()))))
             }
-            _ => Err(UntrustedError::Kind { path, expected: "folder", got: kind_name(&found) }),
+            _ => Err(UntrustedError::Kind { path, expected: "folder", got: kind_name(&stat) }),
         }
     }
 

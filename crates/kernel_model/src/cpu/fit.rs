@@ -16,7 +16,8 @@ const SWEEPS: usize = 300;
 pub fn fit_units(works: &[(&CpuWork, f64)]) -> Vec<f64> {
     let Some((first, _)) = works.first() else { return Vec::new() };
     let count = first.amounts.len();
-    // Shares of a work's time, were each unit 1 ns; scaled, so that all are about as large.
+    // Share of each amount in a work's time if its unit took 1 ns. Scaling gives all amounts a
+    // similar magnitude.
     let mut shares: Vec<Vec<f64>> = works
         .iter()
         .map(|(work, ns)| work.amounts.iter().map(|one| one.1 / ns).collect())
@@ -37,7 +38,7 @@ pub fn fit_units(works: &[(&CpuWork, f64)]) -> Vec<f64> {
         least_squares(&shares, &weights, &mut units);
         for (weight, row) in weights.iter_mut().zip(&shares) {
             let sum: f64 = row.iter().zip(&units).map(|(share, unit)| share * unit).sum();
-            // Half of the time is as far off as twice of it.
+            // In logarithms, half of the time is as wrong as twice the time.
             let off = (sum.max(1e-3)).ln().abs();
             *weight = 1.0 / off.max(NEAR) / sum.max(0.1);
         }

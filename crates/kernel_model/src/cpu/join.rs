@@ -23,12 +23,12 @@ impl MeasuredSteps {
             }
         }
         for tables in other.tables {
-            match self.tables.iter_mut().find(|known| known.tables == tables.tables) {
+            match self.tables.iter_mut().find(|own| own.tables == tables.tables) {
                 None => self.tables.push(tables),
-                Some(known) => {
+                Some(own) => {
                     for round in tables.rounds {
-                        if !known.rounds.contains(&round) {
-                            known.rounds.push(round);
+                        if !own.rounds.contains(&round) {
+                            own.rounds.push(round);
                         }
                     }
                 }

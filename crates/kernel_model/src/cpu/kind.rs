@@ -125,7 +125,12 @@ impl KindModel {
 
     /// Checks that all numbers are finite and in the range that training gives.
     pub fn is_valid(&self) -> bool {
+        let are_trees_valid = match &self.residual {
+            ResidualModel::Trees(trees) => trees.is_valid(),
+            ResidualModel::Nothing | ResidualModel::Near(_) => true,
+        };
         self.units.are_valid()
+            && are_trees_valid
             && [self.interval.0, self.interval.1].iter().all(|number| number.is_finite())
     }
 

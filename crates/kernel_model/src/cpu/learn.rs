@@ -41,7 +41,7 @@ pub struct Example<'a> {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CpuKindErrors {
     pub kind: String,
-    pub learnt: usize,
+    pub learned: usize,
     pub judged: usize,
     /// Geometric mean of absolute errors.
     pub gmae_pct: f64,
@@ -122,7 +122,7 @@ impl CpuModel {
             between_ns: 0.0,
             kinds: BTreeMap::new(),
         };
-        // Alone first: what lookups take within steps starts from that.
+        // Learn lookups alone first, because the time of lookups within steps builds on it.
         let alone = alone(tables, stream_gb_per_s, model.machine.cores());
         model.learn_kinds(&alone);
         let (in_steps, between_ns) = model.in_steps(&kept)?;
@@ -142,12 +142,12 @@ impl CpuModel {
 
     fn learn_kinds(&mut self, rows: &WorksByKind) {
         let kinds: Vec<(&String, &Vec<MeasuredWork>)> = rows.iter().collect();
-        let learnt = in_parallel(self.machine.threads as usize, kinds.len(), |at| {
-            let learnt = kinds[at].1.iter().filter(|row| !row.is_judged);
-            let works: Vec<(&CpuWork, f64)> = learnt.map(|row| (&row.work, row.ns)).collect();
+        let learned = in_parallel(self.machine.threads as usize, kinds.len(), |at| {
+            let learned = kinds[at].1.iter().filter(|row| !row.is_judged);
+            let works: Vec<(&CpuWork, f64)> = learned.map(|row| (&row.work, row.ns)).collect();
             (!works.is_empty()).then(|| KindModel::learn(&works))
         });
-        let named = kinds.iter().zip(learnt);
+        let named = kinds.iter().zip(learned);
         self.kinds.extend(named.filter_map(|((kind, _), model)| Some(((*kind).clone(), model?))));
     }
 
@@ -185,7 +185,7 @@ impl CpuModel {
         let mean = errors.iter().sum::<f64>() / count;
         CpuKindErrors {
             kind: kind.to_owned(),
-            learnt: rows.iter().filter(|row| !row.is_judged).count(),
+            learned: rows.iter().filter(|row| !row.is_judged).count(),
             judged: off.len(),
             gmae_pct: geometric_mean_pct(errors.iter().copied()),
             mape_pct: if off.is_empty() { f64::NAN } else { 100.0 * mean },
@@ -250,23 +250,23 @@ fn works(example: &Example<'_>, cores: Cores) -> Result<(Vec<(CpuWork, f64)>, f6
         got,
     };
     let ops = &example.ops;
-    let taken = &example.measured.ops;
-    let is_same =
-        ops.len() == taken.len() && ops.iter().zip(taken).all(|(op, taken)| op.name() == taken.0);
+    let measured = &example.measured.ops;
+    let is_same = ops.len() == measured.len()
+        && ops.iter().zip(measured).all(|(op, measured)| op.name() == measured.0);
     if !is_same {
         return Err(wrong(format!(
             "{} operations for {} of the configuration",
-            taken.len(),
+            measured.len(),
             ops.len()
         )));
     }
     let context =
         Context { tiles: example.tiles.iter().collect(), cores, updates: example.updates };
     let priced =
-        |(op, taken): (&Op, &(String, f64))| Some((CpuWork::from_op(op, &context)?, taken.1));
-    let sum: f64 = taken.iter().map(|taken| taken.1).sum();
-    let between = (example.measured.step_ns - sum).max(0.0) / taken.len().max(1) as f64;
-    Ok((ops.iter().zip(taken).filter_map(priced).collect(), between))
+        |(op, measured): (&Op, &(String, f64))| Some((CpuWork::from_op(op, &context)?, measured.1));
+    let sum: f64 = measured.iter().map(|measured| measured.1).sum();
+    let between = (example.measured.step_ns - sum).max(0.0) / measured.len().max(1) as f64;
+    Ok((ops.iter().zip(measured).filter_map(priced).collect(), between))
 }
 
 impl EqualTables {

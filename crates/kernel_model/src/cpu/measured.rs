@@ -77,7 +77,7 @@ pub struct EqualTables {
 #[serde(deny_unknown_fields)]
 pub struct MeasuredTables {
     pub tables: EqualTables,
-    /// Minutes apart, each with tables built anew.
+    /// Rounds are minutes apart, and each creates its tables anew.
     pub rounds: Vec<TablesRound>,
 }
 
@@ -98,7 +98,7 @@ pub struct TablesRound {
 pub struct MeasuredSteps {
     pub machine: Machine,
     pub steps: Vec<MeasuredStep>,
-    /// Lookups and row updates alone; none in earlier measurements.
+    /// Lookups and row updates without a model; empty in older files.
     pub tables: Vec<MeasuredTables>,
 }
 
@@ -130,8 +130,8 @@ impl MeasuredSteps {
     /// Parses the JSON lines that [`MeasuredSteps::to_text`] writes.
     ///
     /// # Errors
-    /// [`Error::Model`] for another version, and a line that is none; [`Error::Rows`] for steps
-    /// without a positive time.
+    /// [`Error::Model`] for another version or a malformed line; [`Error::Rows`] for steps without
+    /// a positive time.
     pub fn parse(text: &str) -> Result<Self, Error> {
         let mut lines = text.lines();
         let head: Head = parsed(lines.next().unwrap_or_default(), 1)?;

@@ -10,7 +10,7 @@ use super::work::CpuWork;
 use crate::Error;
 
 /// Version of the file format of CPU models.
-pub const MODEL_VERSION: u32 = 3;
+pub const MODEL_VERSION: u32 = 4;
 
 /// Amounts by which lookups and row updates may take longer within a step than alone: other data is
 /// in the caches, and threads must wake up.
@@ -108,7 +108,7 @@ impl CpuModel {
         let model: Self =
             serde_json::from_value(value).map_err(|error| wrong(error.to_string()))?;
         match model.kinds.iter().find(|(_, kind)| !kind.is_valid()) {
-            Some((name, _)) => Err(wrong(format!("invalid unit times of {name}"))),
+            Some((name, _)) => Err(wrong(format!("invalid unit times or trees of {name}"))),
             None => Ok(model),
         }
     }

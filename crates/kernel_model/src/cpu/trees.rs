@@ -5,18 +5,18 @@ use schema::random::CounterRng;
 use serde::{Deserialize, Serialize};
 
 use crate::bins::Bins;
-use crate::bit_stream::{BitReader, BitWriter};
 use crate::boosting::{self, BinnedRows, BoostingParams};
 use crate::forest::Forest;
 
-/// Some hundred works are few: small trees.
+/// Small trees, because a kind has only some hundred works.
 const SETTINGS: BoostingParams =
     BoostingParams { rounds: 300, leaves: 16, rate: 0.08, rows: 6, features: 0.4 };
-/// Forests of which the mean counts: each grows on a part of the works, and errs elsewhere.
+/// Number of forests whose predictions are averaged. Each is trained on a part of the works, so
+/// their errors differ.
 const FORESTS: u64 = 4;
-/// Each forest trains without one of this many works.
+/// Each forest leaves out one of this many works.
 const WITHOUT_ONE_OF: u64 = 5;
-/// Most bins of a feature: a file stays small.
+/// Maximum number of bins of a feature, which keeps files small.
 const BINS: usize = 32;
 const SEED: u64 = 26;
 
@@ -25,18 +25,12 @@ pub type ResidualExample = (Vec<f32>, f64);
 
 /// Boosted forests over the residuals of works, with the bins of their features.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "TreesText", into = "TreesText")]
-pub struct Trees {
-    bins: Bins,
-    forests: Vec<Forest>,
-}
-
-/// The serialized form: bins as numbers, trees as hexadecimal digits.
-#[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct TreesText {
-    ends: Vec<Vec<f32>>,
-    trees: Vec<String>,
+pub struct Trees {
+    #[serde(rename = "ends")]
+    bins: Bins,
+    #[serde(rename = "trees")]
+    forests: Vec<Forest>,
 }
 
 impl Trees {
@@ -56,9 +50,18 @@ impl Trees {
                     table.targets.push(*left as f32);
                 }
             }
-            boosting::forest(&table, SETTINGS, SEED + number)
+            boosting::train_forest(&table, SETTINGS, SEED + number)
         };
         Self { forests: (0..FORESTS).map(forest).collect(), bins }
+    }
+
+    /// Checks bins and forests that were read from a file.
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        let features = self.bins.ends().len();
+        self.bins.is_valid()
+            && !self.forests.is_empty()
+            && self.forests.iter().all(|forest| forest.splits_only_on(features))
     }
 
     /// Predicts the residual of a work with these features, as the mean of all forests.
@@ -88,46 +91,6 @@ fn ends(works: &[&ResidualExample], feature: usize) -> Vec<f32> {
     ends
 }
 
-impl From<Trees> for TreesText {
-    fn from(trees: Trees) -> Self {
-        let digits = |forest: &Forest| {
-            let mut out = BitWriter::default();
-            forest.write(&mut out);
-            out.into_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
-        };
-        let ends = trees.bins.ends().to_vec();
-        Self { ends, trees: trees.forests.iter().map(digits).collect() }
-    }
-}
-
-impl TryFrom<TreesText> for Trees {
-    type Error = String;
-
-    fn try_from(text: TreesText) -> Result<Self, String> {
-        let is_rising = |ends: &Vec<f32>| {
-            ends.len() <= BINS && ends.is_sorted() && ends.iter().all(|end| end.is_finite())
-        };
-        if !text.ends.iter().all(is_rising) {
-            return Err("ends of bins that fall".to_owned());
-        }
-        let features = text.ends.len();
-        let forests: Option<Vec<Forest>> =
-            text.trees.iter().map(|trees| forest(trees, features)).collect();
-        let forests = forests.filter(|forests| !forests.is_empty()).ok_or("no trees")?;
-        Ok(Self { bins: Bins::from_ends(text.ends), forests })
-    }
-}
-
-/// Decodes a forest from hexadecimal digits.
-fn forest(digits: &str, features: usize) -> Option<Forest> {
-    let is_hex = digits.len().is_multiple_of(2) && digits.is_ascii();
-    let byte = |at: usize| u8::from_str_radix(digits.get(2 * at..2 * at + 2)?, 16).ok();
-    let bytes: Option<Vec<u8>> = (0..digits.len() / 2).map(byte).collect();
-    let bytes = bytes.filter(|_| is_hex)?;
-    let mut input = BitReader::new(&bytes);
-    Forest::read(&mut input, features).filter(|_| input.is_at_end())
-}
-
 #[cfg(test)]
 mod tests {
     use super::{ResidualExample, Trees};
@@ -144,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_and_a_slope_are_found_and_come_back_from_text() {
+    fn trees_fit_a_step_and_a_slope_and_round_trip_as_json() {
         let works = works(400);
         let trees = Trees::learn(&works.iter().collect::<Vec<_>>());
         let text = serde_json::to_string(&trees).unwrap();
@@ -152,10 +115,11 @@ mod tests {
         assert_eq!(read, trees);
         let off: f64 = works.iter().map(|(sizes, left)| (trees.at(sizes) - left).abs()).sum();
         assert!(off / 400.0 < 0.02, "{off}");
-        for (from, to) in [("\"trees\":[\"", "\"trees\":[\"zz"), ("\"ends\":[[", "\"ends\":[[9.0,")]
+        for (from, to) in
+            [("\"features\":[", "\"features\":[200,"), ("\"ends\":[[", "\"ends\":[[9.0,")]
         {
-            let broken = text.replacen(from, to, 1);
-            assert!(serde_json::from_str::<Trees>(&broken).is_err(), "{to}");
+            let damaged: Result<Trees, _> = serde_json::from_str(&text.replacen(from, to, 1));
+            assert!(!damaged.is_ok_and(|trees| trees.is_valid()), "{to}");
         }
     }
 }

@@ -37,7 +37,7 @@ impl Units {
             let found = fit::fit_units(&awake.iter().zip(times).collect::<Vec<_>>());
             let named = names().zip(found).filter(|(_, unit)| *unit > 0.0);
             units = Self(named.map(|((name, _), unit)| ((*name).to_owned(), unit)).collect());
-            // Where the fit has no use for it, a shorter one is tried.
+            // If the fit gives waking no time, try a shorter waking time in the next round.
             waking_ns = units.unit_ns(WAKING).max(waking_ns / 2.0);
         }
         units

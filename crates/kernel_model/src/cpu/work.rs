@@ -6,16 +6,16 @@ use schema::{GemmProduct, Op, Optimizer, Precision};
 use crate::embedding::lookup::{self, Amount, Cores};
 use crate::tile_use::TileUse;
 
-/// Elements of a panel, as the matrix products lay activations and gradients out.
+/// Elements of a panel, the layout of activations and gradients in matrix products.
 const PANEL: usize = 32;
 
-/// What an operation does not contain itself: tables of its rank, cores, and fused updates.
+/// The context of an operation on its rank: embedding tables, cores, and the fused optimizer.
 #[derive(Clone, Debug)]
 pub struct Context<'a> {
     /// The tiles of its rank.
     pub tiles: Vec<&'a TileUse>,
     pub cores: Cores,
-    /// Optimizer that products of weight gradients apply, if they do.
+    /// Optimizer that is fused into products of weight gradients, if any.
     pub updates: Option<Optimizer>,
 }
 
@@ -93,7 +93,7 @@ fn product_of(
     context: &Context<'_>,
 ) -> CpuWork {
     let [m, n, k] = sizes.map(|size| size as f64);
-    // One row or column takes another path than a product of panels.
+    // Products with a single row or column use another kernel than products of panels.
     let is_vector = sizes.contains(&1);
     let form = if is_vector { " vector" } else { "" };
     let kind = match precision {
@@ -119,7 +119,7 @@ fn product_of(
     CpuWork { kind, amounts, sizes: logs(&[m, n, k]) }
 }
 
-/// Amounts of one pass over memory.
+/// Returns the amounts of work of one pass over memory.
 fn passes(bytes: f64, cores: Cores) -> Vec<Amount> {
     vec![
         ("call", 1.0),
@@ -137,7 +137,7 @@ fn logs(sizes: &[f64]) -> Vec<f32> {
     sizes.iter().map(|size| size.max(1.0).ln() as f32).collect()
 }
 
-/// Sizes of lookups: means over tables, weighted by their ids.
+/// Returns the sizes of lookups: means over tables, weighted by their ids.
 fn tables(context: &Context<'_>, rule: Option<Optimizer>) -> Vec<f32> {
     let tiles = &context.tiles;
     let uses: f64 = tiles.iter().map(|tile| tile.uses).sum::<f64>().max(1.0);

@@ -64,7 +64,7 @@ impl Popularity {
         let mut classes: Vec<(f64, f64)> = Vec::new();
         let mut first = 1u64;
         while first <= rows {
-            // Classes of a sixteenth of their rank: uses differ little within one.
+            // A class spans a sixteenth of its first rank, so shares differ little within it.
             let end = (first + first.div_ceil(16)).min(rows + 1);
             let count = (end - first) as f64;
             let middle = (first as f64 * (end - 1) as f64).sqrt();
@@ -116,21 +116,21 @@ impl Popularity {
         self.hits_within(self.stays(lookups, cached_rows), lookups)
     }
 
-    /// The share of `lookups` that find their row where each stays for so many of them.
+    /// Returns the share of `lookups` that hit if each row stays for `stays` lookups after its use.
     fn hits_within(&self, stays: f64, lookups: f64) -> f64 {
         let hits = |&(rows, share): &(f64, f64)| {
             let used = self.used(share, stays, lookups);
             rows * match self.draws {
-                // Lookups until the row was first dropped, and all later ones.
+                // Hits before the row is first evicted, and hits of all later lookups.
                 Draws::Independent => share * (stays - used / share + (lookups - stays) * used),
-                // Every use but the first, if the one before is near enough.
+                // Every use but the first hits if the previous use is recent enough.
                 Draws::Counted => (share * lookups - 1.0).max(0.0) * used,
             }
         };
         (self.classes.iter().map(hits).sum::<f64>() / lookups).clamp(0.0, 1.0)
     }
 
-    /// Lookups for which a row stays; no more than there are.
+    /// Returns the number of lookups for which a row stays in the cache, at most `lookups`.
     fn stays(&self, lookups: f64, cached_rows: f64) -> f64 {
         if self.rows_used(lookups) <= cached_rows {
             return lookups;

@@ -6,13 +6,13 @@ use schema::{Granularity, Optimizer};
 use super::Popularity;
 use crate::tile_use::TileUse;
 
-/// Bytes of an id, and of a pair that is sorted.
+/// Bytes of an id, and of a sorted pair of row and position.
 const ID: f64 = 8.0;
 /// Bits of a key that one pass of the sort orders.
 const SORT_BITS: f64 = 11.0;
 /// Bytes of a cache line.
 const LINE: f64 = 64.0;
-/// Ids of a bag from which on gradients are copied table by table before they are summed.
+/// From this many ids per bag on, gradients are copied table by table before they are summed.
 const PACKED_IDS: f64 = 4.0;
 
 /// Amount that stands for waking other threads: the time they save, as a multiple of the call's
@@ -38,14 +38,15 @@ const BAGS_OF_CHUNK: f64 = 128.0;
 const IDS_OF_CHUNK: f64 = 8192.0;
 /// Sorted ids in a chunk while it updates rows.
 const PAIRS_OF_CHUNK: f64 = 512.0;
-/// Batches of at most so many ids use a comparison sort instead of a radix sort.
+/// Batches with at most this many ids use a comparison sort instead of a radix sort.
 const PAIRS_COMPARED: f64 = 512.0;
 /// Elements of a vector.
 const LANES: usize = 16;
-/// Columns that one pass over a bag sums, the widest first; what is left takes a pass per vector.
+/// Columns that one pass over a bag sums, the widest first. Each remaining vector takes a pass of
+/// its own.
 const LANES_OF_PASS: [usize; 3] = [8 * LANES, 4 * LANES, 2 * LANES];
 
-/// Load balance of the chunks of a call over threads.
+/// Distribution of the chunks of a call over threads.
 #[derive(Clone, Copy, Debug)]
 struct Sharing {
     /// Chunks of the busiest thread.
@@ -60,12 +61,12 @@ impl Sharing {
         Self { most: (chunks / threads).ceil(), chunks, threads }
     }
 
-    /// Load imbalance: the time of the busiest thread as a multiple of a perfectly balanced one.
+    /// Returns the load imbalance: the time of the busiest thread as a multiple of the mean time.
     fn uneven(self) -> f64 {
         self.most * self.threads / self.chunks
     }
 
-    /// Time that parallelism saves, as a multiple of the busiest thread's time.
+    /// Returns the time that parallelism saves, as a multiple of the busiest thread's time.
     fn saved(self) -> f64 {
         self.chunks / self.most - 1.0
     }
@@ -107,7 +108,8 @@ pub fn forward_amounts(tiles: &[&TileUse], cores: Cores) -> Vec<Amount> {
     ]
 }
 
-/// Blocks of samples of a table; of several where a batch is smaller than a block.
+/// Counts the chunks of a lookup: blocks of samples of a table, or of several tables if a batch is
+/// smaller than a block.
 fn lookup_chunks(tiles: &[&TileUse]) -> f64 {
     let slots = tiles.iter().map(|tile| tile.vectors.max(1) as f64).sum::<f64>();
     let samples = |tile: &&TileUse| tile.bags as f64 / tile.vectors.max(1) as f64;
@@ -140,7 +142,8 @@ pub fn backward_amounts(tiles: &[&TileUse], rule: Optimizer, cores: Cores) -> Ve
     amounts
 }
 
-/// Sorting the ids of a batch by row: one thread sorts each table, or all threads sort everything.
+/// Computes the amounts of sorting a batch's ids by row: one thread sorts each table, or all
+/// threads sort everything.
 fn sorting(tiles: &[&TileUse], ids: f64, cores: Cores) -> Vec<Amount> {
     let longest = tiles.iter().map(|tile| tile.uses).fold(0.0, f64::max);
     let is_compared = ids <= PAIRS_COMPARED;
@@ -156,7 +159,7 @@ fn sorting(tiles: &[&TileUse], ids: f64, cores: Cores) -> Vec<Amount> {
         |tile: &&TileUse| tile.uses * passes(if by_table { tile.rows as f64 } else { all_rows });
     let moved = sharing.uneven() * tiles.iter().map(moved).sum::<f64>();
     let counted = if is_compared { 0.0 } else { moved };
-    // Each pass clears its counts, for every table that a thread sorts alone.
+    // Each pass of a sort clears its counters, for every table that one thread sorts alone.
     let cleared = |tile: &&TileUse| passes(tile.rows as f64);
     let cleared = of_tables * sharing.uneven() * tiles.iter().map(cleared).sum::<f64>();
     vec![
@@ -168,7 +171,7 @@ fn sorting(tiles: &[&TileUse], ids: f64, cores: Cores) -> Vec<Amount> {
     ]
 }
 
-/// Sums of gradients, and updates of the rows that they are of.
+/// Computes the amounts of summing gradients by row and updating the rows.
 fn updates(tiles: &[&TileUse], rule: Optimizer, cores: Cores) -> Vec<Amount> {
     let sum = |of: &dyn Fn(&TileUse) -> f64| tiles.iter().map(|tile| of(tile)).sum::<f64>();
     let used = |tile: &TileUse| tile.rows_used();
@@ -178,7 +181,7 @@ fn updates(tiles: &[&TileUse], rule: Optimizer, cores: Cores) -> Vec<Amount> {
     let state_bytes = sum(&|tile| 4.0 * used(tile) * rule.state_per_row(tile.dim) as f64);
     let gradient = sum(&|tile| 4.0 * (tile.bags * tile.dim) as f64);
     let read = sum(&|tile| 4.0 * tile.uses * tile.dim as f64);
-    // What the lookups left in a cache, if as much fits.
+    // Rows that the lookups left in a cache are not read from memory again.
     let left = |cache: f64| past(row_bytes + gradient, cache);
     let states = CacheMisses::states(tiles, rule, cores.last);
     let missed = |cache: f64| read * past(gradient, cache);
@@ -186,7 +189,7 @@ fn updates(tiles: &[&TileUse], rule: Optimizer, cores: Cores) -> Vec<Amount> {
     let parts = rule.state_names().len();
     let is_by_element = rule.granularity() == Granularity::Element && parts == 1;
     let is_adam = parts == 2;
-    // One thread sums the gradients of a row.
+    // One thread sums all gradients of a row, so the most popular row limits parallelism.
     let again = |tile: &&TileUse| (tile.uses * tile.popularity.hottest() - 1.0).max(0.0);
     vec![
         ("ids_summed", sum(&|tile| tile.uses)),
@@ -218,7 +221,7 @@ fn updates(tiles: &[&TileUse], rule: Optimizer, cores: Cores) -> Vec<Amount> {
     ]
 }
 
-/// Passes over a bag until all columns of its rows are summed.
+/// Counts the passes over a bag until all columns of its rows are summed.
 fn passes_over_bag(tile: &TileUse) -> f64 {
     let mut left = tile.dim;
     let mut passes = left / LANES_OF_PASS[0];
@@ -230,7 +233,7 @@ fn passes_over_bag(tile: &TileUse) -> f64 {
     (passes + left.div_ceil(LANES)) as f64
 }
 
-/// 1 for rows that do not fill their last vector.
+/// Returns 1 if a row does not fill its last vector, which then needs a mask; otherwise 0.
 fn masked(tile: &TileUse) -> f64 {
     if tile.dim.is_multiple_of(LANES) { 0.0 } else { 1.0 }
 }
@@ -239,32 +242,32 @@ fn row(tile: &TileUse) -> f64 {
     (tile.dim * tile.weight_bytes) as f64
 }
 
-/// 1 for tables of 16-bit values.
+/// Returns 1 for tables of 16-bit values, otherwise 0.
 fn narrow(tile: &TileUse) -> f64 {
     if tile.weight_bytes < 4 { 1.0 } else { 0.0 }
 }
 
-/// The share of so many bytes that a cache does not hold.
+/// Returns the share of `bytes` that a cache does not hold.
 fn past(bytes: f64, cache: f64) -> f64 {
     (1.0 - cache / bytes.max(1.0)).max(0.0)
 }
 
-/// Passes of a sort by one of so many rows.
+/// Counts the passes of a radix sort whose keys are below `rows`.
 fn passes(rows: f64) -> f64 {
     (rows.max(2.0).log2() / SORT_BITS).ceil()
 }
 
-/// Rows that a step uses and that a cache of some size does not hold.
+/// Cache misses of one step, for a cache of a given size.
 #[derive(Clone, Copy, Debug, Default)]
 struct CacheMisses {
-    /// Rows, each use that misses.
+    /// Lookups that miss this cache.
     rows: f64,
     bytes: f64,
-    /// Rows whose length is not a multiple of the vector width.
+    /// Misses of rows whose length is not a multiple of the vector width.
     masked: f64,
-    /// Rows weighted by the logarithm of table size over cache size, which stands for TLB misses.
+    /// Misses weighted by the logarithm of table size over cache size, a proxy for TLB misses.
     far: f64,
-    /// Bytes of distinct rows.
+    /// Bytes of distinct rows that miss.
     unique_bytes: f64,
 }
 
@@ -323,7 +326,7 @@ impl CacheMisses {
 }
 
 impl Popularity {
-    /// The share of lookups whose row was looked up within so many lookups before.
+    /// Returns the share of lookups whose row also occurs among the preceding `lookups` lookups.
     #[must_use]
     pub fn reuse_within(&self, lookups: f64) -> f64 {
         let reused = |(rows, share): &(f64, f64)| rows * share * -(-share * lookups).exp_m1();

@@ -1,7 +1,6 @@
 use schema::random::CounterRng;
 
 use super::{Forest, LEAVES, Tree};
-use crate::bit_stream::{BitReader, BitWriter};
 
 const FEATURES: u64 = 7;
 
@@ -47,29 +46,38 @@ fn joint_evaluation_of_trees_equals_separate_evaluation() {
 }
 
 #[test]
-fn a_forest_comes_back_and_a_tree_of_too_many_leaves_does_not() {
-    let forest = forest(40);
-    let mut out = BitWriter::default();
-    forest.write(&mut out);
-    let bytes = out.into_bytes();
-    assert_eq!(Forest::read(&mut BitReader::new(&bytes), FEATURES as usize), Some(forest));
-    let large = Forest::new(0.0, 0.0..=1.0, vec![tree(LEAVES, CounterRng::new(1, 1))]);
-    let mut out = BitWriter::default();
-    large.write(&mut out);
-    let bytes = out.into_bytes();
-    assert_eq!(Forest::read(&mut BitReader::new(&bytes), FEATURES as usize), Some(large));
-    // A chain of splits: a leaf on each left side, without an end.
-    let mut out = BitWriter::default();
-    [0.0, 0.0, 1.0].into_iter().for_each(|value| out.float(value));
-    out.bits(1, 16);
-    out.float(0.5);
-    for _ in 0..LEAVES {
-        out.bits(0, 1 + 6 + 8);
-        out.bits(1, 1);
-        out.bits(511, 10);
+fn forests_round_trip_as_json() {
+    let largest = Forest::new(0.0, 0.0..=1.0, vec![tree(LEAVES, CounterRng::new(1, 1))]);
+    for forest in [forest(0), forest(40), largest] {
+        let json = serde_json::to_string(&forest).unwrap();
+        assert_eq!(serde_json::from_str::<Forest>(&json).unwrap(), forest);
     }
-    out.bits(1, 1);
-    out.bits(511, 10);
-    let bytes = out.into_bytes();
-    assert_eq!(Forest::read(&mut BitReader::new(&bytes), FEATURES as usize), None);
+}
+
+/// Parses a forest of one tree from three of its columns.
+fn parse_tree(below: &[u8], features: &[u8], leaves: &[i32]) -> Result<Forest, serde_json::Error> {
+    let json = serde_json::json!({
+        "start": 0.0, "bounds": [0.0, 1.0], "steps": [0.5],
+        "below": below, "features": features, "leaves": leaves,
+    });
+    serde_json::from_value(json)
+}
+
+#[test]
+fn incomplete_and_oversized_trees_are_refused() {
+    let split = parse_tree(&[3, 0, 0], &[6], &[1, 2]).unwrap();
+    assert!(split.splits_only_on(7) && !split.splits_only_on(6));
+    assert!(parse_tree(&[3, 0], &[6], &[1, 2]).is_err());
+    assert!(parse_tree(&[3, 0, 0, 0], &[6], &[1, 2, 3]).is_err());
+    assert!(parse_tree(&[3, 0, 0], &[], &[1, 2]).is_err());
+    assert!(parse_tree(&[3, 0, 0], &[6], &[1, 2, 3]).is_err());
+    // A chain of splits, each with a leaf on its left.
+    let chain = |splits: usize| {
+        parse_tree(
+            &[[3, 0].repeat(splits), vec![0]].concat(),
+            &vec![6; splits],
+            &vec![1; splits + 1],
+        )
+    };
+    assert!(chain(LEAVES - 1).is_ok() && chain(LEAVES).is_err());
 }

@@ -4,7 +4,7 @@ use super::{MlpGrid, MlpProblem, MlpSetting, Regressor, add, problems, search, s
 use crate::evaluate::{self, KernelRow};
 use crate::{Kind, Measured, MeasuredPeaks, Part, Timed, Work, roofline_ns, shipped};
 
-/// Layer norms that take twice the roofline over 40 µs.
+/// Creates layer norms that take twice their roofline time, at least 40 µs.
 fn rows() -> Vec<Measured> {
     let device = hardware("v100").expect("a device");
     let measured = |place: u32| {
@@ -16,7 +16,8 @@ fn rows() -> Vec<Measured> {
     (0..600).map(measured).collect()
 }
 
-/// Predicts one number for all rows, nearer to 100 µs with each epoch, until it is past it.
+/// A regressor that predicts one number for all rows. The number approaches 100 µs with each epoch
+/// and then exceeds it.
 struct Constant {
     ln_us: f32,
     step: f32,
@@ -57,7 +58,7 @@ fn the_published_grid_has_280_settings_and_the_small_one_is_a_part_of_it() {
 fn the_setting_and_the_epoch_with_the_least_error_on_calibration_rows_are_chosen() {
     let wanted = MlpGrid::Small.settings()[5];
     let start = |setting: &MlpSetting| {
-        // The others stay far away; the wanted one passes 100 µs after twelve epochs.
+        // Other settings stay far from 100 µs; the wanted one reaches it after twelve epochs.
         let step = if *setting == wanted { 0.1 } else { 0.0 };
         Ok(Constant { ln_us: 100f32.ln() - 1.1 - step, step: step.max(0.001) })
     };
@@ -76,7 +77,7 @@ fn an_mlp_that_fails_or_is_never_finite_is_not_chosen() {
 }
 
 #[test]
-fn many_problems_are_solved_in_their_order() {
+fn results_follow_the_order_of_the_problems() {
     let (small, large) = (problem(), problem());
     let small = MlpProblem { device: "a100".to_owned(), ..small };
     let problems = [small, large];
@@ -120,7 +121,7 @@ fn mlp_errors_are_added_to_the_rows_of_the_model() {
 }
 
 #[test]
-fn peaks_are_what_rows_to_learn_from_reached() {
+fn peaks_are_the_highest_rates_of_training_rows() {
     let rows = rows();
     let device = rows[0].device;
     let peaks = MeasuredPeaks::from_rows(device, &rows);

@@ -1,11 +1,12 @@
 use super::{DriftSample, StateDrift};
 
-/// 400 rows of sizes that do not depend on their place, which take `log_residual` more at theirs.
+/// Creates 400 rows whose sizes do not depend on their position, with `log_residual(place)` of
+/// extra time.
 fn rows(log_residual: impl Fn(u32) -> f64) -> Vec<DriftSample> {
     let row = |place: u32| DriftSample {
         place,
         size: f64::from(place * 7919 % 400) / 100.0,
-        // Two in three are a little log_residual, either way.
+        // Noise: one third of the rows takes a little longer, one third a little less.
         log_residual: log_residual(place) + 0.01 * (f64::from(place % 3) - 1.0),
     };
     (0..400).map(row).collect()

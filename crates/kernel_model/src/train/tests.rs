@@ -3,7 +3,8 @@ use schema::topology::hardware;
 use super::by_device;
 use crate::{Kind, Measured, Timed, Work, roofline_ns};
 
-/// Works that take twice the roofline over 40 µs; every third took 3 % more, every third 3 % less.
+/// Creates works that take twice their roofline time, at least 40 µs. One third of them took 3 %
+/// more and one third 3 % less.
 fn rows(kind: Kind, sizes: impl Fn(u64) -> Vec<u64>) -> Vec<Measured> {
     let device = hardware("v100").expect("a device");
     let measured = |place: u32| {

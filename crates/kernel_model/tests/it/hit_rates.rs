@@ -1,4 +1,5 @@
-//! Hit rates against a simulated cache, and how lookups grow with their sizes.
+//! Compares hit rates with a simulated cache, and checks that lookups take longer with larger
+//! sizes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +8,7 @@ use schema::distribution::ReuseHistogram;
 use schema::random::CounterRng;
 use schema::topology::hardware;
 
-/// The share of hits in an empty cache that drops what was not used for longest.
+/// Simulates an LRU cache that starts empty, and returns its share of hits.
 fn simulated(ids: &[u64], cached: usize) -> f64 {
     let (mut last, mut order) = (BTreeMap::new(), BTreeSet::new());
     let mut hits = 0;
@@ -57,8 +58,8 @@ fn hit_rates_of_uniform_and_zipf_ids_match_a_simulated_cache() {
     }
 }
 
-/// Shares of a batch's lookups by how often their row is used in it: once, twice, 3 to 4, 5 to 8
-/// times and so on. As dlrm_datasets (MIT) publishes them of 856 and of 788 production tables.
+/// Shares of a batch's lookups by how often the batch uses their row: once, twice, 3 to 4, 5 to 8
+/// times and so on. From dlrm_datasets (MIT), for 856 and 788 production tables.
 const PRODUCTION: [[f64; 17]; 2] = [
     [
         0.069, 0.044, 0.068, 0.101, 0.121, 0.104, 0.073, 0.058, 0.052, 0.050, 0.049, 0.048, 0.048,
@@ -72,7 +73,8 @@ const PRODUCTION: [[f64; 17]; 2] = [
 
 #[test]
 fn hit_rates_of_reuse_histograms_match_a_simulated_cache() {
-    // Ten tables of each year: of other sizes, and the more reused the higher their number.
+    // Ten tables of each year, with different sizes. Rows are reused more in tables with a higher
+    // number.
     for number in 0..20u64 {
         let (published, lookups) = (PRODUCTION[(number / 10) as usize], 10_000 + 2_000 * number);
         let tilt = 1.0 + 0.05 * (number % 10) as f64;

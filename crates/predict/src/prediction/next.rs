@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 
 use analyze::graph::{self, NodeId};
+use schema::{CellType, TableRow};
 use serde::Serialize;
 
 use crate::program::{Action, MarkKind, Overhead, Program, Returns};
 use crate::simulate::Simulation;
 
 /// Kind of the part that a row of speedups is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, CellType)]
 #[serde(rename_all = "snake_case")]
 pub enum Subject {
     /// Host time inside an operator.
@@ -22,7 +23,7 @@ pub enum Subject {
 }
 
 /// All parts of a step with one name, and the gain if they got faster.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct NextRow {
     pub subject: Subject,
     pub name: String,

@@ -2,6 +2,7 @@
 //! gradient reductions beside the backward pass.
 
 use kernel_model::formula_kernels::{MOVE_NS, MOVE_SHARE, MOVED};
+use schema::CellType;
 use schema::{GemmProduct, HardwareSpec, Op, Pass, Precision};
 use serde::Serialize;
 
@@ -22,7 +23,7 @@ const UNMEASURED: (f64, f64) = (0.5, 2.0);
 const ADDED_BYTES: u64 = 12;
 
 /// Evidence behind a price, from most to least certain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, CellType)]
 #[serde(rename_all = "snake_case")]
 pub enum Basis {
     /// Measured kernels of this device, within the measured sizes.
@@ -149,7 +150,7 @@ fn kernels(op: &Op, models: &Models, device: &HardwareSpec) -> OpPrice {
     let mut kernels = Kernels { models, device, launches: 0, time, basis: Basis::Measured };
     match *op {
         Op::Gemm { m, n, k, precision: Precision::F32, .. } => {
-            kernels.learnt(Work::new(Kind::Linear, &[m, n, k].map(|size| size as u64)));
+            kernels.learned(Work::new(Kind::Linear, &[m, n, k].map(|size| size as u64)));
         }
         Op::Gemm { m, n, k, .. } => kernels.half(op, [m, n, k]),
         Op::Interaction { batch_size, vectors, dim, pass } => {
@@ -174,7 +175,7 @@ fn kernels(op: &Op, models: &Models, device: &HardwareSpec) -> OpPrice {
 }
 
 impl Kernels<'_> {
-    fn learnt(&mut self, work: Result<Work, kernel_model::Error>) {
+    fn learned(&mut self, work: Result<Work, kernel_model::Error>) {
         // An operation of size zero launches nothing.
         let Ok(work) = work else { return };
         let model = self.models.model(work.kind());
@@ -195,7 +196,7 @@ impl Kernels<'_> {
 
     /// Adds an element-wise kernel by the bytes it moves.
     fn added(&mut self, bytes: u64) {
-        self.learnt(Work::element_wise(Element::Add, bytes.div_ceil(ADDED_BYTES)));
+        self.learned(Work::element_wise(Element::Add, bytes.div_ceil(ADDED_BYTES)));
     }
 
     /// Adds a copy by the bytes it reads and writes.
@@ -224,13 +225,13 @@ impl Kernels<'_> {
         match pass {
             Pass::Forward => {
                 self.moved(8 * inputs);
-                self.learnt(Work::new(Kind::Bmm, &[samples, vectors, vectors, dim]));
+                self.learned(Work::new(Kind::Bmm, &[samples, vectors, vectors, dim]));
                 self.moved(8 * pairs);
             }
             Pass::Backward => {
                 self.moved(4 * (products + pairs));
                 for _ in 0..2 {
-                    self.learnt(Work::new(Kind::Bmm, &[samples, vectors, dim, vectors]));
+                    self.learned(Work::new(Kind::Bmm, &[samples, vectors, dim, vectors]));
                 }
                 self.added(ADDED_BYTES * inputs);
                 self.moved(8 * inputs);

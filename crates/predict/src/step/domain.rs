@@ -1,12 +1,13 @@
 //! The evidence behind a step's time: measured kernels, kernels of other sizes or devices,
 //! formulas.
 
+use schema::CellType;
 use serde::Serialize;
 
 use super::Basis;
 
 /// Shares of a step's time by the evidence they rest on, in percent; they add up to 100.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, CellType)]
 pub struct StepDomain {
     /// Measured kernels of this device, within the measured sizes.
     pub measured_pct: f64,

@@ -1,7 +1,7 @@
 //! Compares the recorded device time of an execution trace with kernel models alone and with the
 //! kernels of another rank. Exchanges between ranks are left out, as most of their time is waiting.
 
-use schema::HardwareSpec;
+use schema::{HardwareSpec, TableRow};
 use serde::Serialize;
 use trace::execution_trace::ExecutionTrace;
 
@@ -65,7 +65,7 @@ pub struct ExecutionTraceTimeRow {
 
 /// Device time of the step of an execution trace, predicted by kernel models and formulas alone.
 /// Exchanges between ranks are left out.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, TableRow)]
 pub struct ExecutionTracePrice {
     pub rank: u32,
     /// Sum over all kernels.
@@ -189,7 +189,7 @@ fn price(asked: &LaunchedKernel, models: &Models, device: &HardwareSpec) -> Esti
     let moved = 1e9 * asked.bytes as f64 / (MOVE_SHARE * device.dram);
     let moved = Estimate::within(moved, MOVED);
     let least = |ns: f64| Estimate::within(ns, UNMEASURED);
-    let learnt = |work: Result<Work, kernel_model::Error>| {
+    let learned = |work: Result<Work, kernel_model::Error>| {
         let price = work.map(|work| models.model(work.kind()).price(&work, device));
         price.map_or(Estimate::default(), |price| Estimate {
             mean_ns: price.mean_ns,
@@ -199,15 +199,15 @@ fn price(asked: &LaunchedKernel, models: &Models, device: &HardwareSpec) -> Esti
     };
     match asked.kernel {
         Kernel::Product { batch: 1, m, n, k } => {
-            learnt(Work::new(Kind::Linear, &[m, n, k])).max(least(PRODUCT_NS))
+            learned(Work::new(Kind::Linear, &[m, n, k])).max(least(PRODUCT_NS))
         }
         Kernel::Product { batch, m, n, k } => {
-            learnt(Work::new(Kind::Bmm, &[batch, m, n, k])).max(least(PRODUCT_NS))
+            learned(Work::new(Kind::Bmm, &[batch, m, n, k])).max(least(PRODUCT_NS))
         }
         // The model was trained on additions, which move three values (12 bytes) per element.
         Kernel::Element => {
             let elements = asked.bytes.div_ceil(12).max(1);
-            learnt(Work::element_wise(Element::Add, elements)).max(least(ELEMENT_NS))
+            learned(Work::element_wise(Element::Add, elements)).max(least(ELEMENT_NS))
         }
         Kernel::Lookup { ids, bags } => {
             least(V100.start_ns + V100.row_ns * ids as f64 / bags.max(1) as f64)

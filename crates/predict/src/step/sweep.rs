@@ -1,12 +1,13 @@
 //! Compares many steps and marks those that no other step beats in speed, memory and number of
 //! ranks.
 
+use schema::TableRow;
 use serde::Serialize;
 
 use super::StepPrice;
 
 /// One configuration of a sweep, with its predicted step.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct SweepRow {
     pub model: String,
     pub hardware: String,

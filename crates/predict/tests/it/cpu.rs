@@ -1,4 +1,4 @@
-//! What is learnt of a CPU: planted times are found again, rows past a cache are those of a
+//! What is learned of a CPU: planted times are found again, rows past a cache are those of a
 //! simulated one, and what are no measured steps and no model is refused.
 
 use kernel_model::Error;
@@ -107,7 +107,7 @@ fn planted(name: &str) -> f64 {
     }
 }
 
-fn learnt(made: &[Made], measured: &[MeasuredStep]) -> CpuModel {
+fn learned(made: &[Made], measured: &[MeasuredStep]) -> CpuModel {
     let both = made.iter().zip(measured);
     let examples: Vec<Example<'_>> = both.map(|(made, measured)| example(made, measured)).collect();
     CpuModel::learn(machine(), &examples, &[]).expect("a model").0
@@ -117,7 +117,7 @@ fn learnt(made: &[Made], measured: &[MeasuredStep]) -> CpuModel {
 fn planted_unit_times_are_recovered_on_held_out_steps() {
     let made: Vec<Made> = (0..120).map(Made::numbered).collect();
     let measured: Vec<MeasuredStep> = made.iter().map(|made| made.measured(planted)).collect();
-    let model = learnt(&made, &measured);
+    let model = learned(&made, &measured);
     assert!((model.between_ns() - 100.0).abs() < 1e-6, "{}", model.between_ns());
     for number in 200..220 {
         let made = Made::numbered(number);
@@ -134,7 +134,7 @@ fn planted_unit_times_are_recovered_on_held_out_steps() {
 fn two_ranks_share_the_threads_and_pay_for_what_they_exchange() {
     let made: Vec<Made> = (0..60).map(Made::numbered).collect();
     let measured: Vec<MeasuredStep> = made.iter().map(|made| made.measured(planted)).collect();
-    let model = learnt(&made, &measured);
+    let model = learned(&made, &measured);
     let price = |ranks: u32| {
         let made = Made::new(made[0].set.clone(), (1, ranks));
         step::cpu::price(made.workload(), &model)
@@ -153,7 +153,7 @@ fn two_ranks_share_the_threads_and_pay_for_what_they_exchange() {
 fn a_model_and_measured_steps_come_back_as_they_were_and_others_are_refused() {
     let made: Vec<Made> = (0..40).map(Made::numbered).collect();
     let steps: Vec<MeasuredStep> = made.iter().map(|made| made.measured(planted)).collect();
-    let model = learnt(&made, &steps);
+    let model = learned(&made, &steps);
     let text = model.to_text().expect("a text");
     assert_eq!(CpuModel::parse(&text).expect("a model"), model);
     let measured = MeasuredSteps { machine: machine(), steps, tables: Vec::new() };
@@ -206,7 +206,7 @@ fn steps_measured_at_another_memory_bandwidth_are_left_out() {
     };
     let steps: Vec<MeasuredStep> =
         made.iter().enumerate().map(|(at, made)| measured(made, at)).collect();
-    let model = learnt(&made, &steps);
+    let model = learned(&made, &steps);
     assert_eq!((model.steps, model.stream_gb_per_s), ([40, 60], 50.0));
 }
 

@@ -43,7 +43,7 @@ fn step_ns(
     priced((&config, pooling), (&topology, models), &plan).cost.step.mean_ns
 }
 
-/// Learnt kernels may dip by so much.
+/// Learned kernels may dip by so much.
 const DIP: f64 = 0.95;
 
 #[test]

@@ -24,7 +24,7 @@ pub enum ProposalError {
     )]
     UnreadableLabel { label: String, kind: String },
     /// There are no inputs.
-    #[error("no column can be learnt from: {}", listed(reasons))]
+    #[error("no column can be learned from: {}", listed(reasons))]
     NoInputs {
         /// The reason why each column is left out.
         reasons: Vec<String>,

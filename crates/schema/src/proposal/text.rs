@@ -66,13 +66,13 @@ fn model(out: &mut String, inputs: &[Input<'_>], plan: &ProposalPlan, wish: &Wis
     } else if plan.constant.is_some() {
         line!(
             out,
-            "# There are no numbers: the bottom MLP makes a learnt vector of a constant, whose"
+            "# There are no numbers: the bottom MLP makes a learned vector of a constant, whose"
         );
         line!(
             out,
             "# products with the tables are biases. Small layers and tables, so that what is"
         );
-        line!(out, "# learnt holds for other rows.");
+        line!(out, "# learned holds for other rows.");
         line!(out, "bottom = {:?}", plan.bottom);
     } else {
         line!(out, "# For the numbers; the last width is the dim of the tables.");

@@ -366,7 +366,7 @@ pub const KEYS: &[ConfigKey] = &[
     .says(
         "none: the number. log1p: ln(max(x, 0) + 1). log3: ln(max(x, -2) + 3). standardise: \
          (x - mean) / deviation of the training rows. datetime: `parts` of a time. one: 1 in every \
-         row, which gives a model without numbers a learnt vector and thereby a bias per id.",
+         row, which gives a model without numbers a learned vector and thereby a bias per id.",
         "{ column = \"age\", transform = \"standardise\" }",
     ),
     optional("data.dense[].number", Choice(&["plain", "money", "decimal_comma"]), "")

@@ -28,20 +28,20 @@ ids = { kind = "uniform" }
 tables = { a = { kind = "uniform" } }
 "#;
 
-/// What the types themselves say of `text`.
+/// Parses `text` into the configuration types and returns the error.
 fn typed(text: &str) -> String {
     toml::from_str::<JobConfig>(text).map_or_else(|error| error.to_string(), |_| "fine".to_owned())
 }
 
-/// The names in backticks behind `expected`.
+/// Returns the names in backticks after `expected` in a message.
 fn names(message: &str) -> Vec<String> {
     let list = message.split_once("expected").map_or("", |(_, list)| list);
     let list = list.lines().next().unwrap_or_default();
     list.split('`').skip(1).step_by(2).map(ToOwned::to_owned).collect()
 }
 
-/// The reference of a section names the keys that its type has: a key that no type knows makes the
-/// type list those it does.
+/// The reference of a section has all keys of its type. An unknown key makes serde list the known
+/// ones.
 #[test]
 fn every_key_of_the_types_is_in_the_reference() {
     let sections = [
@@ -85,7 +85,7 @@ fn every_key_of_the_types_is_in_the_reference() {
         let mut expected: Vec<&str> = keys_of(section)
             .filter(|key| match key.need {
                 Need::With { tag: of, .. } => of == tag,
-                // The tag itself, which serde takes out first.
+                // Serde consumes the tag of an enum before it checks the other keys.
                 _ => tag.is_empty(),
             })
             .map(super::ConfigKey::name)
@@ -95,7 +95,8 @@ fn every_key_of_the_types_is_in_the_reference() {
     }
 }
 
-/// The same for the values that a key may have.
+/// The reference of a key has all values of its type. An unknown value makes serde list the known
+/// ones.
 #[test]
 fn every_choice_of_the_types_is_in_the_reference() {
     for key in KEYS {

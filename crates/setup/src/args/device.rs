@@ -1,4 +1,4 @@
-//! `--device`: where a model is computed.
+//! The option `--device`, which chooses the CPU, a GPU or the emulator.
 
 use std::fmt;
 
@@ -21,9 +21,9 @@ pub struct OnDevice {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceName {
     Cpu,
-    /// The GPU of this number, or the one of this process's local rank.
+    /// The GPU with this number, or without a number the GPU of this process's local rank.
     Cuda(Option<usize>),
-    /// A GPU's kernels, compiled for the host.
+    /// GPU kernels, compiled for the host's CPU.
     Emulated,
 }
 

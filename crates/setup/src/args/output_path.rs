@@ -1,14 +1,15 @@
-//! A path that a command writes, by what may stand there already.
+//! A path that a command writes, and the kinds of files that it may replace.
 
 use std::path::PathBuf;
 
 /// A path that a command writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OutputPath {
-    /// A file, new or replaced; a pipe or a device is written where it is.
+    /// A file, which is created or replaced. A pipe or a device is written in place.
     File(PathBuf),
-    /// A file, new or replaced. A pipe or a device would be replaced too, so it is refused.
+    /// A file, which is created or replaced. A pipe or a device is refused, because it would be
+    /// replaced too.
     RegularFile(PathBuf),
-    /// A folder, new or filled.
+    /// A folder, which may exist already.
     Folder(PathBuf),
 }

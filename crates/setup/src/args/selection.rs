@@ -1,4 +1,5 @@
-//! Which traces to analyze, which part of them, and how their device work is classified.
+//! Options that select traces: the files, the ranks, the part of each trace, and the rule that
+//! classifies device work.
 
 use std::path::PathBuf;
 

@@ -1,6 +1,7 @@
-//! Sizes of memory as they are typed.
+//! Parses sizes of memory on the command line.
 
-/// Bytes, with K for 1,024 and M for 1,048,576: a multiple of 4.
+/// Parses a number of bytes, with K for 1,024 and M for 1,048,576. It must be a multiple of 4,
+/// because it is filled with numbers of 4 bytes.
 pub fn size(text: &str) -> Result<usize, String> {
     let (digits, factor) = match text.strip_suffix(['K', 'k']) {
         Some(digits) => (digits, 1 << 10),

@@ -1,4 +1,4 @@
-//! A step that was never run: the options that complete its configuration.
+//! Options that describe a training step which has not been run, for predictions.
 
 use std::path::PathBuf;
 

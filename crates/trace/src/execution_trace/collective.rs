@@ -47,34 +47,36 @@ impl NodeCollective {
         attributes: &[(StringId, TraceValue)],
         strings: &mut Strings,
     ) -> Self {
-        let mut found = Self::default();
+        let mut collective = Self::default();
         let (arguments, outputs) = (inputs, tensors(outputs));
         let inputs: Vec<&TraceValue> = arguments.iter().map(|input| &input.value).collect();
         if let Some(at) = inputs.iter().rposition(|value| value.text().is_some()) {
             let before = |back: usize| at.checked_sub(back).map(|place| inputs[place]);
-            found.name = inputs[at].text().unwrap_or_default();
-            found.rank = before(1).and_then(small);
-            found.group = before(2).map(|group| group_name(group, strings)).unwrap_or_default();
-            found.request = before(3).and_then(|value| unsigned(request(value)));
-            found.splits_in = inputs.get(at + 1).map(|list| numbers(list)).unwrap_or_default();
-            found.splits_out = inputs.get(at + 2).map(|list| numbers(list)).unwrap_or_default();
+            collective.name = inputs[at].text().unwrap_or_default();
+            collective.rank = before(1).and_then(small);
+            collective.group =
+                before(2).map(|group| group_name(group, strings)).unwrap_or_default();
+            collective.request = before(3).and_then(|value| unsigned(request(value)));
+            collective.splits_in = inputs.get(at + 1).map(|list| numbers(list)).unwrap_or_default();
+            collective.splits_out =
+                inputs.get(at + 2).map(|list| numbers(list)).unwrap_or_default();
             let numbers: Vec<u32> = inputs.iter().skip(at + 3).filter_map(|v| small(v)).collect();
-            found.group_size = numbers.last().copied();
+            collective.group_size = numbers.last().copied();
             if let [start, stride, _] = numbers[..] {
-                found.rank_start = Some(start);
-                found.rank_stride = Some(stride);
+                collective.rank_start = Some(start);
+                collective.rank_stride = Some(stride);
             }
         }
         let inputs = tensors(arguments);
         let sum =
             |of: &[NodeTensor]| of.iter().map(|tensor| tensor.elements).reduce(u64::saturating_add);
-        found.elements_in = sum(&inputs);
-        found.elements_out = sum(&outputs);
-        found.dtype = inputs.first().map(|tensor| tensor.dtype).unwrap_or_default();
+        collective.elements_in = sum(&inputs);
+        collective.elements_out = sum(&outputs);
+        collective.dtype = inputs.first().map(|tensor| tensor.dtype).unwrap_or_default();
         for (name, value) in attributes {
-            found.set(strings.get(*name), value);
+            collective.set(strings.get(*name), value);
         }
-        found
+        collective
     }
 
     /// Overwrites a value with an attribute, which is more precise than the inputs.

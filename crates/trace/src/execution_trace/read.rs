@@ -67,16 +67,16 @@ fn take(trace: &mut ExecutionTrace, piece: &NodeText<'_>) -> Option<Node> {
         trace.losses.count(Loss::BrokenText, || format!("byte {}: expected a comma", piece.at));
     }
     let whole = || piece.whole.and_then(|text| serde_json::from_slice::<Value>(text).ok());
-    let found = whole().and_then(|value| node::read(&value, &mut trace.strings));
-    if found.is_some() {
-        return found;
+    let intact_node = whole().and_then(|value| node::read(&value, &mut trace.strings));
+    if intact_node.is_some() {
+        return intact_node;
     }
     let repaired = repair::repair(piece.rough, piece.is_last);
     let value = repaired.and_then(|text| serde_json::from_str::<Value>(&text).ok());
-    let found = value.and_then(|value| node::read(&value, &mut trace.strings));
+    let repaired_node = value.and_then(|value| node::read(&value, &mut trace.strings));
     // A superfluous bracket loses no data, so it is not counted.
     let is_punctuation = |byte: &u8| b"{}[], \n\r\t".contains(byte);
-    let loss = match (&found, piece.is_last) {
+    let loss = match (&repaired_node, piece.is_last) {
         (Some(_), _) => Loss::BrokenText,
         (None, false) if piece.rough.iter().all(is_punctuation) => Loss::BrokenText,
         // The end of the list is missing too, and is counted there.
@@ -88,7 +88,7 @@ fn take(trace: &mut ExecutionTrace, piece: &NodeText<'_>) -> Option<Node> {
         let begin = String::from_utf8_lossy(begin);
         format!("byte {}: expected a node, got {:?}", piece.at, begin.trim_end())
     });
-    found
+    repaired_node
 }
 
 /// Parses the fields of the outermost object before or after its list of nodes. `at` is the byte

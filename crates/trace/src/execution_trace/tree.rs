@@ -80,17 +80,17 @@ impl NodeForest {
     /// Selects the nodes that satisfy the predicate and have no ancestor that does.
     fn outermost(&self, takes: impl Fn(u32) -> bool) -> Vec<u32> {
         let mut is_covered = vec![false; self.parents.len()];
-        let mut found = Vec::new();
+        let mut outermost = Vec::new();
         for &at in &self.outside_in {
             let is_inside = self.parent(at).is_some_and(|parent| is_covered[parent as usize]);
             let is_taken = takes(at);
             is_covered[at as usize] = is_inside || is_taken;
             if is_taken && !is_inside {
-                found.push(at);
+                outermost.push(at);
             }
         }
-        found.sort_unstable();
-        found
+        outermost.sort_unstable();
+        outermost
     }
 }
 

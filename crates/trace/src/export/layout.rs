@@ -50,12 +50,12 @@ fn list_processes(place: usize, part: &MergedPart<'_>) -> Vec<Process> {
     join_empty(part, &mut processes);
     let process = |((class, pid), mut tracks): ((ProcessClass, &TrackKey), Vec<usize>)| {
         tracks.sort_by_key(|at| &part.trace.tracks[*at].tid);
-        let known = |text: fn(&Track) -> &String| {
+        let first_text = |text: fn(&Track) -> &String| {
             let texts = tracks.iter().map(|at| text(&part.trace.tracks[*at]));
             texts.into_iter().find(|text| !text.is_empty()).cloned().unwrap_or_default()
         };
-        let label = known(|track| &track.process_label);
-        let name = known(|track| &track.process_name);
+        let label = first_text(|track| &track.process_label);
+        let name = first_text(|track| &track.process_name);
         let name =
             if part.is_one_of_several() { title(part, class, pid, &name, &label) } else { name };
         Process { part: place, pid: part.pid(pid), class, name, label, tracks }

@@ -194,9 +194,9 @@ fn message(bytes: &[u8]) -> Result<(&[u8], usize), String> {
     let length = prost::decode_length_delimiter(&mut rest)
         .map_err(|_| format!("no length of a message in {} bytes", bytes.len()))?;
     let prefix = bytes.len() - rest.len();
-    let found = rest.get(..length);
+    let content = rest.get(..length);
     let missing = || format!("a message of {length} bytes, of which {} exist", rest.len());
-    Ok((found.ok_or_else(missing)?, prefix + length))
+    Ok((content.ok_or_else(missing)?, prefix + length))
 }
 
 fn find<'a>(attributes: &'a [Attribute], name: &str) -> Option<&'a AttributeValue> {

@@ -264,10 +264,10 @@ impl<W: Write + ?Sized> PartEvents<'_, '_, W> {
 
     fn counters(&mut self, numbers: &mut Numbers) -> io::Result<()> {
         let part = self.part;
-        let mut known = BTreeMap::new();
+        let mut counter_tracks = BTreeMap::new();
         for counter in &part.trace.counters {
             let process = self.tracks.process(counter.track.0 as usize);
-            let track = match known.get(&(process, counter.name, counter.series)) {
+            let track = match counter_tracks.get(&(process, counter.name, counter.series)) {
                 Some(track) => *track,
                 None => {
                     let text = |id| part.trace.strings.get(id);
@@ -276,7 +276,7 @@ impl<W: Write + ?Sized> PartEvents<'_, '_, W> {
                     let track =
                         track::write_counter(self.packets, numbers, Some(process), name, "")?;
                     mark::counter(self.packets, part.trace, counter, track)?;
-                    known.insert((process, counter.name, counter.series), track);
+                    counter_tracks.insert((process, counter.name, counter.series), track);
                     track
                 }
             };

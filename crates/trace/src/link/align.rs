@@ -39,11 +39,13 @@ fn shared(short: &[Name], long: &[Name], length: usize) -> f64 {
         *runs.entry(run).or_default() += 1;
     }
     let all = short.len() + 1 - length;
-    let mut found = 0;
+    let mut matches = 0;
     for run in long.windows(length) {
-        found += runs.remove(run).unwrap_or_default();
+        // Each run is removed when it matches, so that repetitions in the long sequence do not
+        // count twice.
+        matches += runs.remove(run).unwrap_or_default();
     }
-    found as f64 / all as f64
+    matches as f64 / all as f64
 }
 
 /// Aligns two sequences. Returns pairs of positions with equal names, ascending in both. Ends of
@@ -74,11 +76,13 @@ fn region(short: &[Name], long: &[Name]) -> Option<(usize, usize)> {
     for (at, run) in short.windows(length).enumerate() {
         places.entry(run).or_default().push(at);
     }
+    // Distances are grouped, because a few missing names change the distance of all later runs.
     let width = (short.len() / 8).max(16);
     let mut votes = vec![0_u32; (short.len() + long.len()) / width + 2];
     for (at, run) in long.windows(length).enumerate() {
         let voters = places.get(run).filter(|places| places.len() <= MANY);
         for place in voters.into_iter().flatten() {
+            // The length of the short sequence is added to keep the distance non-negative.
             votes[(at + short.len() - place) / width] += 1;
         }
     }
@@ -87,6 +91,7 @@ fn region(short: &[Name], long: &[Name]) -> Option<(usize, usize)> {
     let most = sums.iter().copied().max().filter(|most| *most > 0);
     // Without any vote, the whole sequence may match.
     let Some(at) = most.and_then(|most| sums.iter().position(|sum| *sum == most)) else {
+        // A much longer sequence without any common run is an unrelated one.
         return (long.len() <= 4 * short.len()).then_some((0, long.len()));
     };
     let from = (at * width).saturating_sub(short.len());
@@ -126,6 +131,7 @@ fn middle(
     if a.is_empty() || b.is_empty() {
         return;
     }
+    // Small gaps are solved exactly, by a table of all pairs.
     if (a.len() + 1).saturating_mul(b.len() + 1) <= CELLS {
         let common = longest_common(a, b);
         pairs.extend(common.into_iter().map(|(x, y)| (offset_a + x, offset_b + y)));
@@ -146,6 +152,7 @@ fn middle(
 /// Finds runs that occur once in both parts, and returns the longest chain of them that ascends in
 /// both.
 fn anchors(a: &[Name], b: &[Name], run: usize) -> AlignedPairs {
+    // Marks a run that occurs more than once and is therefore no anchor.
     const TWICE: usize = usize::MAX;
     let once = |all: &[Name]| {
         let mut places = HashMap::new();
@@ -172,6 +179,8 @@ fn anchors(a: &[Name], b: &[Name], run: usize) -> AlignedPairs {
 
 fn hash(run: &[Name]) -> u64 {
     run.iter().fold(0xcbf2_9ce4_8422_2325, |hash, name| {
+        // FNV-1a, with whole names in place of bytes. Matches are compared in full, so collisions
+        // do no harm.
         (hash ^ u64::from(*name)).wrapping_mul(0x0000_0100_0000_01b3)
     })
 }
@@ -181,6 +190,7 @@ fn ascending(pairs: &[(usize, usize)]) -> AlignedPairs {
     let mut tails: Vec<usize> = Vec::new();
     let mut before = vec![usize::MAX; pairs.len()];
     for (at, (_, b)) in pairs.iter().enumerate() {
+        // `tails[n]` is the pair with the smallest end among subsequences of length n + 1.
         let length = tails.partition_point(|tail| pairs[*tail].1 < *b);
         if length > 0 {
             before[at] = tails[length - 1];
@@ -191,20 +201,21 @@ fn ascending(pairs: &[(usize, usize)]) -> AlignedPairs {
             tails[length] = at;
         }
     }
-    let mut found = AlignedPairs::new();
+    let mut pairs_kept = AlignedPairs::new();
     let mut at = tails.last().copied();
     while let Some(pair) = at {
-        found.push(pairs[pair]);
+        pairs_kept.push(pairs[pair]);
         at = Some(before[pair]).filter(|place| *place != usize::MAX);
     }
-    found.reverse();
-    found
+    pairs_kept.reverse();
+    pairs_kept
 }
 
 /// Computes the longest common subsequence by dynamic programming.
 fn longest_common(a: &[Name], b: &[Name]) -> AlignedPairs {
     let width = b.len() + 1;
     let mut table = vec![0_u32; (a.len() + 1) * width];
+    // The table is filled from the end, so that the pairs can be read off from the start.
     for x in (0..a.len()).rev() {
         for y in (0..b.len()).rev() {
             table[x * width + y] = if a[x] == b[y] && a[x] != OTHER {
@@ -214,18 +225,20 @@ fn longest_common(a: &[Name], b: &[Name]) -> AlignedPairs {
             };
         }
     }
-    let mut found = AlignedPairs::new();
+    let mut matches = AlignedPairs::new();
     let (mut x, mut y) = (0, 0);
     while x < a.len() && y < b.len() {
         let here = table[x * width + y];
         if a[x] == b[y] && a[x] != OTHER && here == table[(x + 1) * width + y + 1] + 1 {
-            found.push((x, y));
+            matches.push((x, y));
             (x, y) = (x + 1, y + 1);
+        // Of equally long subsequences, the one that skips in the short sequence first is chosen,
+        // so the result is unique.
         } else if here == table[(x + 1) * width + y] {
             x += 1;
         } else {
             y += 1;
         }
     }
-    found
+    matches
 }

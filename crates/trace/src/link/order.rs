@@ -34,11 +34,13 @@ pub fn repetitions(host: &HostSequence<'_>) -> Vec<Vec<Option<u32>>> {
         lead.occurrences.extend(lead.track.and_then(|track| roughly(host, longest, track, None)));
     }
     let Some(first) = lead.occurrences.first() else { return Vec::new() };
+    // The other threads must run at the same time as the longest one, which is the most reliable
+    // match.
     let within = Some(first.span);
     let others: Vec<Candidate<'_>> =
         others.iter().map(|thread| choose(host, thread, &mut free, within)).collect();
     let wanted = host.node_count();
-    let mut found: Vec<(usize, Vec<Option<u32>>)> = Vec::new();
+    let mut repetitions: Vec<(usize, Vec<Option<u32>>)> = Vec::new();
     for occurrence in &lead.occurrences {
         let mut rows = vec![None; host.place_count()];
         place(&mut rows, longest, occurrence);
@@ -52,12 +54,16 @@ pub fn repetitions(host: &HostSequence<'_>) -> Vec<Vec<Option<u32>>> {
                 }
             }
         }
-        found.push((rows.iter().flatten().count(), rows));
+        repetitions.push((rows.iter().flatten().count(), rows));
     }
-    let most = found.iter().map(|(count, _)| *count).max().unwrap_or_default();
+    let most = repetitions.iter().map(|(count, _)| *count).max().unwrap_or_default();
+    // Complete repetitions are kept all. Without a complete one, only the best incomplete one is.
     let is_kept = |count: usize| if most == wanted { count == wanted } else { count == most };
-    let mut kept: Vec<_> =
-        found.into_iter().filter(|(count, _)| is_kept(*count)).map(|(_, rows)| rows).collect();
+    let mut kept: Vec<_> = repetitions
+        .into_iter()
+        .filter(|(count, _)| is_kept(*count))
+        .map(|(_, rows)| rows)
+        .collect();
     if most < wanted {
         kept.truncate(1);
     }
@@ -96,6 +102,7 @@ fn choose<'a>(
         let likeness =
             if is_whole { [1.0; 2] } else { align::likeness(&thread.names, &track.names) };
         let score = (is_whole, likeness);
+        // Of equally good tracks, the first one is chosen.
         let is_better = best.as_ref().is_none_or(|best| score > best.score);
         if (likeness[0] > 0.0 || likeness[1] >= MIN_LIKENESS) && is_better {
             best = Some(Choice { at, score, occurrences });
@@ -111,20 +118,21 @@ fn choose<'a>(
 
 /// Finds all non-overlapping occurrences of a thread's names in a track.
 fn occurrences(host: &HostSequence<'_>, thread: &Sequence, track: &Sequence) -> Vec<Occurrence> {
-    let mut found = Vec::new();
+    let mut occurrences = Vec::new();
     let mut behind = 0;
     for end in ends(&thread.names, &track.names) {
         let begin = end - thread.names.len();
+        // Overlapping occurrences would link a row to two nodes.
         if begin < behind {
             continue;
         }
         behind = end;
         let rows = &track.places[begin..end];
         if let Some(span) = host.span(rows.iter().copied()) {
-            found.push(Occurrence { rows: rows.iter().copied().map(Some).collect(), span });
+            occurrences.push(Occurrence { rows: rows.iter().copied().map(Some).collect(), span });
         }
     }
-    found
+    occurrences
 }
 
 /// Returns the end positions of all occurrences of a pattern in a text.
@@ -132,6 +140,7 @@ fn occurrences(host: &HostSequence<'_>, thread: &Sequence, track: &Sequence) -> 
 /// # Source
 /// Knuth, Morris, Pratt: Fast pattern matching in strings, 1977.
 fn ends(pattern: &[Name], text: &[Name]) -> Vec<usize> {
+    // `borders[n]` is the length of the longest proper prefix of the pattern that also ends at n.
     let mut borders = vec![0; pattern.len()];
     let mut length = 0;
     for at in 1..pattern.len() {
@@ -141,7 +150,7 @@ fn ends(pattern: &[Name], text: &[Name]) -> Vec<usize> {
         length += usize::from(pattern[at] == pattern[length]);
         borders[at] = length;
     }
-    let mut found = Vec::new();
+    let mut ends = Vec::new();
     let mut length = 0;
     for (at, name) in text.iter().enumerate() {
         while length > 0 && *name != pattern[length] {
@@ -149,11 +158,11 @@ fn ends(pattern: &[Name], text: &[Name]) -> Vec<usize> {
         }
         length += usize::from(*name == pattern[length]);
         if length == pattern.len() {
-            found.push(at + 1);
+            ends.push(at + 1);
             length = borders[length - 1];
         }
     }
-    found
+    ends
 }
 
 /// Returns the occurrence that overlaps a span most, if any does.

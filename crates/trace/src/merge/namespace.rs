@@ -75,6 +75,7 @@ pub fn assign(traces: &[&Trace]) -> Vec<Namespace> {
 impl Namespace {
     /// Maps an id of this rank to an id of the merged trace. The id 0 means "missing" and stays 0.
     pub fn id(&self, kind: IdKind, id: u64) -> u64 {
+        // 0 means that there is no id, so it must not be prefixed.
         if id == 0 {
             return 0;
         }
@@ -114,6 +115,7 @@ fn power_of_ten(largest: u64, ranks: u64) -> Option<u64> {
     while unit <= largest {
         unit = unit.checked_mul(10)?;
     }
+    // Many JSON readers store numbers as f64, which is exact only below 2^53.
     unit.checked_mul(ranks).filter(|end| *end <= EXACT).map(|_| unit)
 }
 
@@ -121,8 +123,8 @@ fn largest_ids(traces: &[&Trace]) -> [u64; KINDS] {
     let mut largest = [0; KINDS];
     for trace in traces {
         each_id(trace, &mut |kind, id| {
-            let known = &mut largest[kind as usize];
-            *known = id.max(*known);
+            let largest_id = &mut largest[kind as usize];
+            *largest_id = id.max(*largest_id);
         });
     }
     largest
@@ -134,6 +136,8 @@ fn largest_pid(traces: &[&Trace]) -> u64 {
         tracks.filter_map(|track| track.pid.number())
     };
     let above = numbers().max().unwrap_or(0).max(0).unsigned_abs();
+    // Negative ids are mapped to the top of the range, which therefore must be large enough for
+    // both.
     let below = numbers().min().unwrap_or(0).min(0).unsigned_abs();
     above.saturating_add(below)
 }

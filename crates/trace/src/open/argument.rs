@@ -24,16 +24,16 @@ pub(super) fn arguments(
         }
         Ok(())
     })?;
-    let mut found = Map::new();
+    let mut selected = Map::new();
     if let Some(arguments) = arguments.filter(|text| text.starts_with('{')) {
         for_each_entry(arguments, |key, value| {
             if wanted(key) {
-                found.insert(key.to_owned(), serde_json::from_str(value.get())?);
+                selected.insert(key.to_owned(), serde_json::from_str(value.get())?);
             }
             Ok(())
         })?;
     }
-    Ok(found)
+    Ok(selected)
 }
 
 /// Calls `see` with each key of a JSON object and the text of its value.

@@ -24,6 +24,7 @@ struct RecordedProcess {
 /// The recordings that began at about the same time on all ranks are kept. If several of a rank
 /// began together, the one with the most rows is kept.
 pub fn keep_one_per_rank(traces: &mut Vec<Trace>) {
+    // Files of different jobs are never recordings of the same rank.
     if traces.len() < 2 || !may_be_one_job(traces) {
         return;
     }
@@ -43,6 +44,8 @@ pub fn keep_one_per_rank(traces: &mut Vec<Trace>) {
         .filter_map(|group| {
             let rank = |at: &usize| {
                 let rows = traces[*at].slices.len();
+                // The recording closest to the cycle wins, and of several the one with the most
+                // rows.
                 (start(*at).abs_diff(cycle), std::cmp::Reverse(rows))
             };
             group.iter().copied().min_by_key(rank)
@@ -54,6 +57,7 @@ pub fn keep_one_per_rank(traces: &mut Vec<Trace>) {
             traces[*kept].losses.count(Loss::OtherCapture, || what);
         }
     }
+    // `retain` passes no index, so the closure counts.
     let mut at = 0;
     traces.retain(|_| {
         at += 1;
@@ -124,6 +128,8 @@ fn groups(traces: &[Trace]) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
     for at in 0..traces.len() {
         let group =
+            // A recording joins a group only if it belongs with all of its members, because the
+            // relation is not transitive.
             groups.iter_mut().find(|group| group.iter().all(|other| is_of_one_rank(*other, at)));
         match group {
             Some(group) => group.push(at),

@@ -35,14 +35,14 @@ pub fn read<T>(path: &Path, format: &DocumentFormat<T>) -> Result<Vec<T>, Error>
     let request = ReadRequest { paths: vec![path.to_path_buf()], threads: 1 };
     let files = find::files(&request, format.wanted)?;
     let skipped = files.skipped.into_iter().map(|(_, one)| one).collect();
-    let mut found = Documents { format, documents: Vec::new(), skipped };
+    let mut reading = Documents { format, documents: Vec::new(), skipped };
     for unit in &files.units {
-        found.file(&unit.path, unit.by)?;
+        reading.file(&unit.path, unit.by)?;
     }
-    if found.documents.is_empty() {
-        return Err(no_traces(path, &found.skipped));
+    if reading.documents.is_empty() {
+        return Err(no_traces(path, &reading.skipped));
     }
-    Ok(found.documents)
+    Ok(reading.documents)
 }
 
 /// The documents and skipped files so far.

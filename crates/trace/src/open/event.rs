@@ -7,7 +7,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use schema::file_form::{self as form, FileForm};
+use schema::file_format::{self, FileFormat};
 use serde_json::{Map, Value};
 
 use super::argument;
@@ -96,6 +96,7 @@ fn whole_arguments(
     all: &[TraceRows<'_>],
     wanted: &dyn Fn(&str) -> bool,
 ) -> Vec<Result<Vec<Map<String, Value>>, Error>> {
+    // Consecutive traces of one file share a single read of it.
     let mut last: Option<(&TraceOrigin, Option<whole_file::Reread>)> = None;
     let mut results = Vec::with_capacity(all.len());
     for events in all {
@@ -133,10 +134,10 @@ fn arguments_in_whole_file(
     let mut places = order.clone();
     places.sort_unstable();
     places.dedup();
-    let found = (reader.arguments)(bytes, &places).map_err(no_text)?;
+    let argument_maps = (reader.arguments)(bytes, &places).map_err(no_text)?;
     let at_place = |place: &u64| {
         let at = places.binary_search(place).ok();
-        at.map_or_else(Map::new, |at| found[at].clone())
+        at.map_or_else(Map::new, |at| argument_maps[at].clone())
     };
     Ok(order.iter().map(at_place).collect())
 }
@@ -199,11 +200,13 @@ fn read_texts(all: &[TraceRows<'_>]) -> Vec<Result<Vec<String>, Error>> {
             Err(error) => results.push((at, Err(error))),
         }
     }
+    // Sorted, so that traces of the same file and of the same member are adjacent.
     wanted.sort_by_key(|(_, texts)| (&texts.origin.path, &texts.origin.member));
     for file in wanted.chunk_by(|(_, a), (_, b)| a.origin.path == b.origin.path) {
         let texts: Vec<&WantedTexts<'_>> = file.iter().map(|(_, texts)| texts).collect();
         results.extend(file.iter().map(|(at, _)| *at).zip(read_file_texts(&texts)));
     }
+    // Back to the order of the request.
     results.sort_by_key(|(at, _)| *at);
     results.into_iter().map(|(_, result)| result).collect()
 }
@@ -229,6 +232,7 @@ fn read_file_texts(all: &[&WantedTexts<'_>]) -> Vec<Result<Vec<String>, Error>> 
 
 /// Repeats an error for each trace of a file that cannot be read.
 fn repeat_error(path: &Path, error: &io::Error, count: usize) -> Vec<Result<Vec<String>, Error>> {
+    // `io::Error` cannot be cloned.
     let again = || io::Error::new(error.kind(), error.to_string());
     (0..count).map(|_| Err(Error::read(path)(again()))).collect()
 }
@@ -238,14 +242,16 @@ fn repeat_error(path: &Path, error: &io::Error, count: usize) -> Vec<Result<Vec<
 fn span(trace: &Trace, row: u32) -> (u64, u64) {
     let offsets = &trace.slices.offset;
     let start = offsets[row as usize];
+    // Rows of a merged or sorted trace may not be in file order. Then the limit is the longest
+    // event.
     let next = offsets.get(row as usize + 1).copied().filter(|next| *next > start);
     (start, next.unwrap_or(u64::MAX).min(start.saturating_add(LONGEST)))
 }
 
 fn is_plain(path: &Path) -> io::Result<bool> {
     let mut head = Vec::new();
-    pump::fill(&mut File::open(path)?, &mut head, form::HEAD)?;
-    Ok(form::recognize(&head) == FileForm::Plain)
+    pump::fill(&mut File::open(path)?, &mut head, file_format::HEAD_BYTES)?;
+    Ok(file_format::detect_format(&head) == FileFormat::Plain)
 }
 
 fn from_file(path: &Path, spans: &[(u64, u64)]) -> io::Result<Vec<Vec<u8>>> {
@@ -263,6 +269,7 @@ fn from_file(path: &Path, spans: &[(u64, u64)]) -> io::Result<Vec<Vec<u8>>> {
             if ended.is_some() || part.len() < size {
                 break;
             }
+            // Most events are short. Doubling keeps the cost of a long one linear.
             size *= 2;
         }
         texts.push(trimmed(text));
@@ -281,6 +288,7 @@ fn from_stream(
     let mut stream = TextStream::open(path, PumpShared::default(), reader)?;
     let mut read = Vec::new();
     let members = all.chunk_by(|a, b| a.origin.member == b.origin.member);
+    // Reading stops after the last wanted member, not at the end of the archive.
     let mut left = members.clone().count();
     while left > 0 {
         match stream.part() {

@@ -45,21 +45,21 @@ pub struct TraceFiles {
 /// # Errors
 /// [`Error::Read`] if a path is missing or a folder cannot be read.
 pub fn files(request: &ReadRequest, wanted: fn(&str) -> bool) -> Result<TraceFiles, Error> {
-    let mut found = TraceFiles::default();
+    let mut files = TraceFiles::default();
     for (request, path) in request.paths.iter().enumerate() {
         if path == Path::new("-") {
-            found.units.push(ListedFile { path: path.clone(), request, by: By::Name, bytes: None });
+            files.units.push(ListedFile { path: path.clone(), request, by: By::Name, bytes: None });
             continue;
         }
         let metadata = fs::metadata(path).map_err(Error::read(path))?;
         if metadata.is_dir() {
-            found.folder(path, request, wanted)?;
+            files.folder(path, request, wanted)?;
         } else {
             let bytes = metadata.is_file().then_some(metadata.len());
-            found.units.push(ListedFile { path: path.clone(), request, by: By::Name, bytes });
+            files.units.push(ListedFile { path: path.clone(), request, by: By::Name, bytes });
         }
     }
-    Ok(found)
+    Ok(files)
 }
 
 /// Whether a timeline, or an archive with timelines, may have this name.

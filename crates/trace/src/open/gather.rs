@@ -28,8 +28,8 @@ struct FileTraces {
 
 /// Reads all traces under the request's paths.
 pub fn traces(request: &ReadRequest, control: &ReadControl<'_>) -> Result<JobReading, Error> {
-    let found = find::files(request, find::may_be_timeline)?;
-    let bytes_total = found.units.iter().map(|unit| unit.bytes).sum();
+    let listed = find::files(request, find::may_be_timeline)?;
+    let bytes_total = listed.units.iter().map(|unit| unit.bytes).sum();
     let bytes = Arc::new(AtomicU64::new(0));
     let tell = || {
         let bytes_read = bytes.load(Ordering::Relaxed);
@@ -37,19 +37,20 @@ pub fn traces(request: &ReadRequest, control: &ReadControl<'_>) -> Result<JobRea
     };
     let cancelled = control.cancelled;
     let reader = StreamReader { wanted: find::may_be_timeline, cancelled, progress: &tell };
-    let contents = each(&found.units, request.threads, |unit, threads| {
+    let contents = each(&listed.units, request.threads, |unit, threads| {
         let shared = PumpShared { all_bytes: Arc::clone(&bytes), ..PumpShared::default() };
         let content = file(unit, threads, shared, reader);
         if cancelled.load(Ordering::Relaxed) { Err(Error::Cancelled) } else { content }
     })?;
     let mut reading = JobReading::default();
     let mut counts = vec![0; request.paths.len()];
-    let mut skipped = found.skipped;
-    for (unit, content) in found.units.iter().zip(contents) {
+    let mut skipped = listed.skipped;
+    for (unit, content) in listed.units.iter().zip(contents) {
         counts[unit.request] += content.traces.len();
         reading.job.traces.extend(content.traces);
         skipped.extend(content.skipped.into_iter().map(|one| (unit.request, one)));
     }
+    // Each path that the user named must have a trace. An empty one is probably a mistake.
     if let Some(empty) = counts.iter().position(|count| *count == 0) {
         let rejected = skipped.into_iter().filter(|(request, _)| *request == empty);
         let rejected: Vec<Skipped> = rejected.map(|(_, one)| one).collect();
@@ -84,6 +85,7 @@ fn each<T: Send>(
     let next = AtomicUsize::new(0);
     let results = Mutex::new(Vec::new());
     let run = |worker: usize| {
+        // Threads are divided evenly, and the remainder goes to the first workers.
         let share = (threads / workers + usize::from(worker < threads % workers)).max(1);
         loop {
             let at = next.fetch_add(1, Ordering::Relaxed);
@@ -128,6 +130,8 @@ fn file(
                 let (path, member) = (path.clone(), Some(member));
                 content.skipped.push(Skipped { path, member, reason, is_lost: false });
             }
+            // An error of the operating system concerns the whole reading. Damage concerns only
+            // this file.
             StreamPart::Failed(EarlyEnd::System(source)) => {
                 return Err(Error::Read { path: path.clone(), source });
             }
@@ -163,7 +167,8 @@ fn text(
     let is_empty = stream.head().is_empty();
     let format = match (&look, by) {
         (TextKind::Timeline(format), By::Folder) if format.extensions.is_empty() => {
-            let reason = format!("a {} trace, which is read only by its own name", format.name);
+            let reason =
+                format!("a {} trace, which is read only if it is named itself", format.name);
             content.skipped.push(Skipped { path: path.clone(), member, reason, is_lost: false });
             return Ok(());
         }

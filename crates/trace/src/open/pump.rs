@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender};
 
-use schema::file_form::{self as form, FileForm};
+use schema::file_format::{self, FileFormat};
 
 use super::gunzip::{Gunzip, Trailing};
 use crate::store::Loss;
@@ -92,7 +92,7 @@ impl Input {
     /// Returns the first bytes without consuming them.
     pub fn head(&mut self) -> io::Result<&[u8]> {
         let mut head = Vec::new();
-        fill(self, &mut head, form::HEAD)?;
+        fill(self, &mut head, file_format::HEAD_BYTES)?;
         self.head = io::Cursor::new(head);
         Ok(self.head.get_ref())
     }
@@ -100,6 +100,7 @@ impl Input {
 
 impl Read for Input {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        // The decoders have no way to be cancelled, so an error ends them.
         if self.shared.stopped.load(Ordering::Relaxed) {
             return Err(io::Error::other("stopped"));
         }
@@ -147,20 +148,22 @@ impl Pump {
         depth: usize,
     ) -> Result<(), Gone> {
         let mut input = Peeked::new(input);
-        let form = if depth < DEPTH { form::recognize(&input.head) } else { FileForm::Plain };
+        // The limit stops files that unpack to themselves.
+        let form =
+            if depth < DEPTH { file_format::detect_format(&input.head) } else { FileFormat::Plain };
         match form {
-            FileForm::Gzip => {
+            FileFormat::Gzip => {
                 let packed = BufReader::with_capacity(READ, input);
                 let mut plain = Gunzip::new(packed);
                 self.deliver(&mut plain, member, depth + 1)
             }
-            FileForm::Zstd => match zstd::stream::read::Decoder::new(input) {
+            FileFormat::Zstd => match zstd::stream::read::Decoder::new(input) {
                 Ok(mut plain) => self.deliver(&mut plain, member, depth + 1),
                 Err(error) => self.send(PumpMessage::Failed(EarlyEnd::System(error))),
             },
-            FileForm::Tar => self.members(&mut input, member, depth),
+            FileFormat::Tar => self.members(&mut input, member, depth),
             // Traces are not compressed in these ways. The reader of the text reports the format.
-            FileForm::Bzip2 | FileForm::Xz | FileForm::Zip | FileForm::Plain => {
+            FileFormat::Bzip2 | FileFormat::Xz | FileFormat::Zip | FileFormat::Plain => {
                 self.send(PumpMessage::Begin(member))?;
                 self.text(&mut input, None)
             }
@@ -182,6 +185,7 @@ impl Pump {
                 return self.send(PumpMessage::End(Some(self.failure(error))));
             }
             if is_last {
+                // A truncated archive ends within a member without an error of its own.
                 let missing = expected.filter(|expected| got < *expected);
                 let short =
                     |expected| EarlyEnd::Ended(format!("expected {expected} bytes, got {got}"));
@@ -238,7 +242,7 @@ impl Pump {
     ) -> Result<(), Gone> {
         let size = entry.size();
         let mut entry = Peeked::new(entry);
-        if form::recognize(&entry.head) == FileForm::Plain {
+        if file_format::detect_format(&entry.head) == FileFormat::Plain {
             self.send(PumpMessage::Begin(Some(name)))?;
             return self.text(&mut entry, Some(size));
         }
@@ -256,6 +260,8 @@ impl Pump {
             return EarlyEnd::Trailing(text);
         }
         let ended = error.kind() == io::ErrorKind::UnexpectedEof
+            // The `tar` crate reports a truncated header by this text, without an error kind of its
+            // own.
             || error.to_string().contains("failed to read entire block");
         if ended { EarlyEnd::Ended(text) } else { EarlyEnd::Damaged(text) }
     }
@@ -297,7 +303,7 @@ struct Peeked<'a> {
 impl<'a> Peeked<'a> {
     fn new(rest: &'a mut dyn Read) -> Self {
         let mut head = Vec::new();
-        let error = fill(rest, &mut head, form::HEAD).err();
+        let error = fill(rest, &mut head, file_format::HEAD_BYTES).err();
         Self { head, taken: 0, error, rest }
     }
 }

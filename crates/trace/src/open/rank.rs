@@ -28,11 +28,12 @@ pub fn assign(traces: &mut [Trace]) {
     let mut holders: BTreeMap<u32, usize> = BTreeMap::new();
     for (at, claim) in claims.iter().enumerate() {
         if let Some(rank) = claim {
+            // If several traces claim a rank, the first by name keeps it.
             holders.entry(*rank).or_insert(at);
         }
     }
-    let taken: BTreeSet<u32> = holders.keys().copied().collect();
-    let mut free = (0..).filter(|rank| !taken.contains(rank));
+    let used_ranks: BTreeSet<u32> = holders.keys().copied().collect();
+    let mut free = (0..).filter(|rank| !used_ranks.contains(rank));
     let names: Vec<String> = traces.iter().map(full_name).collect();
     let alone = traces.len() == 1;
     for (at, trace) in traces.iter_mut().enumerate() {
@@ -47,6 +48,7 @@ pub fn assign(traces: &mut [Trace]) {
             Some((claimed, holder)) => trace.losses.count(Loss::RankConflict, || {
                 format!("{}: rank {claimed} is {}'s; numbered {rank}", names[at], names[holder])
             }),
+            // A single trace needs no rank, so nothing is lost.
             None if alone => {}
             None => trace.losses.count(Loss::RankConflict, || {
                 format!("{}: names no rank; numbered {rank} by order of names", names[at])
@@ -73,6 +75,7 @@ pub fn give(traces: &mut [Trace], paths: &[PathBuf], ranks: &[u32]) -> Result<()
     });
     for (trace, rank) in traces.iter_mut().zip(ranks) {
         trace.rank = *rank;
+        // The user resolved the conflict by stating the ranks.
         trace.losses.remove(Loss::RankConflict);
     }
     traces.sort_by_key(|trace| trace.rank);
@@ -127,6 +130,7 @@ fn full_name(trace: &Trace) -> String {
 fn from_path(path: &str) -> Option<u32> {
     let own = path.rsplit(['/', '\\']).next().unwrap_or_default();
     let stem = own.split('.').next().unwrap_or_default();
+    // A name such as `3.json`, but not `3_steps.json`.
     let bare = || number(stem).filter(|(_, rest)| rest.is_empty()).map(|(rank, _)| rank);
     let any = || path.rsplit(['/', '\\']).find_map(from_name);
     from_name(own).or_else(bare).or_else(any)
@@ -171,6 +175,7 @@ pub fn natural(a: &str, b: &str) -> Ordering {
     while let (Some(x), Some(y)) = (left.first(), right.first()) {
         let order = if x.is_ascii_digit() && y.is_ascii_digit() {
             let (first, second) = (digits(&mut left), digits(&mut right));
+            // Without leading zeros, a longer number is a larger one.
             first.len().cmp(&second.len()).then_with(|| first.cmp(second))
         } else {
             (left, right) = (&left[1..], &right[1..]);
@@ -180,6 +185,7 @@ pub fn natural(a: &str, b: &str) -> Ordering {
             return order;
         }
     }
+    // Names that differ only in leading zeros still need a fixed order.
     left.len().cmp(&right.len()).then_with(|| a.cmp(b))
 }
 

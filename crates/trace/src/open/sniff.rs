@@ -3,7 +3,7 @@
 //!
 //! Whether the text is complete and valid is checked by the format's reader.
 
-use schema::file_form as form;
+use schema::file_format;
 
 use crate::format::TIMELINES;
 use crate::format::json_keys::each_key;
@@ -27,7 +27,9 @@ pub enum TextKind {
 
 /// Detects the format of a text that begins with `head`.
 pub fn sniff(head: &[u8]) -> TextKind {
-    if let Some(name) = form::name(&head[..head.len().min(form::HEAD)]) {
+    if let Some(name) =
+        file_format::describe_format(&head[..head.len().min(file_format::HEAD_BYTES)])
+    {
         return TextKind::Other(name.to_owned());
     }
     if let Some(format) = TIMELINES.iter().find(|format| (format.recognizes)(head)) {
@@ -84,7 +86,7 @@ fn array(items: &[u8]) -> TextKind {
 fn beginning(text: &[u8]) -> String {
     let start: String =
         String::from_utf8_lossy(&text[..text.len().min(24)]).chars().take(20).collect();
-    if text.iter().take(form::HEAD).any(|byte| *byte < 9) {
+    if text.iter().take(file_format::HEAD_BYTES).any(|byte| *byte < 9) {
         return "binary data".to_owned();
     }
     format!("text that begins with {start:?}")

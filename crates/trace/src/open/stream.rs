@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
-use schema::file_form::{self as form, FileForm};
+use schema::file_format::{self, FileFormat};
 
 use super::pump::{self, EarlyEnd, Input, Pump, PumpMessage, PumpShared};
 use crate::format::blocks::Blocks;
@@ -80,7 +80,9 @@ impl<'a> TextStream<'a> {
             true => None,
             false => Some(fs::metadata(path)?).filter(fs::Metadata::is_file),
         };
-        let source = if regular.is_some() && form::recognize(input.head()?) == FileForm::Plain {
+        let source = if regular.is_some()
+            && file_format::detect_format(input.head()?) == FileFormat::Plain
+        {
             TextSource::Plain(input)
         } else {
             let (out, messages) = mpsc::sync_channel(WAITING);

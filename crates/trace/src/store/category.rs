@@ -100,8 +100,8 @@ impl EventKind {
     /// unknown.
     pub(super) fn from_process(track: &super::Track) -> Self {
         let names = [track.process_name.as_str(), track.pid.text().unwrap_or_default()];
-        let known = KINDS_BY_PROCESS.iter().find(|(process, _)| names.contains(process));
-        known.map_or(Self::Other, |(_, kind)| *kind)
+        let kind_by_process = KINDS_BY_PROCESS.iter().find(|(process, _)| names.contains(process));
+        kind_by_process.map_or(Self::Other, |(_, kind)| *kind)
     }
 
     fn from_name(category: &str) -> Self {

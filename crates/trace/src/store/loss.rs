@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use schema::CellType;
 use serde::Serialize;
 
 /// Number of losses per kind that are kept with their description.
 const KEPT: usize = 10;
 
 /// A kind of loss or repair.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, CellType)]
 #[serde(rename_all = "snake_case")]
 pub enum Loss {
     /// The text or the compressed stream ends early.

@@ -55,6 +55,12 @@ pub struct Slices {
     pub unfinished: Sparse<()>,
 }
 
+/// Process id and thread id of a track in a file.
+pub type NumericTrack = (i64, i64);
+
+/// Start and end of a slice in absolute nanoseconds.
+pub type TimeSpan = (i64, i64);
+
 /// A slice to be appended, with all texts still as texts.
 #[derive(Clone, Debug)]
 pub struct NewSlice<'a> {
@@ -78,7 +84,7 @@ pub struct NewSlice<'a> {
 
 impl<'a> NewSlice<'a> {
     /// Creates a slice without arguments.
-    pub fn new(category: &'a str, name: &'a str, track: (i64, i64), span: (i64, i64)) -> Self {
+    pub fn new(category: &'a str, name: &'a str, track: NumericTrack, span: TimeSpan) -> Self {
         let (pid, tid) = track;
         let (start, end) = span;
         Self {

@@ -18,7 +18,8 @@ use crate::ranks::{self, Job};
 
 const DIM: usize = 6;
 
-/// Three tables: one averaged, one shared by two features, one of a single row.
+/// Creates a model with three tables: one with mean pooling, one shared by two features, one with a
+/// single row.
 fn config(interaction: Interaction, optimizer: Optimizer) -> JobConfig {
     let table = |name: &str, rows, pooling, features: &[&str]| TableConfig {
         name: name.to_owned(),
@@ -147,7 +148,7 @@ fn adam_and_lamb_with_weight_decay_match_the_oracle() {
         let mut config = config(Interaction::Cat, kind);
         config.optimizer.sparse.weight_decay = 0.05;
         config.optimizer.sparse.weight_decay_mode = WeightDecayMode::Decoupled;
-        // Enough that f32 sums near 0 do not decide the direction of a step.
+        // A large epsilon, so that rounding of sums near 0 does not decide the direction of a step.
         config.optimizer.sparse.epsilon = 1e-3;
         config.optimizer.dense = config.optimizer.sparse;
         config.optimizer.dense.weight_decay_mode = WeightDecayMode::L2;
@@ -177,7 +178,7 @@ fn sequences_match_the_oracle_under_every_interaction_and_optimizer() {
     }
     for optimizer in Optimizer::ALL {
         let mut config = with_sequences(Interaction::Cat, optimizer);
-        // Enough that f32 sums near 0 do not decide the direction of a step.
+        // A large epsilon, so that rounding of sums near 0 does not decide the direction of a step.
         config.optimizer.sparse.epsilon = 1e-3;
         on_every_tiling(&config);
     }

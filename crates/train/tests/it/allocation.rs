@@ -1,4 +1,4 @@
-//! What a steady step asks of the allocator, counted on the threads of the ranks.
+//! Counts the allocations of a training step after warm-up, on the threads of the ranks.
 
 use device::backend::StepScalars;
 use device::buffer::Counting;
@@ -26,7 +26,7 @@ const STEPS: u64 = 8;
 
 fn model() -> ModelConfig {
     let mut model = crate::run::config().model;
-    // Enough ids for a sort of several chunks would only be slower.
+    // A batch with enough ids for a sort of several chunks would only make the test slower.
     model.tables.iter_mut().for_each(|table| table.rows *= 20);
     model
 }
@@ -58,7 +58,7 @@ fn bags(model: &ModelConfig, rank: Rank) -> JaggedTensor {
     sparse
 }
 
-/// Allocations of the kernels alone, forward and backward, of so many slots and tiles.
+/// Counts the allocations of the forward and backward kernels alone, for these slots and tiles.
 fn kernel_allocations(states: &mut [TileState], slots: &[Slot], rule: UpdateRule) -> u64 {
     let cpu = Cpu::new(1);
     let jagged = JaggedTensor::empty(slots.len(), SAMPLES);
@@ -115,7 +115,7 @@ fn kernel_allocations(states: &mut [TileState], slots: &[Slot], rule: UpdateRule
     counted
 }
 
-/// The slots of a rank as the collection unrolls them.
+/// Returns the slots of a rank in the order in which the collection unrolls them.
 fn slots(model: &ModelConfig, states: &[TileState]) -> Vec<Slot> {
     let (mut slots, mut column) = (Vec::new(), 0);
     for feature in model.features() {
@@ -129,7 +129,7 @@ fn slots(model: &ModelConfig, states: &[TileState]) -> Vec<Slot> {
     slots
 }
 
-/// Allocations of a steady step of one rank, of those of its kernels.
+/// Returns the allocations of a warmed-up step of one rank, and those of its kernels.
 fn rank(plan: &ShardingPlan, comm: comm::Communicator) -> (u64, u64) {
     let (model, kind) = (model(), Optimizer::RowwiseAdagrad);
     let place = comm.rank();
@@ -190,7 +190,7 @@ fn issue_28_a_steady_embedding_step_allocates_only_in_its_kernels() {
     }
 }
 
-/// Values that each rank sends.
+/// Number of values that each rank sends.
 const VALUES: usize = 5000;
 
 fn every_verb(end: &mut comm::Communicator, buffers: &mut Buffers) {

@@ -1,4 +1,5 @@
-//! Checkpoints: any tiling out, any tiling in; every damage by name; kills and full disks.
+//! Checkpoints: saved under any tiling and loaded under any other, damage reported with its file,
+//! killed writers and full disks.
 
 use std::fs;
 use std::ops::Range;
@@ -53,8 +54,8 @@ fn tiling(tables: &[TableConfig], world_size: u32, seed: u64) -> ShardingPlan {
     ShardingPlan::new(world_size, tiles, tables).unwrap()
 }
 
-/// The row-wise state that `wanted` must get from the tiles of `saved`: in f64, from the
-/// definition.
+/// Computes in f64, from the definition, the row-wise state that the tile `wanted` must get from
+/// the tiles of `saved`.
 fn averaged(saved: &ShardingPlan, wanted: &Tile) -> Vec<f32> {
     let common = |a: &Range<usize>, b: &Range<usize>| {
         a.end.min(b.end).saturating_sub(a.start.max(b.start)) as f64
@@ -215,8 +216,8 @@ fn the_official_library_reads_every_file() {
     assert_eq!(bytes, committed.bytes);
 }
 
-/// Damages one file of the newer of two checkpoints and expects: refused, the file named, the older
-/// one found.
+/// Damages one file of the newer of two checkpoints. Checks that the checkpoint is refused, that
+/// the error names the file, and that the older checkpoint is found.
 fn check_refused(damage: impl Fn(&Path), file: &str, said: &str) {
     let config = job(&[(9, 4)], DOT, Optimizer::Adagrad);
     let plan = ShardingPlan::row_wise(&config.model.tables, 2);
@@ -242,7 +243,7 @@ fn any_flipped_byte_is_detected_and_named() {
     let folder = save(run.path(), 2, &config, &plan).folder;
     for path in files(&folder) {
         let good = fs::read(&path).unwrap();
-        // A prime step, so that all parts of all files are visited.
+        // A prime stride, so that bytes of all parts of the files are visited.
         for place in (0..good.len()).step_by(7).chain([good.len() - 1]) {
             let mut bad = good.clone();
             bad[place] ^= 4;
@@ -345,7 +346,7 @@ fn another_model_is_refused_with_both_shapes() {
     assert!(text.ends_with("table \"t0\": expected chunks over 40 values, got 36"), "{text}");
     let text = refused(Optimizer::RowwiseAdagrad);
     assert!(text.ends_with("expected rowwise_adagrad, got adagrad"), "{text}");
-    // The rule that keeps no state is another rule too, not a request for the weights alone.
+    // SGD keeps no state, but it is another rule too, not a request for the weights alone.
     let text = refused(Optimizer::Sgd);
     assert!(text.ends_with("expected sgd, got adagrad"), "{text}");
 }
@@ -365,7 +366,8 @@ fn only_the_newest_k_checkpoints_are_kept() {
     assert_eq!(names, ["step-000000000030", "step-000000000400"]);
 }
 
-/// What a kill leaves is no checkpoint, hides none and is gone after the next one.
+/// The temporary folder of a killed writer is not a checkpoint, hides no checkpoint, and is deleted
+/// by the next save.
 #[test]
 fn temporary_folders_of_a_killed_writer_are_ignored_and_removed() {
     let config = job(&[(9, 4)], DOT, Optimizer::Sgd);
@@ -388,7 +390,7 @@ fn temporary_folders_of_a_killed_writer_are_ignored_and_removed() {
     assert_eq!(checkpoint::newest_good(run.path()).unwrap().checkpoint.unwrap().step(), 1);
     drop(writer);
     assert_eq!(files(&folder), std::slice::from_ref(&good));
-    // The same step again takes the old one's place.
+    // Saving the same step again replaces its checkpoint.
     assert_eq!(save(run.path(), 1, &config, &plan).folder, good);
     assert_eq!(files(&folder), [good]);
 }
@@ -426,9 +428,10 @@ fn a_checkpoint_without_all_tiles_is_not_committed() {
     assert!(checkpoint::list(run.path()).unwrap().is_empty());
 }
 
-/// Measures, on request: GiB of one table, into the folder named.
+/// Measures the writing speed, if a folder and the size of a table in GiB are given by environment
+/// variables.
 #[test]
-fn writing_speed() {
+fn writing_speed_is_measured_on_request() {
     let variable = |name| std::env::var(name).ok();
     let (Some(gib), Some(run)) =
         (variable("ROWMILL_CHECKPOINT_GIB"), variable("ROWMILL_CHECKPOINT_FOLDER"))

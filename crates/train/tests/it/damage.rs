@@ -1,8 +1,8 @@
-//! Flipped bits anywhere in prepared data, `dataset.json` and checkpoints: no run ends with other
-//! weights, and nothing else made of a checkpoint differs.
+//! Flips bits in prepared data, `dataset.json` and checkpoints. No damaged file may lead to a run
+//! with other weights, or to other results from a checkpoint.
 //!
-//! `ROWMILL_CORRUPTION=full` takes a thousand; `cargo xtask ci --full` sets it. Exported state
-//! dicts are not among the victims: safetensors has no checksum.
+//! `ROWMILL_CORRUPTION=full` flips a thousand bits; `cargo xtask ci --full` sets it. Exported state
+//! dicts are not damaged, because safetensors has no checksum.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,11 +22,11 @@ use crate::run;
 const EVERYDAY: u64 = 100;
 const FULL: u64 = 1000;
 
-/// What came of all cases.
+/// Number of cases by outcome.
 #[derive(Debug, Default)]
 struct Tally {
     refused: u64,
-    /// The same bytes as without damage.
+    /// Cases with the same bytes as without damage.
     harmless: u64,
     wrong: Vec<String>,
 }
@@ -63,7 +63,7 @@ fn no_flipped_bit_changes_loaded_weights() {
     assert!(tally.refused > cases / 2, "{tally:?}");
 }
 
-/// A prepared dataset, a run on it, and what is made of its middle checkpoint.
+/// A prepared dataset, a run on it, and the results computed from its middle checkpoint.
 struct Place {
     folder: PathBuf,
     prepared: PathBuf,
@@ -98,7 +98,7 @@ impl Place {
         Self { folder, prepared, checkpoint: kept, weights, resumed, metric, exported, data, saved }
     }
 
-    /// Flips one bit, uses the damaged file in every way there is, and restores it.
+    /// Flips one bit, uses the damaged file in every possible way, and restores it.
     fn flip(&self, rng: CounterRng, tally: &mut Tally) {
         let in_data = rng.below(0, 2) == 0;
         let victims = if in_data { &self.data } else { &self.saved };
@@ -126,7 +126,7 @@ impl Place {
     }
 }
 
-/// The tensors of the last checkpoint of a run on the data in `prepared`.
+/// Trains on the data in `prepared` and returns the tensors of the last checkpoint.
 fn trained(folder: &Path, prepared: &Path, start: Start) -> Result<Weights, Error> {
     let run_folder = folder.join("run");
     drop(fs::remove_dir_all(&run_folder));
@@ -168,7 +168,7 @@ fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     files
 }
 
-/// Tensors of another run in files of the same names, lengths and headers.
+/// Replaces tensor files by those of another run, which have the same names, lengths and headers.
 #[test]
 fn a_tensor_file_of_another_run_is_refused() {
     let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -178,7 +178,7 @@ fn a_tensor_file_of_another_run_is_refused() {
         trained(folder, &folder.join("prepared"), Start::Fresh).unwrap();
         train::checkpoint::list(&folder.join("run")).unwrap()
     });
-    // The same step of the same run, and an earlier one.
+    // Copy the files of an earlier checkpoint of an identical run.
     for (path, _) in files(&other[0]) {
         let name = path.file_name().unwrap();
         let target = one.last().unwrap().join(name);

@@ -37,7 +37,7 @@ struct Golden {
     torchrec: bool,
 }
 
-/// `ROWMILL_GOLDEN` on a machine without the sources.
+/// Returns the folder of golden runs: `ROWMILL_GOLDEN` on a machine without the sources.
 fn folder() -> PathBuf {
     let beside = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/dlrm_golden");
     std::env::var_os("ROWMILL_GOLDEN").map_or_else(|| beside.into(), PathBuf::from)
@@ -92,7 +92,7 @@ impl Golden {
         Self { config, losses, batches, tensors, torchrec }
     }
 
-    /// The weights named `when` (`init` or `final`), in our names.
+    /// Returns the dense weights at `when` (`init` or `final`) under rowmill's names.
     fn dense(&self, when: &str) -> Vec<DenseParameter> {
         let optimizer = self.config.optimizer.dense.kind;
         let named = |(name, shape): (String, Vec<usize>)| {
@@ -161,13 +161,13 @@ impl Golden {
         })
     }
 
-    /// Over which columns of a row the tables' optimizer works under `plan`.
+    /// Returns the row scope of the tables' optimizer under `plan`.
     fn scope(&self, plan: &ShardingPlan) -> RowScope {
         let kind = self.config.optimizer.sparse.kind;
         RowScope::new(kind, plan.tiles(), &self.config.model.tables)
     }
 
-    /// Losses and tables of the run in f64, under the rule that `plan` makes.
+    /// Computes losses and tables of the run in f64, under the update rule that `plan` implies.
     fn oracle(&self, plan: &ShardingPlan) -> (Vec<f64>, Vec<Vec<f64>>) {
         let whole = ShardingPlan::table_wise(&self.config.model.tables, 1);
         let mut oracle = Oracle::new(&self.config, plan, &self.parameters(&whole, Rank(0)));
@@ -175,7 +175,8 @@ impl Golden {
         (losses, oracle.tables)
     }
 
-    /// Of a rule that the golden run was not trained under: against the oracle of that rule.
+    /// Compares a run under another update rule than that of the golden run with the oracle of that
+    /// rule.
     fn check_tile_rule(&self, plan: &ShardingPlan, trained: &Trained, what: &str) {
         let (losses, tables) = self.oracle(plan);
         close_losses(what, &trained.losses, &losses);
@@ -190,7 +191,8 @@ impl Golden {
         close_losses(what, &trained.losses, &self.losses);
         let bound = match self.config.optimizer.sparse.kind {
             Optimizer::Sgd => 1e-5,
-            // The first steps divide by |g|.
+            // The first steps of adaptive optimizers divide by |g|, which magnifies rounding
+            // errors.
             _ => 3e-4,
         };
         let close = |name: &str, got: &[f32], expected: &[f32]| {
@@ -277,7 +279,7 @@ fn config(run: &serde_json::Value, tensors: &BTreeMap<String, Vec<f32>>) -> JobC
     job
 }
 
-/// A ready-made tiling: its name and how it is made.
+/// A named tiling, and the function that creates it.
 type Tiling = (&'static str, fn(&[TableConfig], u32) -> ShardingPlan);
 
 const TILINGS: [Tiling; 4] = [
@@ -304,8 +306,9 @@ fn golden_runs_match_on_any_number_of_ranks_and_tiling() {
     }
 }
 
-/// On a GPU's kernels, emulated or on the GPU of `ROWMILL_GPU`: every run on one rank, and two on
-/// two ranks whose tables are split by rows and by columns. `ROWMILL_GOLDEN_RUN` names one run.
+/// Repeats the golden runs with GPU kernels, emulated or on the GPU of `ROWMILL_GPU`: every run on
+/// one rank, and two runs on two ranks whose tables are split by rows and by columns.
+/// `ROWMILL_GOLDEN_RUN` selects one run.
 #[test]
 fn golden_runs_match_on_the_emulated_gpu() {
     let Some(driver) = ranks::emulated() else { return };
@@ -330,7 +333,8 @@ fn golden_runs_match_on_the_emulated_gpu() {
     }
 }
 
-/// Both rules of row-wise Adagrad follow a scalar oracle of their own in f64, and they are two.
+/// Both row scopes of row-wise Adagrad match a scalar f64 oracle of their own, and their results
+/// differ.
 #[test]
 fn rowwise_adagrad_on_column_tiles_matches_its_own_oracle() {
     let golden = Golden::read("mid_bce_rowwise_adagrad");
@@ -348,7 +352,7 @@ fn rowwise_adagrad_on_column_tiles_matches_its_own_oracle() {
         assert!(nearest > 1e-3, "{ranks} column tiles: {nearest:.1e} from another rule");
         rules.push(trained.losses);
     }
-    // The ranks do not matter, only the columns: four tiles on one rank, or on three.
+    // Only the columns matter, not the ranks: four tiles on one rank, or on three.
     let tiles = ShardingPlan::column_wise(tables, 4).tiles().to_vec();
     for ranks in [1, 3] {
         let placed = tiles.iter().cloned().map(|mut tile| {
@@ -360,7 +364,7 @@ fn rowwise_adagrad_on_column_tiles_matches_its_own_oracle() {
     }
 }
 
-/// PyTorch's own run of `torch.optim.SparseAdam` is the f64 oracle's of that rule, and neither is
+/// PyTorch's run of `torch.optim.SparseAdam` matches the f64 oracle of that rule, and differs from
 /// FBGEMM's Adam.
 #[test]
 fn sparse_adam_matches_torch_optim_and_differs_from_adam() {
@@ -384,7 +388,7 @@ fn sparse_adam_matches_torch_optim_and_differs_from_adam() {
     assert!(apart > 1e-3, "Adam's weights are only {apart:.1e} from SparseAdam's");
 }
 
-/// The largest relative difference of two runs' losses.
+/// Returns the largest relative difference between the losses of two runs.
 fn furthest(got: &[f64], expected: &[f64]) -> f64 {
     assert_eq!(got.len(), expected.len());
     got.iter().zip(expected).map(|(a, b)| ((a - b) / b).abs()).fold(0.0, f64::max)

@@ -1,4 +1,4 @@
-//! Figures against known values and against every pair of samples.
+//! Compares metrics with known values, and the AUC with a loop over all pairs of samples.
 
 use proptest::prelude::*;
 use train::metric::{Accumulator, Evaluation};
@@ -9,7 +9,8 @@ fn evaluate(probabilities: &[f32], labels: &[f32]) -> Evaluation {
     accumulator.finish()
 }
 
-/// Over all pairs of a click and a non-click: 1 if the click is above, ½ if they tie.
+/// Computes the AUC over all pairs of a click and a non-click: 1 if the click has the higher
+/// probability, ½ if they tie.
 fn auc_of_all_pairs(probabilities: &[f32], labels: &[f32]) -> f64 {
     let (mut wins, mut pairs) = (0.0, 0.0);
     for (p, y) in probabilities.iter().zip(labels) {
@@ -24,7 +25,7 @@ fn auc_of_all_pairs(probabilities: &[f32], labels: &[f32]) -> f64 {
 }
 
 #[test]
-fn known_values() {
+fn metrics_match_values_computed_by_hand() {
     let mut accumulator = Accumulator::new();
     accumulator.push(&[0.1, 0.4, 0.35, 0.8], &[0.0, 0.0, 1.0, 1.0], 2.0);
     let got = accumulator.finish();

@@ -33,7 +33,7 @@ struct Gradients {
 }
 
 impl<'a> Oracle<'a> {
-    /// Starts from one rank's parameters under a plan of whole tables.
+    /// Starts from the parameters of one rank under a plan with whole tables.
     pub fn new(config: &'a JobConfig, plan: &'a ShardingPlan, start: &RankParameters) -> Self {
         let wide = |values: &[f32]| values.iter().map(|&v| f64::from(v)).collect::<Vector>();
         let dense: BTreeMap<_, _> =
@@ -46,7 +46,7 @@ impl<'a> Oracle<'a> {
         Self { config, plan, dense, dense_state, step: 0, tables, table_state }
     }
 
-    /// One step; returns the mean loss before it.
+    /// Trains one step and returns the mean loss before it.
     pub fn step(&mut self, batch: &Batch) -> f64 {
         let mut gradients = Gradients::default();
         let loss: f64 =
@@ -115,8 +115,8 @@ impl<'a> Oracle<'a> {
         loss
     }
 
-    /// The ids of each vector: those of the sample's bag, or one of them, or none where a sequence
-    /// has ended.
+    /// Returns the ids of each vector. A pooled vector has all ids of the sample's bag; a vector of
+    /// a sequence has one id, or none after the end of the bag.
     fn bags<'b>(
         &self,
         table: usize,
@@ -139,7 +139,7 @@ impl<'a> Oracle<'a> {
         sum.iter().map(|value| value * scale).collect()
     }
 
-    /// All activations, the input first.
+    /// Computes all activations of an MLP, the input first.
     fn mlp(&self, name: &str, input: Vector, layers: usize, last_relu: bool) -> Vec<Vector> {
         let mut all = vec![input];
         for i in 0..layers {
@@ -186,7 +186,7 @@ impl<'a> Oracle<'a> {
         (0..x.len()).map(|i| (0..d.len()).map(|o| d[o] * w[o * x.len() + i]).sum()).collect()
     }
 
-    /// The interaction's output, and the inputs of all cross layers.
+    /// Computes the output of the interaction, and the inputs of all cross layers.
     fn join(&self, vectors: &[Vector]) -> (Vector, Vec<Vector>) {
         match self.config.model.interaction {
             Interaction::Cat => (vectors.concat(), Vec::new()),
@@ -211,7 +211,7 @@ impl<'a> Oracle<'a> {
         }
     }
 
-    /// `W V x + b`.
+    /// Computes `W V x + b` of cross layer `i`.
     fn cross(&self, i: usize, x: &[f64]) -> Vector {
         let down = product(&self.dense[&format!("cross.{i}.v")], x);
         let mut u = product(&self.dense[&format!("cross.{i}.w")], &down);

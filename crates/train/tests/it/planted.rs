@@ -1,4 +1,4 @@
-//! What another user plants in a run folder that is shared with others.
+//! Symbolic links that another user plants in a shared run folder.
 
 use std::os::unix::fs::symlink;
 

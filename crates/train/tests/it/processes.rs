@@ -1,4 +1,5 @@
-//! Ranks that each read the data themselves, as processes do, over the in-process transport.
+//! Ranks that each open the data themselves, like processes, but exchange messages over the
+//! in-process transport.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,7 +12,7 @@ use train::{Error, RunOutcome, RunRequest};
 
 use crate::run::{dataset, plan, request};
 
-/// Runs each request as the rank of its position, each from its own reading of the data.
+/// Runs each request on the rank with its index. Each rank opens the data itself.
 fn as_processes(requests: Vec<RunRequest>) -> Vec<Result<Option<RunOutcome>, Error>> {
     let ends = comm::world(requests.len() as u32);
     std::thread::scope(|scope| {
@@ -30,7 +31,7 @@ fn as_processes(requests: Vec<RunRequest>) -> Vec<Result<Option<RunOutcome>, Err
     })
 }
 
-/// The bytes of every file of a checkpoint.
+/// Reads the bytes of every file of a checkpoint.
 fn files(checkpoint: &Path) -> BTreeMap<String, Vec<u8>> {
     let entries = std::fs::read_dir(checkpoint).unwrap();
     let file = |path: std::path::PathBuf| {

@@ -1,4 +1,4 @@
-//! Trains a model on given batches, one thread per rank, and puts the tables together again.
+//! Trains a model on given batches, one thread per rank, and assembles the tables from their tiles.
 
 use std::path::PathBuf;
 
@@ -18,7 +18,7 @@ use train::parameter::{DenseParameter, TileState};
 use train::profile::Profiler;
 use train::{Model, RankContext, RunStep, SampleShare};
 
-/// What is trained on what.
+/// A configuration, a sharding plan and the batches to train on.
 pub struct Job<'a> {
     pub config: &'a JobConfig,
     pub plan: &'a ShardingPlan,
@@ -38,7 +38,7 @@ pub struct Trained {
     pub tables: Vec<Vec<f32>>,
 }
 
-/// Copies of its tiles.
+/// Copies the tiles of a model.
 pub fn tiles_of(model: &Model<Cpu>) -> Vec<TileState> {
     tiles_on(DeviceQueue { device: &Cpu::new(1), queue: &() }, model)
 }
@@ -58,15 +58,16 @@ fn tiles_on<B: Backend>(device_queue: DeviceQueue<'_, B>, model: &Model<B>) -> V
     model.tiles().iter().enumerate().map(copy).collect()
 }
 
-/// Copies of all that a rank trains.
+/// Copies all parameters that a rank trains.
 pub fn parameters_of(model: &Model<Cpu>) -> RankParameters {
     let dense =
         model.dense().to_parameters(DeviceQueue { device: &Cpu::new(1), queue: &() }).unwrap();
     RankParameters { dense, tiles: tiles_of(model) }
 }
 
-/// A GPU's kernels, emulated; `None`, and said so, where there is no C++ compiler. The GPU itself
-/// where `ROWMILL_GPU` has its number, with the compiled kernels of `ROWMILL_KERNELS`.
+/// Returns a driver that emulates GPU kernels; prints that the test is skipped and returns `None`
+/// if there is no C++ compiler. If `ROWMILL_GPU` is the number of a GPU, returns the driver of that
+/// GPU with the compiled kernels of `ROWMILL_KERNELS`.
 pub fn emulated() -> Option<Driver> {
     if let Ok(ordinal) = std::env::var("ROWMILL_GPU") {
         let options = crate::stub::stub_library::options_of_environment();
@@ -82,18 +83,18 @@ pub fn emulated() -> Option<Driver> {
     Some(Driver::emulated(Emulation { compiler, cache, order, checks, shared_limit, replaced }))
 }
 
-/// Runs all batches; batches are split over the ranks as evenly as they go, so that small ones
-/// leave ranks empty.
+/// Trains on all batches. Each batch is split over the ranks as evenly as possible, so small
+/// batches leave some ranks without samples.
 pub fn train(job: &Job<'_>) -> Trained {
     train_on(job, &Cpu::new)
 }
 
-/// The same on a GPU's kernels.
+/// Like [`train`], with the kernels of a GPU.
 pub fn train_emulated(job: &Job<'_>, driver: &Driver) -> Trained {
     train_on(job, &|threads| Cuda::new(driver.clone(), threads).unwrap())
 }
 
-/// What a rank has when all batches are done.
+/// The parameters and losses of one rank after the last batch.
 struct Rankful {
     sums: Vec<f64>,
     dense: Vec<DenseParameter>,
@@ -148,7 +149,7 @@ fn train_rank<B: Backend>(job: &Job<'_>, device: B, comm: comm::Communicator) ->
     Rankful { sums, dense, tiles: tiles_on(context.device_queue(), &model) }
 }
 
-/// A job around `model`; its data section is not used.
+/// Creates a job configuration for `model`. Its data section is not used.
 pub fn job(
     model: ModelConfig,
     (sparse, dense): (Optimizer, Optimizer),

@@ -1,4 +1,5 @@
-//! An MLP learns one number: what it finds, the same bytes on any number of threads, and bad rows.
+//! Regression with an MLP: its accuracy on new rows, equal bytes for any number of threads, and
+//! refused rows.
 
 use device::Cpu;
 use schema::random::CounterRng;
@@ -13,7 +14,7 @@ fn config(optimizer: OptimizerConfig, widths: &[usize]) -> RegressionConfig {
     RegressionConfig { widths: widths.to_vec(), optimizer, batch_size: 16, seed: 5 }
 }
 
-/// Rows of some numbers, and what `of` makes of them.
+/// Creates rows of random inputs with the target that `of` computes from them.
 fn rows(count: u64, of: impl Fn(&[f32]) -> f32) -> (Vec<f32>, Vec<f32>) {
     let mut inputs = Vec::new();
     for row in 0..count {
@@ -24,7 +25,7 @@ fn rows(count: u64, of: impl Fn(&[f32]) -> f32) -> (Vec<f32>, Vec<f32>) {
     (inputs, targets)
 }
 
-fn learnt(config: RegressionConfig, threads: usize, epochs: usize) -> Vec<f32> {
+fn learned(config: RegressionConfig, threads: usize, epochs: usize) -> Vec<f32> {
     let (inputs, targets) = rows(300, |row| row[0].max(row[1]) - 0.3 * row[2]);
     let examples = RegressionExamples { inputs: &inputs, targets: &targets };
     let mut regression = Regression::new(Cpu::new(threads), config, examples).unwrap();
@@ -72,9 +73,9 @@ fn linear_regression_without_hidden_layers_is_exact() {
 #[test]
 fn predictions_are_the_same_bytes_for_any_number_of_threads() {
     let config = config(OptimizerConfig::new(Optimizer::Adam, 1e-3), &[48, 64]);
-    let one = learnt(config.clone(), 1, 3);
-    assert!([2, 7].into_iter().all(|threads| learnt(config.clone(), threads, 3) == one));
-    assert_ne!(learnt(RegressionConfig { seed: 6, ..config }, 1, 3), one, "another seed");
+    let one = learned(config.clone(), 1, 3);
+    assert!([2, 7].into_iter().all(|threads| learned(config.clone(), threads, 3) == one));
+    assert_ne!(learned(RegressionConfig { seed: 6, ..config }, 1, 3), one, "another seed");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Whole runs on a small prepared dataset: any number of ranks, resumed, stopped, recorded.
+//! Whole runs on a small prepared dataset: on several ranks, resumed, stopped and recorded.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -157,8 +157,9 @@ fn a_checkpoint_resumes_under_another_plan() {
     assert!(a.auc > 0.6, "{a:?}");
 }
 
-/// A checkpoint of `from` goes on under `to` only where that keeps the rule, or where the change is
-/// accepted; then the next checkpoint names the new rule, and the run has said so.
+/// A run resumes a checkpoint under another plan only if the plan keeps the update rule or the user
+/// accepts the change. After an accepted change, the run reports it and the next checkpoint names
+/// the new rule.
 #[test]
 fn a_changed_update_rule_is_refused_unless_accepted() {
     type Make = fn(&[TableConfig], u32) -> ShardingPlan;
@@ -202,22 +203,22 @@ fn a_changed_update_rule_is_refused_unless_accepted() {
             );
             assert!(refused.ends_with(&expected), "{what}: {refused}");
             request.rule_change = RuleChange::Accept;
-            let mut said = Vec::new();
+            let mut scopes = Vec::new();
             let accepted = train::run(&request, Cpu::open, &mut |event| {
                 if let RunEvent::RowScope { optimizer, scope, before } = event {
                     let before = before.map(|before| before.text_of("a"));
-                    said.push((optimizer, scope.text_of("a"), before));
+                    scopes.push((optimizer, scope.text_of("a"), before));
                 }
             });
             let checkpoint = accepted.unwrap().checkpoint.unwrap();
-            assert_eq!(said, [(kind, after.to_owned(), Some(before.to_owned()))], "{what}");
+            assert_eq!(scopes, [(kind, after.to_owned(), Some(before.to_owned()))], "{what}");
             let scope = train::checkpoint::Checkpoint::open(&checkpoint).unwrap().row_scope();
             assert_eq!(scope.text_of("a"), after, "{what}");
         }
     }
 }
 
-/// Programs before this one wrote the plan, but not the scope.
+/// Earlier versions wrote the plan to a checkpoint, but not the row scope.
 #[test]
 fn a_checkpoint_without_a_row_scope_uses_that_of_its_plan() {
     let folder = tempfile::tempdir().unwrap();
@@ -284,8 +285,7 @@ fn a_stopped_run_saves_a_checkpoint_and_resumes() {
     assert_eq!(bits(&finished), bits(&whole));
 }
 
-/// The loader would say that no batch is full; a run that trains nothing must not look like one
-/// that did.
+/// A run that trains nothing must not look like a successful run.
 #[test]
 fn a_run_without_one_full_batch_is_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -364,8 +364,7 @@ fn a_scorer_reproduces_the_evaluation_of_the_run() {
     assert!((evaluation.loss - expected.loss).abs() < 1e-6, "{evaluation:?} {expected:?}");
 }
 
-/// Tables split by rows and columns among ranks, in all formats: what is mapped gives the bits of
-/// what is loaded.
+/// Mapped tables give the same bits as loaded tables, in all data types and tilings.
 #[test]
 fn mapped_and_loaded_tables_evaluate_the_same() {
     let folder = tempfile::tempdir().unwrap();
@@ -379,7 +378,7 @@ fn mapped_and_loaded_tables_evaluate_the_same() {
     ] {
         let run_folder = folder.path().join("run");
         let mut config = config();
-        // More rows than ids, so that some are looked up one by one, and fewer.
+        // With more rows than ids, mapped rows are copied one by one; table 1 has fewer.
         config.model.tables[0].rows = 500;
         config.model.tables.iter_mut().for_each(|table| table.data_type = data_type);
         let plan = plan_of(&config.model.tables, 3);
@@ -396,8 +395,8 @@ fn mapped_and_loaded_tables_evaluate_the_same() {
     }
 }
 
-/// Every bag of `b` has two ids: a table with `sequence_length = 1` leaves one of them out, one
-/// with 3 leaves none out.
+/// Every bag of `b` has two ids. A table with `sequence_length = 1` truncates them to one; a table
+/// with 3 keeps both.
 #[test]
 fn runs_with_sequences_resume_score_and_count_truncated_ids() {
     let folder = tempfile::tempdir().unwrap();
@@ -465,7 +464,8 @@ fn another_models_checkpoint_is_refused() {
     assert!(refused.ends_with(expected), "{refused}");
 }
 
-/// As many rows in the same columns, so neither the model nor the position tells them apart.
+/// Both datasets have the same columns and number of rows, so neither the model nor the position
+/// reveals the difference.
 #[test]
 fn data_of_other_transforms_is_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -483,7 +483,7 @@ fn data_of_other_transforms_is_refused() {
     assert_eq!(train::run(&request, Cpu::open, &mut |_| {}).unwrap().step, 4);
 }
 
-/// The same columns, transforms and number of rows: only the content tells them apart.
+/// Both datasets have the same columns, transforms and number of rows. Only their contents differ.
 #[test]
 fn other_rows_under_the_same_transforms_are_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -508,7 +508,7 @@ fn other_rows_under_the_same_transforms_are_refused() {
             outcome => panic!("{rows}: {outcome:?}"),
         }
     }
-    // Held-out rows may be left out, and the same rows may lie elsewhere.
+    // A run may resume without the held-out rows, and with the same rows in another folder.
     let elsewhere = tempfile::tempdir().unwrap();
     let same = dataset(elsewhere.path());
     let without = RunRequest { evaluation: None, ..on(&same, &began) };
@@ -547,7 +547,7 @@ fn a_diverged_run_fails_and_names_its_last_checkpoint() {
         assert_eq!(left.last(), checkpoint.as_ref());
         (step, what, left.len())
     };
-    // A good start, then weights so large that the logits overflow.
+    // Train normally at first, then with weights so large that the logits overflow.
     request.config.training.checkpoint_every = Some(1);
     request.config.training.steps = Some(4);
     let good = train::run(&request, Cpu::open, &mut |_| {}).unwrap().checkpoint.unwrap();
@@ -559,7 +559,7 @@ fn a_diverged_run_fails_and_names_its_last_checkpoint() {
     assert!(step > 4 && left as u64 == step - 1, "{step}, {left} left");
     let expected = "the loss on the same batch after the step is ";
     assert!(what.starts_with(expected) && what.ends_with("expected a finite number"), "{what}");
-    // Weights that overflow at once, under a loss that was finite.
+    // Weights that overflow in the first step, whose loss is still finite.
     request.start = Start::Fresh;
     request.run_folder = folder.path().join("weights");
     request.config.optimizer.dense.learning_rate = 0.05;
@@ -596,8 +596,8 @@ fn recorded_steps_become_one_trace_per_rank() {
     assert_eq!(count("rowmill::embedding_backward"), 3);
 }
 
-/// The loss of a step is that of the weights before it: what the last step made of them shows only
-/// when they are used.
+/// The loss of a step is computed with the weights before it, so it cannot reveal that the last
+/// step made weights non-finite.
 #[test]
 fn the_last_step_of_a_run_is_checked_before_it_is_saved() {
     let folder = tempfile::tempdir().unwrap();
@@ -639,7 +639,7 @@ fn weights_clamped_by_a_16_bit_table_fail_the_run() {
     }
 }
 
-/// A copy of a checkpoint in another run, changed by `damage`.
+/// Copies a checkpoint to another run and changes it with `damage`.
 fn write_damaged(
     request: &RunRequest,
     checkpoint: &Path,
@@ -710,15 +710,14 @@ fn a_checkpoint_with_a_non_finite_value_is_refused_with_its_position() {
         let refused = train::run(&request, Cpu::open, &mut |_| {}).unwrap_err().to_string();
         assert_eq!(refused, expected);
         match Scorer::load(&damaged, Cpu::new(2)) {
-            // Nothing is read of a state that is not needed.
+            // The scorer does not read optimizer states, so it cannot notice their damage.
             Ok(_) => assert!(scores, "{place}"),
             Err(error) => assert_eq!((error.to_string(), scores), (expected, false)),
         }
     }
 }
 
-/// Finite weights, but a model that gives no probabilities: neither 0.5 nor an exit as if all were
-/// well.
+/// A model with finite weights may still compute NaN. Then its evaluation must fail.
 #[test]
 fn a_model_without_probabilities_is_not_evaluated() {
     let folder = tempfile::tempdir().unwrap();
@@ -741,7 +740,7 @@ fn a_model_without_probabilities_is_not_evaluated() {
     assert!(refused.to_string().contains("step 2: held-out data: 140 samples"), "{refused}");
 }
 
-/// The names in a run's folder of checkpoints.
+/// Lists the names in the checkpoint folder of a run.
 fn names(run: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(run.join("checkpoints")).unwrap();
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());

@@ -1,11 +1,12 @@
-//! Small jobs and the values they are saved with.
+//! Small jobs, and the values that their checkpoints contain.
 
 use device::Weights;
 use schema::{DataType, JobConfig, Optimizer, Rank, RowScope, ShardingPlan, TableConfig, Tile};
 use train::checkpoint::{Checkpoint, CheckpointWriter, Committed, Meta, SeenData};
 use train::parameter::{DenseParameter, TileState, dense_shapes};
 
-/// A job with these tables (rows, dim), an interaction as TOML and a sparse optimizer.
+/// Creates a job with tables of the given rows and dimensions, an interaction as TOML and a sparse
+/// optimizer.
 pub fn job(tables: &[(u64, usize)], interaction: &str, sparse: Optimizer) -> JobConfig {
     let row = |(i, (rows, dim)): (usize, &(u64, usize))| {
         format!("{{ name = \"t{i}\", rows = {rows}, dim = {dim} }}")
@@ -44,12 +45,14 @@ categorical = [{}]
     JobConfig::parse(&text, &[]).unwrap()
 }
 
-/// A value that names its table, row and column; all bits of the mantissa matter.
+/// Returns a weight that is unique for its table, row and column, and uses all bits of the
+/// mantissa.
 pub fn weight(table: usize, row: u64, column: usize) -> f32 {
     ((table as u64 * 1009 + row * 31 + column as u64) as f32).sin()
 }
 
-/// A tile as the rank that owns it would hold it. Row-wise states depend on the tile's columns.
+/// Creates a tile with its weights and states, as the owning rank would hold it. Row-wise states
+/// depend on the tile's columns.
 pub fn tile_state(tile: &Tile, optimizer: Optimizer) -> TileState {
     let (mut weights, mut state) = (Vec::new(), Vec::new());
     for row in tile.rows.clone() {
@@ -76,7 +79,7 @@ pub fn tile_state(tile: &Tile, optimizer: Optimizer) -> TileState {
     }
 }
 
-/// [`tile_state`] with the nearest weights of a data type.
+/// Like [`tile_state`], with weights rounded to a data type.
 pub fn narrow_tile_state(tile: &Tile, optimizer: Optimizer, data_type: DataType) -> TileState {
     let wide = tile_state(tile, optimizer);
     let mut weight = Weights::zeroed(data_type, wide.weight.len());
@@ -84,7 +87,7 @@ pub fn narrow_tile_state(tile: &Tile, optimizer: Optimizer, data_type: DataType)
     TileState { weight, ..wide }
 }
 
-/// All dense parameters of a job, filled.
+/// Creates all dense parameters of a job with distinct values.
 pub fn dense(config: &JobConfig) -> Vec<DenseParameter> {
     let mut parameters = zeros(config);
     for (i, parameter) in parameters.iter_mut().enumerate() {
@@ -98,14 +101,14 @@ pub fn dense(config: &JobConfig) -> Vec<DenseParameter> {
     parameters
 }
 
-/// All dense parameters of a job, empty.
+/// Creates all dense parameters of a job, filled with zeros.
 pub fn zeros(config: &JobConfig) -> Vec<DenseParameter> {
     let shapes = dense_shapes(&config.model);
     let kind = config.optimizer.dense.kind;
     shapes.iter().map(|(name, shape)| DenseParameter::zeros(name, shape, kind)).collect()
 }
 
-/// Saves a job's values under `plan`, every rank in its own thread.
+/// Saves a job's values under `plan`, each rank on its own thread.
 pub fn save(
     run: &std::path::Path,
     step: u64,
@@ -144,10 +147,10 @@ pub fn save(
     writer.commit(&meta, records).unwrap()
 }
 
-/// Reads every tile of `plan` and compares it, bit for bit, with what its owner would hold.
+/// Reads every tile of `plan` and compares it bit for bit with [`tile_state`].
 pub fn check_tiles(checkpoint: &Checkpoint, plan: &ShardingPlan, optimizer: Optimizer) {
     for tile in plan.tiles() {
-        // Of a checkpoint whose tables have a state, SGD's are the weights alone.
+        // SGD has no state, so only the weights are read.
         let got = match optimizer {
             Optimizer::Sgd => checkpoint.read_tile_weights(&name(tile), tile).unwrap(),
             _ => checkpoint.read_tile(&name(tile), tile, optimizer).unwrap(),
@@ -156,22 +159,22 @@ pub fn check_tiles(checkpoint: &Checkpoint, plan: &ShardingPlan, optimizer: Opti
     }
 }
 
-/// The name of a tile's table.
+/// Returns the name of a tile's table.
 pub fn name(tile: &Tile) -> String {
     format!("t{}", tile.table.0)
 }
 
-/// A plan that splits no table.
+/// Creates a plan that splits no table.
 pub fn whole(tables: &[TableConfig]) -> ShardingPlan {
     ShardingPlan::table_wise(tables, 1)
 }
 
-/// Writes a manifest that was changed, with the checksum of its new text.
+/// Writes a changed manifest with the checksum of its new text.
 pub fn write_manifest(path: &std::path::Path, manifest: &serde_json::Value) {
     let mut manifest = manifest.as_object().unwrap().clone();
     manifest.remove("checksum");
     let rest = serde_json::to_string_pretty(&manifest).unwrap();
-    // The checksum comes first, and is taken with zeros in its place.
+    // The checksum is the first key. It is computed over the text with zeros in its place.
     let blank = rest.replacen('{', "{\n  \"checksum\": \"0000000000000000\",", 1);
     let hash = format!("{:016x}", xxhash_rust::xxh3::xxh3_64(blank.as_bytes()));
     std::fs::write(path, blank.replacen("0000000000000000", &hash, 1)).unwrap();

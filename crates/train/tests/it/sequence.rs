@@ -1,5 +1,5 @@
-//! Tables without pooling, as the embeddings of a model alone: the vectors are the rows, and the
-//! same bytes come out for any number of threads and ranks, in every data type.
+//! Tables without pooling, without the rest of a model: lookups return the rows themselves, and the
+//! same bytes for any number of threads and ranks, in every data type.
 
 use device::backend::{StepScalars, TileRoom, TileRows};
 use device::buffer::Array;
@@ -21,7 +21,7 @@ const BATCH: usize = 21;
 const LENGTH: usize = 3;
 const DIM: usize = 6;
 const STEPS: u64 = 3;
-/// ΣD: a sequence for each of two features of one table, and a pooled vector.
+/// Width of the output, ΣD: two sequences of one table, and a pooled vector.
 const WIDTH: usize = (2 * LENGTH + 1) * DIM;
 
 fn config(data_type: &str) -> JobConfig {
@@ -52,8 +52,8 @@ categorical = [{{ column = "seen" }}, {{ column = "bought" }}, {{ column = "plac
     JobConfig::parse(&text, &[]).unwrap()
 }
 
-/// Bags of up to 5 ids, of which [`LENGTH`] are looked up; of the pooled table at most one, whose
-/// row no partial sums are rounded for.
+/// Creates bags of up to 5 ids, of which [`LENGTH`] are looked up. Bags of the pooled table have at
+/// most one id, so that no partial sums are rounded.
 fn ids(step: u64) -> JaggedTensor {
     let rng = CounterRng::new(12, step);
     let most = |bag| if bag < 2 * BATCH as u64 { 6 } else { 2 };
@@ -73,7 +73,7 @@ fn with(config: &JobConfig, optimizer: Optimizer) -> JobConfig {
     config
 }
 
-/// Trains the tables on gradients that depend on the sample alone; gives what each step looked up,
+/// Trains the tables on gradients that depend only on the sample. Returns the output of each step,
 /// and the tables in f32.
 fn trained(
     config: &JobConfig,
@@ -183,7 +183,7 @@ fn results_do_not_depend_on_threads_or_ranks() {
         let config = config(data_type);
         assert_eq!(config.model.tables[0].data_type == DataType::F32, data_type == "f32");
         for optimizer in Optimizer::ALL {
-            // Norms of a row are those of its tile: columns that are apart have others.
+            // A row norm is computed over the columns of a tile, so splitting columns changes it.
             let by_row = optimizer.looks_at_rows();
             let whole = ShardingPlan::table_wise(&config.model.tables, 1);
             let alone = trained(&config, &whole, optimizer, 1);

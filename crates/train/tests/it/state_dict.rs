@@ -48,7 +48,7 @@ fn names(model: &ModelConfig, target: Dialect) -> BTreeMap<String, Vec<usize>> {
     dense.chain((0..).zip(&model.tables).map(table)).collect()
 }
 
-/// Names and shapes of a golden run made with TorchRec.
+/// Reads the names and shapes of a golden run of TorchRec.
 fn golden(run: &str) -> BTreeMap<String, Vec<usize>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/dlrm_golden");
     let text = fs::read_to_string(folder.join(run)).unwrap();
@@ -109,10 +109,12 @@ fn pairs_of_the_dot_interaction_are_permuted() {
     };
     assert_eq!(columns(LOWER, Dialect::Torch), None);
     assert_eq!(columns(UPPER, Dialect::Torchrec), None);
-    // Dense columns 0..4 stay. Lower: 10 20 21 30 31 32. Upper: 01 02 03 12 13 23.
+    // Dense columns 0..4 stay. Pairs of the lower triangle: 10 20 21 30 31 32; of the upper: 01 02
+    // 03 12 13 23.
     assert_eq!(columns(LOWER, Dialect::Torchrec), Some(vec![0, 1, 2, 3, 4, 5, 7, 6, 8, 9]));
     assert_eq!(columns(UPPER, Dialect::Torch), Some(vec![0, 1, 2, 3, 4, 5, 7, 6, 8, 9]));
-    // With products of a vector with itself. Lower: 00 10 11 20 21 22 …; upper: 00 01 02 03 11 ….
+    // With the diagonal, pairs of the lower triangle are 00 10 11 20 21 22 …; of the upper, 00 01
+    // 02 03 11 ….
     let upper_itself = r#"{ kind = "dot", order = "upper", itself = true }"#;
     assert_eq!(
         columns(upper_itself, Dialect::Torch),
@@ -201,7 +203,7 @@ fn a_table_without_pooling_is_exported_as_an_embedding_collection() {
     let cells = (0..7).flat_map(|row| (0..4).map(move |column| weight(1, row, column)));
     let (_, values) = &exported["sparse_arch.embedding_collection.embeddings.t1.weight"];
     assert_eq!(*values, cells.collect::<Vec<_>>());
-    // Five sparse vectors and the dense one: their pairs come in TorchRec's order.
+    // The pairs of the five sparse vectors and the dense one are exported in TorchRec's order.
     let (own, there) =
         (dense(&config), &exported["over_arch.model.0._mlp.0._linear.weight"].1[..4 + 15]);
     let own = &own.iter().find(|p| p.name == "top.0.weight").unwrap().weight;
@@ -234,7 +236,8 @@ fn check_states(kind: Optimizer, target: Dialect) {
     state_dict::export(&saved, target, &path("weights")).unwrap();
     let export = |change| state_dict::export_optimizer(&saved, target, &path("states"), change);
     let bytes = if kind.looks_at_rows() {
-        // The plan splits columns, and the other library takes the states for those of whole rows.
+        // The plan splits columns, but the other library would read the states as those of whole
+        // rows.
         let refused = export(RuleChange::Refuse);
         assert!(matches!(refused, Err(Error::OtherRowScope { .. })), "{refused:?}");
         assert!(!path("states").exists());
@@ -278,7 +281,7 @@ fn check_states(kind: Optimizer, target: Dialect) {
 }
 
 #[test]
-fn optimizer_states_come_back() {
+fn exported_optimizer_states_are_imported_unchanged() {
     for kind in Optimizer::ALL {
         check_states(kind, Dialect::Torch);
         check_states(kind, Dialect::Torchrec);
@@ -316,7 +319,7 @@ fn tables_of_16_bits_keep_their_format_and_import_from_f32() {
     let plan = whole(&config.model.tables);
     let tile = &plan.tiles()[1];
     let expected = narrow_tile_state(tile, Optimizer::Sgd, DataType::Bf16);
-    // The weights of a table in f32, of one in bf16.
+    // The imported file has the weights of the second table in f32, then in bf16.
     for saved in [&wide, &config] {
         let run = tempfile::tempdir().unwrap();
         let folder = save(run.path(), 9, saved, &plan).folder;
@@ -344,7 +347,7 @@ fn a_permuted_layer_gives_the_same_outputs() {
     state_dict::export(&Checkpoint::open(&folder).unwrap(), Dialect::Torchrec, &out).unwrap();
     let exported = &read(&out)["over_arch.model.0._mlp.0._linear.weight"].1;
     let own = dense(&config).into_iter().find(|p| p.name == "top.0.weight").unwrap();
-    // Vectors whose products all differ: product (i, j) is i·10 + j, in each library's own order.
+    // All products differ: product (i, j) is i·10 + j, in the order of each library.
     let lower: Vec<f32> = (0..4).flat_map(|i| (0..i).map(move |j| (j * 10 + i) as f32)).collect();
     let upper: Vec<f32> =
         (0..4).flat_map(|i| (i + 1..4).map(move |j| (i * 10 + j) as f32)).collect();
@@ -434,8 +437,8 @@ fn a_damaged_table_is_not_exported() {
     assert!(!out.exists() && !run.path().join("state.safetensors.tmp").exists());
 }
 
-/// The states of Adam and SparseAdam have the same names and shapes; only the note tells them
-/// apart.
+/// The states of Adam and SparseAdam have the same names and shapes. Only a note in the file
+/// distinguishes them.
 #[test]
 fn states_of_adam_are_refused_for_sparse_adam() {
     let run = tempfile::tempdir().unwrap();
@@ -456,7 +459,7 @@ fn states_of_adam_are_refused_for_sparse_adam() {
     request.rule_change = RuleChange::Accept;
     let imported = Checkpoint::open(&state_dict::import(&request).unwrap().folder).unwrap();
     check_tiles(&imported, &whole(&sparse.model.tables), Optimizer::SparseAdam);
-    // What PyTorch itself saves has no such note.
+    // Files that PyTorch saves do not have this note.
     let plain = run.path().join("plain");
     strip_notes(&states, &plain);
     let other = tempfile::tempdir().unwrap();
@@ -475,7 +478,7 @@ fn strip_notes(from: &Path, to: &Path) {
     safetensors::serialize_to_file(file.tensors(), None, to).unwrap();
 }
 
-/// Overwrites one value of a tensor of f32.
+/// Overwrites one value of an f32 tensor.
 fn spoil(path: &Path, tensor: &str, (at, value): (usize, f32)) {
     let mut bytes = fs::read(path).unwrap();
     let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
@@ -538,7 +541,7 @@ fn values_up_to_the_largest_of_a_data_type_are_imported() {
     }
 }
 
-/// A file that real PyTorch wrote: see `testdata/state_dict/make.py`.
+/// Returns the path of a file that PyTorch wrote; see `testdata/state_dict/make.py`.
 fn saved_by_torch(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/state_dict").join(name)
 }
@@ -611,7 +614,7 @@ fn functions_in_files_of_torch_save_are_refused_and_not_run() {
         let text = refused(&saved_by_torch(name));
         assert!(text.contains(said), "{text}");
     }
-    // Any byte of a tensor, and any end of the file.
+    // Damage any byte of a tensor, and truncate the file at any length.
     let good = fs::read(saved_by_torch("plain.pt")).unwrap();
     let path = run.path().join("damaged.pt");
     let needle = 1.0f32.to_le_bytes();

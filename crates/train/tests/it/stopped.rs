@@ -1,5 +1,5 @@
-//! A step whose loss is not finite, or whose ids are no rows, changes no weight on any rank, nor
-//! does a step that was given to the device before that was known.
+//! A step with a non-finite loss or an id out of range changes no weight on any rank. The same
+//! holds for a step that was submitted to the device before the error was known.
 
 use device::backend::Cuda;
 use device::{Backend, Cpu};
@@ -18,7 +18,7 @@ fn config() -> JobConfig {
     ranks::job(model(dot, Pooling::Sum), kinds, 0.1, SAMPLES)
 }
 
-/// Initial parameters of a rank.
+/// Returns the initial parameters of a rank.
 fn initial(config: &JobConfig, plan: &ShardingPlan, rank: Rank) -> RankParameters {
     let device_queue = DeviceQueue { device: &Cpu::new(1), queue: &() };
     ranks::parameters_of(&Model::initial(device_queue, config, plan, rank, SAMPLES).unwrap())
@@ -31,7 +31,7 @@ fn a_nan_loss_on_one_rank_leaves_all_weights_unchanged() {
     for ranks in [1, 2] {
         let plan = ShardingPlan::row_wise(tables, ranks);
         let (good, mut bad) = (batch(2), batch(2));
-        // A feature of the last sample, which the last rank has.
+        // A dense feature of the last sample, which the last rank holds.
         *bad.dense.last_mut().unwrap() = f32::NAN;
         let run = |batches: &[schema::Batch], train: &dyn Fn(&Job<'_>) -> Trained| {
             let parameters = &|rank| initial(&config, &plan, rank);
@@ -62,7 +62,7 @@ fn an_out_of_range_id_found_on_the_device_stops_submitted_steps() {
         Model::initial(context.device_queue(), &config, &plan, Rank(0), SAMPLES).unwrap();
     let before = weights(&context, &model);
     let (good, mut bad) = (batch(2), batch(2));
-    // Of the second feature, whose table has 11 rows; the third sample.
+    // The id of the second feature, whose table has 11 rows, in the third sample.
     let place = (SAMPLES + 2) * 2;
     bad.sparse.values[place] = 11;
     let share = |batch| SampleShare { batch, first_sample: 0, global_size: SAMPLES };

@@ -1,6 +1,7 @@
-//! The calls of whole steps that reach NVIDIA's driver, as a stub of its library records them: a
-//! device that does nothing until the host waits for it. The test starts itself with the stub where
-//! the linker looks, because a library is looked for once per process.
+//! Counts the calls that a training step makes to NVIDIA's driver. A stub of the driver library
+//! records them; it emulates a device that does nothing until the host waits for it. The test runs
+//! itself as a child process with the stub on the library path, because a process searches for a
+//! library only once.
 
 use std::path::PathBuf;
 
@@ -25,7 +26,7 @@ use stub_library::{Libraries, options};
 /// Samples of a batch.
 pub const SAMPLES: usize = 6;
 
-/// The calls of the child with the stub, from the mark of its second step on, by step.
+/// Runs a child process with the stub and returns its calls by step, from the second step on.
 fn steps(child: &str) -> Option<Vec<Vec<String>>> {
     let libraries =
         if child == "library_child" { Libraries::DriverAndBlas } else { Libraries::Driver };
@@ -36,7 +37,7 @@ fn steps(child: &str) -> Option<Vec<Vec<String>>> {
 
 fn check(child: &str) {
     let Some(steps) = steps(child) else { return };
-    // The last has what the end of the child does.
+    // The last entry also contains the calls at the exit of the child.
     let steps = &steps[..steps.len() - 1];
     assert_eq!(steps.len(), 5, "{child}");
     let is_work = |call: &&String| {
@@ -48,7 +49,7 @@ fn check(child: &str) {
     assert!(first.len() > 30, "{child}: {first:#?}");
     for (number, step) in steps.iter().enumerate() {
         let waits = step.iter().filter(|call| *call == "cuEventSynchronize").count();
-        // That for what the step before found out.
+        // The only wait is for the outcome of the previous step.
         assert_eq!(waits, 1, "{child}, step {number}: {step:#?}");
         let fits = ["cuLaunchKernel", "cuMemcpy", "cuMemset", "cuEventRecord", "cuEventSynch"];
         for call in step {
@@ -84,7 +85,7 @@ pub fn model(interaction: Interaction, pooling: Pooling) -> ModelConfig {
     }
 }
 
-/// `len` ids in each bag.
+/// Creates a batch with `len` ids in each bag.
 pub fn batch(len: usize) -> Batch {
     let lengths = [len; 3 * SAMPLES];
     let values = (0..3 * SAMPLES * len).map(|i| (i % 10) as i64).collect();
@@ -93,8 +94,8 @@ pub fn batch(len: usize) -> Batch {
     Batch { size: SAMPLES, dense, sparse, labels }
 }
 
-/// In the process that was started for it: steps whose outcome is read when the next one has been
-/// given to the device. The first has the most ids.
+/// Runs in the child process: trains steps whose outcome is read after the next step was submitted
+/// to the device. The first step has the most ids.
 fn run(model: ModelConfig, optimizer: Optimizer, precision: Precision) {
     let Some(log) = std::env::var_os("ROWMILL_STUB").map(PathBuf::from) else { return };
     let driver = Driver::cuda(0, options(log.parent().unwrap())).unwrap();
@@ -138,8 +139,7 @@ fn cross_child() {
     run(model(cross, Pooling::Mean), Optimizer::Lamb, Precision::F32);
 }
 
-/// In the process that was started for it: the rows of a recorded step are where the device's
-/// events say.
+/// Runs in the child process: the rows of a recorded step have the times of the device's events.
 #[test]
 fn recorded_child() {
     let Some(log) = std::env::var_os("ROWMILL_STUB").map(PathBuf::from) else { return };
@@ -173,7 +173,7 @@ fn recorded_child() {
     let recorder = context.profiler.recorder().unwrap();
     let spans = recorder.spans(0).unwrap();
     assert!(spans.len() > 10, "{spans:?}");
-    // An event is recorded before and after each operation, and some within.
+    // An event is recorded before and after each operation, and within some operations.
     let mut free = begin.0 - 1_000_000;
     for span in spans {
         let took = span.kernel_end.0 - span.kernel_start.0;
@@ -181,7 +181,7 @@ fn recorded_child() {
         assert!(span.kernel_start.0 >= free && span.kernel_start.0 > span.start.0, "{span:?}");
         free = span.kernel_end.0;
     }
-    // 20 ms and more of the device, for which the stub's host did not wait.
+    // The step took at least 20 ms of device time, for which the host did not wait.
     let (first, last) = (spans[0], spans[spans.len() - 1]);
     assert!(last.kernel_end.0 - first.kernel_start.0 > 1_000_000 * spans.len() as i64 / 4);
     let folder = log.parent().unwrap().join("trace.json");

@@ -1,4 +1,4 @@
-//! What training has made of the tables, against plain sums over whole tables.
+//! Compares the reported changes of tables with plain sums over whole tables.
 
 use device::Cpu;
 use schema::{DataType, JobConfig, Optimizer, Rank, ShardingPlan};
@@ -9,8 +9,8 @@ use train::{RunEvent, initial};
 use crate::run;
 use crate::samples;
 
-/// The tiles of all ranks as they are drawn, with 1 added to the first and last columns of some
-/// rows of the first table.
+/// Creates the initial tiles of all ranks, with 1 added to the first and last columns of some rows
+/// of the first table.
 fn tiles(config: &JobConfig, plan: &ShardingPlan, changed: &[u64]) -> Vec<TileState> {
     let (cpu, mut states) = (Cpu::new(2), Vec::new());
     for rank in 0..plan.world_size() {
@@ -60,7 +60,7 @@ fn changed_rows_and_their_norm_do_not_depend_on_the_tiling() {
         let split = used(&config, &by_rows, 2);
         assert_eq!(split[0].rows_changed, 5);
         assert!((split[0].row_norm - norm).abs() < 1e-12, "{} {norm}", split[0].row_norm);
-        // Each of the two tiles of a row has two values more by 1.
+        // Each of the two tiles of a row has two values that are larger by 1.
         let by_columns = tiles(&config, &ShardingPlan::column_wise(tables, 2), &changed);
         assert_eq!(used(&config, &by_columns, 1)[0].rows_changed, 5);
     }
@@ -84,7 +84,7 @@ fn a_run_reports_table_use_with_each_checkpoint() {
         assert_eq!(told.iter().map(|(step, _)| *step).collect::<Vec<_>>(), saved);
         let counts = || told.iter().map(|(_, tables)| tables[0].rows_changed);
         assert!(counts().is_sorted(), "{told:?}");
-        // The ids of column a are 0 to 39, of 50 rows.
+        // Column `a` has the ids 0 to 39, and its table has 50 rows.
         assert_eq!(counts().next_back(), Some(40), "{told:?}");
         assert!(told.iter().all(|(_, tables)| tables[0].row_norm > 0.0), "{told:?}");
     }

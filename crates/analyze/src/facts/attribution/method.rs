@@ -1,12 +1,13 @@
 //! The methods that attribute device work to its owner, from the surest to the weakest.
 
+use schema::CellType;
 use serde::Serialize;
 
 pub(super) const NONE: u32 = u32::MAX;
 
 /// How the owner of a device row was found. Methods are tried in this order, and the first that
 /// applies decides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, CellType)]
 #[serde(rename_all = "snake_case")]
 pub enum OwnerMethod {
     /// Its call, found by correlation id, ran inside an operator.

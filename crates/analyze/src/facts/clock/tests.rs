@@ -21,7 +21,7 @@ fn an_offset_above_the_jitter_is_corrected() {
     let clocks = skew(&ends(&offsets, 40), &[0, 1, 2, 3, 4]);
     for (clock, offset) in clocks.iter().zip(offsets) {
         assert!((clock.ahead_ns - offset).abs() < 3_000, "{clock:?}");
-        // A rank's jitter and the median's, each below 3 µs.
+        // The jitter of the rank and that of the median are each below 3 µs.
         assert!(clock.spread_ns < 6_000, "{clock:?}");
     }
     let corrected: Vec<_> = clocks.iter().map(|clock| clock.correction_ns != 0).collect();

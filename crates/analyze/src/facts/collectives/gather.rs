@@ -30,10 +30,10 @@ pub(super) struct CollectiveCall {
 /// Identity of a collective: kernels of several ranks with the same key belong together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct CollectiveKey {
-    /// The process group, by place among all groups.
+    /// Index of the process group among all groups.
     pub group: u32,
     operation: CollectiveOperation,
-    /// Kernel name where the operation is unknown, by place among all names.
+    /// Index of the kernel name among all names, if the operation is unknown.
     name: u32,
     bytes: u64,
     step: i64,
@@ -45,7 +45,7 @@ pub(super) struct CollectiveKey {
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct CollectiveGroup {
     pub name: String,
-    /// Members as the trace's text.
+    /// Members, as the text that the trace has.
     pub ranks: String,
     pub description: String,
 }
@@ -74,7 +74,7 @@ pub(super) fn calls(scopes: &[Scope<'_>]) -> Vec<CollectiveCall> {
             let ordinal = ordinals.entry((call.device, call.key)).or_insert(0);
             call.key.ordinal = *ordinal;
             *ordinal += 1;
-            // The covered part of a cut recording ends within it: nobody knows its end.
+            // The end of a kernel that runs past the covered part of a cut recording is unknown.
             let is_whole =
                 scope.trace.cut.is_none() || scope.trace.slices.unfinished.get(row).is_none();
             if is_whole {
@@ -131,14 +131,15 @@ fn describe(scope: &Scope<'_>, row: u32, recorded: &[CollectiveRow]) -> Collecti
     }
 }
 
-/// A kernel's name up to its parameters.
+/// Returns a kernel's name up to its parameters.
 fn plain_name(kernel: &str) -> String {
     let named = kernel.replace("(anonymous namespace)::", "");
     let plain = named.split_once('(').map_or(named.as_str(), |(plain, _)| plain).trim_end();
     if plain.is_empty() { kernel.to_owned() } else { plain.to_owned() }
 }
 
-/// The step that launched a kernel, or in which it began if its launch is unknown; −1 outside all.
+/// Returns the step that launched a kernel, or in which it began if its launch is unknown; −1
+/// outside all steps.
 fn step(scope: &Scope<'_>, row: u32) -> i64 {
     let time = scope.trace.slices.start(scope.links().call(row).unwrap_or(row));
     let steps = &scope.window.steps;
@@ -150,7 +151,7 @@ fn step(scope: &Scope<'_>, row: u32) -> i64 {
 /// A host row that describes a collective (`record_param_comms`).
 type CollectiveRow = (TrackId, i64, u32);
 
-/// The host rows that describe collectives, by thread and start.
+/// Returns the host rows that describe collectives, by thread and start.
 fn recorded(trace: &Trace) -> Vec<CollectiveRow> {
     let slices = &trace.slices;
     let place = |row: u32| (slices.track[row as usize], slices.start(row), row);
@@ -161,7 +162,7 @@ fn recorded(trace: &Trace) -> Vec<CollectiveRow> {
     recorded
 }
 
-/// The last description begun before a call on its thread, if it contains the call.
+/// Returns the description that contains a call: the last one that began before it on its thread.
 fn around(trace: &Trace, recorded: &[CollectiveRow], call: u32) -> Option<u32> {
     let slices = &trace.slices;
     let (track, start) = (slices.track[call as usize], slices.start(call));

@@ -1,11 +1,14 @@
 //! Operation, bytes and bandwidth factors of a collective, from its recorded arguments or its
 //! kernel name.
 
+use schema::CellType;
 use serde::{Deserialize, Serialize};
 use trace::store::{Collective, Trace};
 
 /// Operation of a collective, which decides its bus bandwidth factor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, CellType,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum CollectiveOperation {
     /// Every rank gets the sum.
@@ -25,14 +28,16 @@ pub enum CollectiveOperation {
     /// Every rank gets its part of one rank's values.
     Scatter,
     Barrier,
-    /// NCCL's kernel of sends and receives, where nothing says what for; all-to-all is made of it.
+    /// NCCL's kernel of sends and receives, which all-to-all uses too. The trace does not say for
+    /// what it ran.
     SendReceive,
     /// A message between two ranks.
     PointToPoint,
     Other,
 }
 
-/// The operation by a collective's name, `allreduce`, or by its kernel's.
+/// Returns the operation from the name of the collective, such as `allreduce`, or else of its
+/// kernel.
 pub fn operation(collective: Option<&str>, kernel: &str) -> CollectiveOperation {
     let plain = |text: &str| text.to_ascii_lowercase().replace('_', "");
     let named = collective.map(plain).filter(|name| !name.is_empty());
@@ -40,7 +45,7 @@ pub fn operation(collective: Option<&str>, kernel: &str) -> CollectiveOperation 
         return CollectiveOperation::PointToPoint;
     }
     let name = named.unwrap_or_else(|| plain(kernel));
-    // Longer words first: all-reduce is also a reduce.
+    // Longer words come first, because `allreduce` contains `reduce`.
     let known = [
         ("allreduce", CollectiveOperation::AllReduce),
         ("crossdevicereduce", CollectiveOperation::AllReduce),
@@ -59,7 +64,7 @@ pub fn operation(collective: Option<&str>, kernel: &str) -> CollectiveOperation 
     found.map_or(CollectiveOperation::Other, |(_, operation)| operation)
 }
 
-/// Whether all ranks give messages of one size.
+/// Returns whether all ranks must send messages of the same size.
 pub fn is_of_one_size(operation: CollectiveOperation) -> bool {
     matches!(
         operation,
@@ -69,7 +74,7 @@ pub fn is_of_one_size(operation: CollectiveOperation) -> bool {
     )
 }
 
-/// Bytes on a bus per byte of a message, the larger side of it, among `ranks`.
+/// Returns the bytes on the bus per byte of the larger side of a message, among `ranks`.
 ///
 /// # Source
 /// nccl-tests, `doc/PERFORMANCE.md`.
@@ -84,7 +89,7 @@ pub fn bus_factor(operation: CollectiveOperation, ranks: u32) -> f64 {
     }
 }
 
-/// Bytes of the larger side of a message; `None` where type or size are unknown.
+/// Returns the bytes of the larger side of a message, or `None` if type or size are unknown.
 pub fn bytes(trace: &Trace, collective: &Collective) -> Option<u64> {
     let elements = collective.elements_in.max(collective.elements_out)?;
     elements.checked_mul(element_bytes(trace.strings.get(collective.dtype))?)

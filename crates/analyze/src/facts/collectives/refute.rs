@@ -14,7 +14,7 @@ use crate::facts::scope::Scope;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
-    /// A message between two ranks: no collective.
+    /// A message between two ranks, which is not a collective.
     PointToPoint,
     /// Another rank of the group, whose trace was read, has no counterpart in its window.
     MissingOnRank,
@@ -33,7 +33,7 @@ const JITTER_NS: i64 = 20_000;
 
 /// Collects the reasons for which matches were rejected.
 pub(super) struct Refuted {
-    /// Ranks whose recordings share no time with that of another rank.
+    /// Whether the recordings of some ranks do not overlap in time.
     apart: bool,
     /// Nanoseconds by which the clock of each rank runs ahead.
     ahead: BTreeMap<u32, i64>,
@@ -81,7 +81,7 @@ impl Refuted {
     }
 }
 
-/// Whether no rank can end an operation before all ranks have begun it.
+/// Returns whether no rank can end an operation before all ranks have begun it.
 fn waits_for_all(operation: CollectiveOperation) -> bool {
     matches!(
         operation,

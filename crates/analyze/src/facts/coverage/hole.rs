@@ -11,7 +11,7 @@ use crate::facts::links::Links;
 use crate::facts::window;
 use crate::percent::percent;
 
-/// Fewer ids say nothing about how a profiler counts.
+/// Minimum number of ids: fewer do not show how a profiler counts.
 const IDS_MIN: usize = 200;
 /// A gap stands out if it is more than this many times as large as the one `ALIKE` places behind
 /// it, by size.
@@ -19,16 +19,16 @@ const OUTLIER: u64 = 3;
 /// Gaps of similar size that an undamaged recording may have. Profilers skip a block of ids each
 /// time a module is loaded, and these blocks are equally large.
 const ALIKE: usize = 3;
-/// Gaps that a sequence without gaps may have nevertheless.
+/// Maximum number of gaps in a sequence that counts as gapless.
 const STRAY_GAPS: usize = 5;
-/// A longer gap in a sequence of ids is a hole; shorter ones are stray ids.
+/// Minimum length of a gap that counts as a hole. Shorter gaps are stray ids.
 const GAP_MIN: u64 = 10;
-/// Operators between two calls that usually launch work and did not.
+/// Minimum number of operators between two calls that usually launch work but did not.
 const SILENT_MIN: usize = 3;
-/// Launches without device work that follow each other, and their share of all, percent.
+/// Minimum number of consecutive launches without device work.
 const LOST_RUN: usize = 10;
 const LOST_PCT: f64 = 2.0;
-/// Flow events without an end that follow each other, and their share of all, percent.
+/// Minimum number of consecutive flow events without an end.
 const FLOW_RUN: usize = 10;
 const FLOW_PCT: f64 = 5.0;
 
@@ -99,8 +99,8 @@ impl Calls {
         Self { ids }
     }
 
-    /// A gap in the ids of the calls that no other gap resembles, in whose time operators ran that
-    /// usually launch work.
+    /// Finds a gap in the ids of the calls that is far larger than the others and during which
+    /// operators ran that usually launch work.
     fn gap(&self, trace: &Trace) -> Option<String> {
         let gaps = Gaps::new(self.ids.iter().map(|(id, _)| *id));
         let calls = |gap: &IdGap| {
@@ -122,7 +122,8 @@ impl Calls {
         })
     }
 
-    /// Operators before the first or behind the last call that usually launch work and did not.
+    /// Finds operators before the first or after the last call that usually launch work but did
+    /// not.
     fn silent_edge(&self, trace: &Trace) -> Option<String> {
         let (from, to) = window::recorded(trace)?;
         let rows = || self.ids.iter().map(|(_, row)| *row);
@@ -135,7 +136,7 @@ impl Calls {
             .then(|| format!("{count} operators at an end of the recording launched nothing"))
     }
 
-    /// Ids and rows of the calls whose names launch work.
+    /// Returns the ids and rows of the calls that launch work, by name.
     fn launches(&self, trace: &Trace) -> Vec<(u64, u32)> {
         let names: Vec<bool> = trace.strings.iter().map(window::is_launch).collect();
         let name = |row: u32| trace.slices.name[row as usize].0 as usize;
@@ -152,7 +153,8 @@ impl Calls {
         let is_lost = |(id, _): &(u64, u32)| arrived.binary_search(id).is_err();
         let lost: Vec<bool> = launches.iter().map(is_lost).collect();
         let count = lost.iter().filter(|is_lost| **is_lost).count();
-        // The end of a recording loses some, and a whole one may lose single ones.
+        // The end of any recording loses some launches, and a complete recording may lose single
+        // ones.
         let inside = match is_spliced {
             true => lost.len(),
             false => lost.iter().rposition(|is_lost| !is_lost).map_or(0, |last| last + 1),
@@ -171,7 +173,7 @@ fn longest_run(flags: &[bool]) -> usize {
     flags.split(|flag| !flag).map(<[bool]>::len).max().unwrap_or(0)
 }
 
-/// A stretch of ids that no row has.
+/// A range of ids that no row has.
 #[derive(Clone, Copy, Debug)]
 struct IdGap {
     after: u64,
@@ -195,7 +197,7 @@ impl Gaps {
     fn new(ids: impl Iterator<Item = u64>) -> Self {
         let mut found = Self { largest: Vec::new(), count: 0, ids: 0 };
         let mut last = None;
-        // Rows without an id of their own have 0.
+        // Rows without an id have 0.
         for id in ids.filter(|id| *id != 0) {
             if last == Some(id) {
                 continue;
@@ -220,7 +222,7 @@ impl Gaps {
         self.largest.truncate(most);
     }
 
-    /// The largest gap of ids that are otherwise consecutive.
+    /// Returns the largest gap of ids that are otherwise consecutive.
     fn in_gapless(&self) -> Option<IdGap> {
         let is_gapless = self.ids >= IDS_MIN && self.count <= STRAY_GAPS;
         let second = self.largest.get(1).map_or(0, IdGap::length);
@@ -228,7 +230,7 @@ impl Gaps {
         (first.length() >= GAP_MIN.max(OUTLIER * second)).then_some(*first)
     }
 
-    /// The largest gap, if few are as large.
+    /// Returns the largest gap, if few others are as large.
     fn outlier(&self) -> Option<IdGap> {
         let first = self.largest.first().filter(|_| self.ids >= IDS_MIN)?;
         let usual = self.largest.get(ALIKE).map_or(0, IdGap::length);
@@ -236,7 +238,7 @@ impl Gaps {
     }
 }
 
-/// Operators and annotations, and apart from them frames of Python, have numbers without gaps.
+/// Finds a gap in the event numbers. Operators and annotations share one gapless sequence.
 fn gap_of_events(trace: &Trace) -> Option<String> {
     let mut ids: [Vec<u64>; 2] = Default::default();
     for (row, id) in trace.slices.event_index.iter() {
@@ -250,7 +252,7 @@ fn gap_of_events(trace: &Trace) -> Option<String> {
     Some(format!("events {} to {} are missing", gap.after + 1, gap.before - 1))
 }
 
-/// Frames of Python are numbered without gaps, and each names the one around it.
+/// Finds a gap in the numbers of Python frames, which are gapless and name their callers.
 fn gap_of_frames(trace: &Trace) -> Option<String> {
     let frames = &trace.slices.python;
     let mut ids: Vec<u64> = frames.iter().map(|(_, frame)| frame.id).collect();
@@ -259,8 +261,8 @@ fn gap_of_frames(trace: &Trace) -> Option<String> {
     Some(format!("frames {} to {} of Python are missing", gap.after + 1, gap.before - 1))
 }
 
-/// Flow events from calls to device work that follow each other and have no end, where most others
-/// have one.
+/// Finds consecutive flow events from calls to device work without an end, in a recording where
+/// most have one.
 fn loose_flows(trace: &Trace) -> Option<String> {
     let mut ends: HashMap<(u8, u64), (bool, bool)> = HashMap::new();
     for flow in &trace.flows {

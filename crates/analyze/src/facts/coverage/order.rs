@@ -9,16 +9,18 @@ use crate::facts::captures::Captures;
 use crate::facts::links::Links;
 use crate::facts::window;
 
-/// Share of device rows without a launch from which on they have to be in order, percent.
+/// Minimum share of device rows without a launch, in percent, from which file order bounds the
+/// covered part.
 const ORPHAN_PCT: f64 = 1.0;
 
-/// Start of the last call that was read: later ones may be missing.
+/// Returns the start of the last call that was read. Later calls may be missing.
 pub(super) fn last_call(trace: &Trace) -> Option<i64> {
     let last = trace.rows().filter(|row| trace.kind(*row).is_call()).last();
     last.map(|row| trace.slices.start(row))
 }
 
-/// Calls that put work on a device: by their name, or because most of that name did.
+/// Returns the calls that launch device work: by their name, or because most calls of that name
+/// did.
 pub(super) fn launches(trace: &Trace, links: &Links) -> Vec<u32> {
     let mut counts: HashMap<u32, (u32, u32)> = HashMap::new();
     let calls = || trace.rows().filter(|row| trace.kind(*row).is_call());
@@ -58,7 +60,7 @@ pub(super) fn first_lost_launch(trace: &Trace, links: &Links) -> Option<i64> {
     lost.into_iter().map(|row| trace.slices.start(row)).min()
 }
 
-/// Whether more launches lack device rows than the end of a recording explains.
+/// Returns whether more launches lack device rows than the end of a recording explains.
 pub(super) fn has_lost_launches(trace: &Trace, links: &Links, most_pct: f64) -> bool {
     let all = launches(trace, links).len() as f64;
     100.0 * lost_launches(trace, links).len() as f64 > most_pct * all
@@ -109,8 +111,8 @@ impl Passed {
     }
 }
 
-/// Start of the first launch of a graph whose rows may not all have been read: nothing that was
-/// launched later follows them in the file, or the streams' rows stand one stream behind the other.
+/// Returns the start of the first graph launch whose rows may not all have been read: nothing
+/// launched later follows them in the file, or the rows of each stream follow those of another.
 pub(super) fn first_open_graph(trace: &Trace, links: &Links) -> Option<i64> {
     let start = |row: u32| trace.slices.start(row);
     let is_graph = |row: &u32| {
@@ -125,7 +127,7 @@ pub(super) fn first_open_graph(trace: &Trace, links: &Links) -> Option<i64> {
     if is_by_stream(trace, &device) {
         return graphs.into_iter().map(start).min();
     }
-    // For each device row, the latest launch among it and all rows behind it.
+    // For each device row, the latest launch among it and all rows after it in the file.
     let mut latest = vec![i64::MIN; device.len() + 1];
     for (at, row) in device.iter().enumerate().rev() {
         let launched = links.call(*row).map_or(i64::MIN, start);
@@ -139,7 +141,7 @@ pub(super) fn first_open_graph(trace: &Trace, links: &Links) -> Option<i64> {
     graphs.into_iter().filter(is_open).map(start).min()
 }
 
-/// Whether the rows of several streams stand in the file one stream behind the other.
+/// Returns whether the file holds the rows of one stream after those of another.
 fn is_by_stream(trace: &Trace, device: &[u32]) -> bool {
     let stream = |row: &u32| (trace.device(*row), trace.stream(*row));
     let mut streams: Vec<(i32, i32)> = device.iter().map(stream).collect();

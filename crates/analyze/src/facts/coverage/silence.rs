@@ -56,7 +56,7 @@ pub(super) fn between(trace: &Trace, links: &Links, span: Interval) -> usize {
     (0..names).filter(|name| is_usual(*name)).map(|name| silent[name] as usize).sum()
 }
 
-/// Start of the first stretch whose calls were lost.
+/// Returns the start of the first stretch whose calls were lost.
 pub(super) fn first(trace: &Trace, links: &Links) -> Option<i64> {
     let mut is_launch = vec![false; trace.slices.len()];
     for row in order::launches(trace, links) {
@@ -131,7 +131,7 @@ fn count(
     }
 }
 
-/// The stretches of a thread with operators that launch work anywhere.
+/// Returns the stretches of a thread, with their operators that usually launch work.
 fn stretches(trace: &Trace, rows: &[u32], launching: &[u64]) -> Vec<OperatorStretch> {
     let mut stretches: Vec<OperatorStretch> = Vec::new();
     let mut operators: Vec<u32> = Vec::new();

@@ -18,7 +18,8 @@ fn object(rows: &[Row]) -> String {
     format!("{{\"schemaVersion\": 1, \"traceEvents\": [{}", rows.join(",\n"))
 }
 
-/// Until when a text is covered, in its own microseconds; `None` without figures.
+/// Returns the time until which a text is covered, in its own microseconds; `None` if it yields no
+/// figures.
 fn covered(text: &str) -> Option<Option<i64>> {
     let mut trace: Trace = open::parse(text.as_bytes()).unwrap();
     judge(&mut trace);
@@ -41,7 +42,7 @@ fn kernel(start: i64, id: u64) -> Row {
 
 #[test]
 fn the_covered_part_ends_at_the_first_lost_launch() {
-    // All launches first, then device rows: those of the third and fourth are lost.
+    // All launches come first, then device rows, of which the third and fourth are lost.
     let rows = [
         SPAN,
         launch(100, 1),
@@ -52,9 +53,9 @@ fn the_covered_part_ends_at_the_first_lost_launch() {
         kernel(310, 2),
     ];
     assert_eq!(covered(&object(&rows)), Some(Some(600)));
-    // Those of the second to fourth: less than half.
+    // Without the second to fourth device rows, less than half is covered.
     assert_eq!(covered(&object(&rows[..6])), Some(None));
-    // None of them is known without a launch.
+    // Without launches, missing device rows cannot be detected.
     assert_eq!(covered(&object(&[SPAN, kernel(110, 1), kernel(310, 2)])), Some(None));
 }
 
@@ -96,7 +97,7 @@ fn a_bare_list_may_stay_open_unless_launches_lost_their_rows() {
     assert_eq!(covered(&list(&whole)), None);
     assert_eq!(covered(&list(&whole[..4])), Some(Some(900)));
     assert_eq!(covered(&format!("{}]}}", object(&whole))), None);
-    // Behind the events only keys of the header are missing.
+    // The cut lies after the events, so only keys of the header are missing.
     assert_eq!(covered(&format!("{}], \"traceName", object(&whole))), Some(Some(1000)));
 }
 

@@ -22,7 +22,7 @@ fn trace(steps: i64, kernel: i64) -> Trace {
         let work = NewSlice::new("kernel", "gemm", (0, 7), (start, free));
         trace.push(&NewSlice { correlation, ..work });
     }
-    // The first step is not whole: work that was launched before runs among its own.
+    // The first step is not whole, because earlier work runs among its own.
     trace.push(&NewSlice::new("kernel", "gemm", (0, 8), (25, 26)));
     trace
 }
@@ -71,7 +71,8 @@ fn each_step_has_one_of_the_host_and_one_of_the_device() {
         let rows = crate::tables::steps::list_steps(&scope(&trace));
         rows.iter().map(|row| (row.host_ns, row.device_ns)).collect::<Vec<_>>()
     };
-    // The first one's beginning was not seen. Kernels of 130 end at 150, 280, 410 and so on.
+    // The start of the first device step was not recorded. Kernels of 130 end at 150, 280, 410 and
+    // so on.
     let lags =
         [(100, None), (100, Some(130)), (100, Some(130)), (100, Some(130)), (100, Some(130))];
     assert_eq!(device(130), lags);
@@ -86,9 +87,8 @@ fn a_what_if_shows_the_host_and_the_device_beside_each_other() {
         &JobFacts::new(&scopes),
         &[what_if::parse("kernel=gemm x0.5").unwrap()],
     );
-    // Kernels of 65 start when they are launched, at 20, 120 and so on, and the device keeps up:
-    // its steps end with the host's. They begin where step 0's kernel ends, which runs half of
-    // what it ran in the window, 25.
+    // Kernels of 65 start when they are launched, at 20, 120 and so on. The device keeps up, so its
+    // steps end with the host's. They begin when step 0's kernel ends.
     let rank = &found.windows[0];
     assert_eq!((rank.host_ns, rank.new_host_ns), (400, 400));
     assert_eq!((rank.device_ns, rank.new_device_ns), (Some(520), Some(500 - 125)));

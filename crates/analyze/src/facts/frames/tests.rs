@@ -3,7 +3,7 @@ use trace::store::Trace;
 use super::build_frames;
 use crate::facts::interval::Interval;
 
-/// What is innermost on the one thread: from, to, line.
+/// Checks the innermost line of the only thread, as (start, end, line).
 fn check(events: &str, expected: &[(i64, i64, &str)]) -> Trace {
     let text = format!("{{\"traceEvents\": [{events}]}}");
     let trace = trace::open::parse(text.as_bytes()).unwrap();
@@ -121,7 +121,7 @@ fn a_function_that_goes_back_was_called_anew() {
         (10, 20, "io.py(9): read"),
         (20, 50, "train.py(3): step"),
         (50, 60, "io.py(7): read"),
-        // Nothing called it: a loop went on.
+        // No operator names a line here, so only the function is known.
         (60, 80, "train.py: step"),
         (80, 90, "train.py(2): step"),
     ];

@@ -1,4 +1,4 @@
-//! Copies between host and devices: which way, from what memory, by which call.
+//! Copies between host and devices, with their direction, host memory and call.
 
 use trace::store::EventKind;
 

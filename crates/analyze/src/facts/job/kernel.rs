@@ -23,13 +23,12 @@ impl WindowKernel {
         blocks.is_finite().then_some(blocks)
     }
 
-    /// Threads per block: the product of the block's dimensions, or 0 if the trace lacks the shape.
+    /// Returns the number of threads per block, or 0 if the trace lacks the launch shape.
     pub fn threads_per_block(&self) -> u64 {
         self.shape.map_or(0, |shape| shape.block.iter().map(|n| u64::from(*n)).product())
     }
 
-    /// Blocks of the launch: the product of the grid's dimensions, or 0 if the trace lacks the
-    /// shape.
+    /// Returns the number of blocks of the launch, or 0 if the trace lacks the launch shape.
     pub fn blocks(&self) -> u64 {
         self.shape.map_or(0, |shape| shape.grid.iter().map(|n| u64::from(*n)).product())
     }

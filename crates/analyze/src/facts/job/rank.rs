@@ -31,14 +31,14 @@ pub type OperatorTensors = BTreeMap<(u32, u32), Tensors>;
 pub struct Tensors {
     /// Sizes of each input; empty for inputs that are not tensors.
     pub dims: Vec<Vec<u64>>,
-    /// Type of each, as PyTorch writes it, such as `c10::Half`.
+    /// Type of each input as PyTorch writes it, such as `c10::Half`.
     pub types: Vec<String>,
 }
 
 /// Facts of one rank that several analyses share, each computed on first use.
 #[derive(Debug)]
 pub struct RankFacts<'a> {
-    /// The analysed part of its trace.
+    /// The analyzed part of its trace.
     pub scope: &'a Scope<'a>,
     tensors: BTreeMap<u32, Tensors>,
     tree: OnceLock<OperatorTree>,
@@ -209,6 +209,13 @@ impl<'a> RankFacts<'a> {
         self.idle_where(|cause| causes.contains(&cause))
     }
 
+    /// Returns the time of the steps in which no device works, averaged over the devices.
+    pub(crate) fn idle_ns(&self) -> i64 {
+        // Devices that lag behind the host have longer steps than it, in which they work.
+        let idle = self.idle_where(|_| true) + self.scope.length_ns() - self.scope.window.length();
+        if self.breakdown().device_count == 0 { self.scope.length_ns() } else { idle }
+    }
+
     fn idle_where(&self, is_meant: impl Fn(DeviceCause) -> bool) -> i64 {
         let devices = i64::from(self.breakdown().device_count).max(1);
         let rows = self.idle().devices.iter().filter(|row| is_meant(row.cause));
@@ -222,8 +229,8 @@ impl<'a> RankFacts<'a> {
         has_devices && self.share(self.idle_where(|_| true)) < DEVICE_BOUND_PCT
     }
 
-    /// Whether the host alone decides how long a step takes: the recording has no device work and
-    /// names no device, and its ranks do not communicate, so that the host has nothing to wait for.
+    /// Returns whether the host alone decides how long a step takes: the recording has no device
+    /// work and names no device, and its ranks do not communicate.
     pub(crate) fn is_host_only(&self) -> bool {
         let trace = self.scope.trace;
         let is_exchange = |name: &str| name == "record_param_comms" || name.starts_with("nccl");
@@ -238,7 +245,7 @@ impl<'a> RankFacts<'a> {
             .get_or_init(|| launches::list_launches(self.scope, &launches::LaunchSettings::USUAL))
     }
 
-    /// Runtime and driver calls that start in the window, by start.
+    /// Returns the runtime and driver calls that start in the window, by start.
     pub(crate) fn calls(&self) -> &[u32] {
         self.calls.get_or_init(|| {
             let trace = self.scope.trace;

@@ -8,9 +8,9 @@ use crate::tables::idle::{DeviceCause, Gap};
 pub(crate) struct Stalls<'a> {
     /// Sorted by device and start.
     pub gaps: Vec<&'a Gap>,
-    /// Devices that worked, at least 1.
+    /// Number of devices that worked, at least 1.
     pub device_count: i64,
-    /// The time of the gaps, the mean of the devices.
+    /// Total time of the gaps, averaged over the devices.
     pub idle_ns: i64,
     /// The part of `idle_ns` in gaps that end with work of a graph.
     pub in_graphs_ns: i64,
@@ -28,7 +28,7 @@ impl Stalls<'_> {
 
 /// If such gaps take this share of the window, in percent, graphs count as partially recorded.
 const IDLE_PCT: f64 = 5.0;
-/// A gap so near the start of a recording may hold work from before it.
+/// A gap within this time of the start may contain work that was launched before the recording.
 const START_NS: i64 = 1_000_000;
 
 impl RankFacts<'_> {

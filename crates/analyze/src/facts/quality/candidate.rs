@@ -10,13 +10,13 @@ use crate::facts::interval::Interval;
 use crate::facts::job::RankFacts;
 use crate::tables::kernels::short_name;
 
-/// Fewer occurrences may end together by chance.
+/// Minimum number of occurrences: fewer may end together by chance.
 const COUNT_MIN: usize = 3;
 /// Minimum spread of the begins: below it, waiting cannot be distinguished from jitter.
 const SPREAD_NS: i64 = 50_000;
-/// The ends must be this many times closer together than the begins.
+/// Minimum ratio of the spread of the begins to the spread of the ends.
 const CLOSER: i64 = 10;
-/// Share of the occurrences that have to show it, percent.
+/// Minimum share of the occurrences that behave like a collective, percent.
 const SHARE_PCT: usize = 80;
 /// Maximum number of names in the message.
 const SHOWN: usize = 3;
@@ -60,7 +60,7 @@ pub(super) fn issue(ranks: &[RankFacts<'_>]) -> Option<Issue> {
     (!found.is_empty()).then(|| kind.issue(None, count as u64, what))
 }
 
-/// Whether all ranks have as many kernels, which end together and do not begin together.
+/// Returns whether all ranks have equally many kernels that end together but do not begin together.
 fn ends_together(spans: &ByRank) -> bool {
     let count = spans[0].len();
     if count < COUNT_MIN || spans.iter().any(|of_rank| of_rank.len() != count) {

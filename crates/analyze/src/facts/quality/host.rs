@@ -1,8 +1,8 @@
 //! Issues visible in the host's rows: steps, warm-up, the profiler's own work, nesting.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use trace::store::EventKind as RowKind;
+use trace::store::{EventKind as RowKind, StringId};
 
 use super::issue::{Issue, IssueKind, Severity, milliseconds, place};
 use crate::facts::calls;
@@ -14,7 +14,7 @@ use crate::percent::percent;
 use crate::tables::steps;
 use crate::text::{agreeing, counted};
 
-/// Fewest whole steps that say how steady a job is.
+/// Minimum number of whole steps from which variation can be judged.
 const STEPS_MIN: usize = 3;
 /// Above this coefficient of variation, in percent, a mean step is not representative.
 const CV_PCT: f64 = 20.0;
@@ -22,7 +22,7 @@ const CV_PCT: f64 = 20.0;
 const OVERHEAD_PCT: f64 = 5.0;
 /// Share of the window above which set-up work distorts.
 const WARM_UP_PCT: f64 = 5.0;
-/// Nesting that rounding to whole microseconds breaks.
+/// Excess of a row over its parent that rounding to whole microseconds explains.
 const ROUNDING_NS: i64 = 2_000;
 
 pub(super) fn issues(rank: &RankFacts<'_>) -> Vec<Issue> {
@@ -144,27 +144,37 @@ fn overhead(rank: &RankFacts<'_>) -> Option<Issue> {
     Some(kind.issue(Some(trace.rank), rows.len() as u64, what).share(Some(share)))
 }
 
-/// The longest parts of set-up that are named.
-const SET_UP_SHOWN: usize = 3;
-/// A first call of the runtime that takes longer than this creates the device's context.
-const CONTEXT_NS: i64 = 10_000_000;
+/// Minimum length of a first call of its name that counts as set-up. The first call of all creates
+/// the device's context, which takes hundreds of milliseconds; steady calls take microseconds.
+const FIRST_CALL_NS: i64 = 10_000_000;
+/// Minimum ratio of such a call to each later call of its name, which shows that only the first one
+/// sets something up.
+const FIRST_CALL_RATIO: i64 = 10;
 
-/// Memory from the driver, code that is loaded, first launches of kernels, and the first call of
-/// all, which creates the context of the device.
+/// Reports set-up: memory that is allocated or freed, code that is loaded, first launches of
+/// kernels, and long first calls, of which the first of all creates the device's context.
 fn warm_up(rank: &RankFacts<'_>) -> Option<Issue> {
     let trace = rank.scope.trace;
     let set_up = names(trace, |name| calls::SET_UP.contains(&name));
     let first_launches = rank.disturbances().intervals(Disturbance::FirstLaunch);
-    let first_call = trace
-        .rows()
-        .filter(|row| trace.kind(*row).is_call())
-        .min_by_key(|row| (trace.slices.start(*row), *row))
-        .filter(|row| {
-            // A call that launches or waits may wait for the device.
-            let is_plain = !calls::classify_call(trace.name(*row)).waits();
-            let launches = !rank.scope.links().work(*row).is_empty();
-            is_plain && !launches && trace.slices.duration[*row as usize] >= CONTEXT_NS
-        });
+    let calls_by_name = group_calls(rank);
+    let first_calls = calls_by_name.values().filter_map(|calls| calls.first().copied());
+    let first_call = first_calls.min_by_key(|row| (trace.slices.start(*row), *row));
+    // Memory that is freed after the last launch belongs to the end of the job.
+    let launches = trace.rows().filter(|row| !rank.scope.links().work(*row).is_empty());
+    let last_launch = launches.map(|row| trace.slices.start(row)).max().unwrap_or(i64::MAX);
+    let is_long_first = |row: u32| {
+        // A call that launches or waits may wait for the device.
+        let is_plain = !calls::classify_call(trace.name(row)).waits();
+        let launches = !rank.scope.links().work(row).is_empty();
+        let duration = |row: u32| trace.slices.duration[row as usize];
+        let calls = calls_by_name.get(&trace.slices.name[row as usize]);
+        let later = calls.filter(|calls| calls[0] == row).map_or(&[][..], |calls| &calls[1..]);
+        let longest = later.iter().map(|call| duration(*call)).max();
+        let stands_out = longest.is_some_and(|ns| duration(row) >= FIRST_CALL_RATIO * ns);
+        let is_first = first_call == Some(row) || stands_out;
+        is_first && is_plain && !launches && duration(row) >= FIRST_CALL_NS
+    };
     let part = |row: u32| -> Option<&'static str> {
         let kind = trace.kind(row);
         let span = (trace.slices.start(row), trace.slices.end(row));
@@ -174,11 +184,17 @@ fn warm_up(rank: &RankFacts<'_>) -> Option<Issue> {
                 && interval::length_within(&first_launches, span) == span.1 - span.0
         };
         match kind.is_call() || kind == RowKind::Overhead {
-            true if is_named(trace, &set_up, row) => match trace.name(row).contains("Load") {
-                true => Some("code loading"),
-                false => Some("memory from the driver"),
+            true if is_named(trace, &set_up, row) => match trace.name(row) {
+                name if name.contains("Load") => Some("code loading"),
+                name if !name.contains("Free") => Some("allocating memory"),
+                // A library may call cudaFree only to create the context or to synchronize.
+                _ if span.0 <= last_launch => Some("calls that free memory and synchronize"),
+                _ => None,
             },
-            true if Some(row) == first_call => Some("the first call, which sets the device up"),
+            true if is_long_first(row) => Some(match first_call == Some(row) {
+                true => "the first call, which sets the device up",
+                false => "long first calls of other functions",
+            }),
             true if !first_launches.is_empty() && is_launch() => Some("first launches of kernels"),
             _ => None,
         }
@@ -214,12 +230,22 @@ fn warm_up(rank: &RankFacts<'_>) -> Option<Issue> {
             }
         },
     };
-    let shown = parts.iter().take(SET_UP_SHOWN);
     let shown: Vec<String> =
-        shown.map(|(part, ns)| format!("{part} {}", milliseconds(*ns))).collect();
+        parts.iter().map(|(part, ns)| format!("{part} {}", milliseconds(*ns))).collect();
     let what = format!("set-up takes {}: {}", milliseconds(ns), shown.join(", "));
     let issue = kind.issue(Some(trace.rank), rows.len() as u64, what);
     Some(issue.share(Some(share)).at(place(rank.scope, *longest)))
+}
+
+/// Returns the calls of each function by start.
+fn group_calls(rank: &RankFacts<'_>) -> BTreeMap<StringId, Vec<u32>> {
+    let trace = rank.scope.trace;
+    let mut calls: BTreeMap<StringId, Vec<u32>> = BTreeMap::new();
+    for row in trace.rows().filter(|row| trace.kind(*row).is_call()) {
+        calls.entry(trace.slices.name[row as usize]).or_default().push(row);
+    }
+    calls.values_mut().for_each(|rows| rows.sort_by_key(|row| (trace.slices.start(*row), *row)));
+    calls
 }
 
 fn missing_sync(rank: &RankFacts<'_>) -> Option<Issue> {
@@ -258,7 +284,7 @@ fn missing_arguments(rank: &RankFacts<'_>) -> Vec<Issue> {
         };
         issues.push(kind.issue(Some(trace.rank), 0, "shapes were not recorded".to_owned()));
     }
-    // Our own runs have no Python.
+    // The CPU runs of rowmill's own trainer have no Python.
     let has_frames = !trace.slices.python.is_empty() || !trace.slices.call_stack.is_empty();
     if !has_frames && !crate::facts::cpu_run::is_cpu_run(trace) {
         let kind = IssueKind {

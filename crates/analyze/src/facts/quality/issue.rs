@@ -1,5 +1,6 @@
-//! One thing wrong with a recording, and its words.
+//! A defect of a recording, with its description.
 
+use schema::{CellType, TableRow};
 use serde::Serialize;
 use trace::store::{Loss, Trace};
 
@@ -7,10 +8,10 @@ use crate::facts::scope::Scope;
 use crate::tables::kernels::short_name;
 
 /// Severity of an issue, by its effect on the figures.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, CellType)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
-    /// The recording is not whole.
+    /// The recording is incomplete.
     Broken,
     Error,
     Warning,
@@ -18,8 +19,8 @@ pub enum Severity {
     Info,
 }
 
-/// One thing wrong with a trace.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+/// A defect of a trace.
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct Issue {
     /// Stable name of the kind of issue, such as `lost-device-rows`.
     pub id: &'static str,
@@ -28,16 +29,16 @@ pub struct Issue {
     pub rank: Option<u32>,
     /// What is wrong, with numbers.
     pub what: String,
-    /// The first or worst place; empty where it has none.
+    /// The first or worst place; empty if the issue has no place.
     pub place: String,
-    /// How many rows, files or steps.
+    /// Number of rows, files or steps.
     pub count: u64,
-    /// How much of what the text names.
+    /// Share of what the text names, in percent.
     pub share_pct: Option<f64>,
-    /// The kind of loss, of what the reader could not read.
+    /// The kind of loss, if the reader could not read something.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss: Option<Loss>,
-    /// The analyses that suffer, and how.
+    /// The affected analyses, and how they are affected.
     pub matters: &'static str,
     /// What to do about it.
     pub hint: &'static str,
@@ -80,7 +81,7 @@ impl Issue {
     }
 }
 
-/// A row in words: name, track and when it starts, from the first nanosecond of the window.
+/// Describes a row by name, track, and start relative to the window.
 pub(super) fn place(scope: &Scope<'_>, row: u32) -> String {
     let trace: &Trace = scope.trace;
     let track = trace.track(row);

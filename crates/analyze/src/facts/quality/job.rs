@@ -28,14 +28,14 @@ fn listed<T: ToString>(values: impl IntoIterator<Item = T>) -> String {
     format!("{}{rest}", values[..values.len().min(SHOWN)].join(", "))
 }
 
-/// Traces whose files name no rank, or one that another file has.
+/// Counts the traces whose files name no rank, or the rank of another file.
 fn conflicts(ranks: &[RankFacts<'_>]) -> u64 {
     let conflict_count =
         |rank: &RankFacts<'_>| rank.scope.trace.losses.count_of(Loss::RankConflict);
     ranks.iter().map(conflict_count).sum()
 }
 
-/// Whether the recordings are apart in time.
+/// Returns whether the recordings do not overlap in time.
 fn are_apart(ranks: &[RankFacts<'_>]) -> bool {
     clock::are_apart(ranks.iter().map(|rank| &rank.scope.window))
 }
@@ -111,7 +111,7 @@ fn too_many(ranks: &[RankFacts<'_>]) -> Option<Issue> {
     (more > 0).then(|| kind.issue(None, u64::from(more), what()))
 }
 
-/// World sizes the files name.
+/// Returns the world sizes that the files state.
 fn world_sizes(ranks: &[RankFacts<'_>]) -> BTreeSet<u32> {
     let size = |rank: &RankFacts<'_>| rank.scope.trace.header.distributed.as_ref()?.world_size;
     ranks.iter().filter_map(size).collect()

@@ -109,7 +109,7 @@ fn remedy(loss: Loss) -> (&'static str, &'static str) {
     }
 }
 
-/// A headline for a finding about losses of a kind.
+/// Returns the title of a finding about losses of a kind.
 pub(crate) fn title(loss: Loss) -> &'static str {
     match loss {
         Loss::Truncated => "the recording ends early",

@@ -17,14 +17,16 @@ use crate::facts::window;
 use crate::percent::percent;
 use crate::text::{agreeing, counted};
 
-/// Launches without device work, in percent, that are more than the end of a recording cuts.
+/// Share of launches without device work, in percent, that the end of a recording alone does not
+/// explain.
 const LOST_PCT: f64 = 1.0;
 const LOST_PCT_ERROR: f64 = 10.0;
 /// Minimum clock offset of a device that affects measurements in microseconds.
 const OFFSET_NS: i64 = 50_000;
 /// Below this share of device rows with an operator, in percent, attribution is unreliable.
 const COVERED_PCT: f64 = 90.0;
-/// Share of the device time without an operator, launches known, below which nothing is hidden.
+/// Device work that has a launch but no operator is not reported below this share of the device
+/// time, percent.
 const UNOWNED_PCT: f64 = 1.0;
 
 pub(super) fn issues(rank: &RankFacts<'_>) -> Vec<Issue> {
@@ -73,8 +75,8 @@ fn cut(rank: &RankFacts<'_>) -> Option<Issue> {
     Some(kind.issue(Some(rank.scope.trace.rank), 1, what))
 }
 
-/// Whether rows of a kind show what a program did: operators, calls and device work. A recording of
-/// marks, annotations and frames alone misses it.
+/// Returns whether rows of a kind are work: operators, calls and device work. Marks, annotations
+/// and frames alone do not show what a program did.
 fn is_work(kind: RowKind) -> bool {
     kind == RowKind::Operator || kind.is_call() || kind.is_device_work()
 }
@@ -103,7 +105,7 @@ fn no_device_work(rank: &RankFacts<'_>) -> Issue {
     kind.issue(Some(rank.scope.trace.rank), 0, "no work of a device was recorded".to_owned())
 }
 
-/// Devices whose properties are a guess: see [`trace::store::TraceHeader::device`].
+/// Returns the devices whose properties are guessed; see [`trace::store::TraceHeader::device`].
 fn devices_by_kind(rank: &RankFacts<'_>) -> Option<Issue> {
     let header = &rank.scope.trace.header;
     let devices = rank.scope.devices();
@@ -246,7 +248,8 @@ fn clock_offset(skew: &Skew) -> Option<Issue> {
     Some(kind.issue(Some(skew.rank), count, skew.words()).share(share))
 }
 
-/// Overlaps on one stream: small ones are the profiler's rounding, large ones absurd durations.
+/// Reports overlaps on one stream. The profiler's rounding explains small ones; large ones come
+/// from wrong durations.
 fn streams(rank: &RankFacts<'_>) -> Vec<Issue> {
     let trace = rank.scope.trace;
     let slices = &trace.slices;
@@ -308,7 +311,8 @@ fn streams(rank: &RankFacts<'_>) -> Vec<Issue> {
 fn coverage(rank: &RankFacts<'_>) -> Vec<Issue> {
     let trace = rank.scope.trace;
     let mut issues = Vec::new();
-    // Work of a graph's launch has operators at capture only: no recording of the launch has them.
+    // Operators run when a graph is captured, not when it is launched, so its work never has one
+    // here.
     let (of_graphs, others) = without_operator(rank);
     let all: i64 = rank.scope.device_rows.iter().map(|row| rank.duration(*row)).sum();
     let has_launch = |row: &u32| rank.scope.links().call(*row).is_some();

@@ -138,7 +138,7 @@ fn traces_of_several_ranks_must_belong_together() {
     assert_eq!(ids(&[first(), with(1, 2, "ProfilerStep#2", 50)]), ["mixed-steps"]);
     assert_eq!(ids(&[first(), with(1, 2, "ProfilerStep#1", 500)]), ["ranks-apart"]);
     assert_eq!(ids(&[first(), with(1, 4, "ProfilerStep#1", 50)]), ["mixed-jobs"]);
-    // Files that claim one rank, numbered by name, and times that do not overlap.
+    // Two files claim the same rank at times that do not overlap.
     let mut again = with(1, 2, "ProfilerStep#2", 500);
     again.losses.count(Loss::RankConflict, String::new);
     assert_eq!(ids(&[first(), again]), ["mixed-jobs", "duplicate-ranks", "ranks-apart"]);

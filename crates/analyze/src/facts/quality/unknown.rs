@@ -7,7 +7,7 @@ use crate::facts::job::RankFacts;
 use crate::facts::writer;
 use crate::percent::percent;
 
-/// Share of rows without a known meaning from which on figures are wrong, percent.
+/// Share of rows of unknown meaning from which figures are wrong, percent.
 const ERROR_PCT: f64 = 25.0;
 /// Share below which the rows are only mentioned, percent.
 const WARNING_PCT: f64 = 1.0;
@@ -26,7 +26,7 @@ pub(super) fn issue(rank: &RankFacts<'_>) -> Option<Issue> {
         id: "unknown-rows",
         severity: match share {
             _ if foreign.is_some() => Severity::Error,
-            // Beside all kinds of rows that PyTorch writes they are spans of the user's own.
+            // If PyTorch wrote all its kinds of rows, the others are the user's own spans.
             _ if has_all_kinds(rank) => Severity::Info,
             ERROR_PCT.. => Severity::Error,
             WARNING_PCT.. => Severity::Warning,

@@ -19,7 +19,7 @@ pub(super) struct Streams(BTreeMap<(i32, i32), Vec<LaunchedWork>>);
 /// Device work whose launch was recorded.
 #[derive(Clone, Copy)]
 pub(super) struct LaunchedWork {
-    /// When the last launch up to it on its stream began; ascends within a stream.
+    /// Start of the latest launch up to this one on its stream; ascends within a stream.
     at: i64,
     pub row: u32,
     pub call: u32,
@@ -45,7 +45,7 @@ impl Streams {
         self.0.values().flatten()
     }
 
-    /// The last work that was launched on each stream before a time.
+    /// Iterates over the last work that was launched on each stream before a time.
     fn last(&self, before: i64) -> impl Iterator<Item = ((i32, i32), u32)> {
         self.0.iter().filter_map(move |(stream, works)| {
             let earlier = works.partition_point(|work| work.at < before);
@@ -59,8 +59,8 @@ impl Streams {
     }
 }
 
-/// Calls that truly block, each with work it waited for; `ahead` is how far each device's clock may
-/// be ahead.
+/// Returns the calls that certainly blocked, each with work it waited for. `ahead` is the largest
+/// possible skew of each device.
 pub(super) fn blocking(
     scope: &Scope<'_>,
     streams: &Streams,
@@ -202,8 +202,8 @@ impl SyncPoints<'_, '_> {
     }
 }
 
-/// Whether a call returns only when its copy has ended. Pageable copies to a device of CUDA return
-/// when their bytes are staged, copies within a device at once.
+/// Returns whether a call returns only when its copy has ended. In CUDA, pageable copies to a
+/// device return when their bytes are staged, and copies within a device return at once.
 fn blocks(trace: &Trace, does: CallKind, call: u32, row: u32) -> bool {
     if trace.kind(row) != EventKind::Memcpy {
         return false;

@@ -18,13 +18,13 @@ struct Started {
 /// Order of rows that start at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum RowRank {
-    /// An annotation without an index: it is around what starts with it.
+    /// An annotation without an index, which contains what starts at the same time.
     Around,
     /// Operators and annotations by event index.
     Indexed,
     /// Operators by external id.
     External,
-    /// Operators with neither, longest first.
+    /// Operators without either, longest first.
     Longest,
     /// A call, by correlation id.
     Call,
@@ -199,7 +199,7 @@ fn forest(frames: &[Frame]) -> Forest {
     let find = |id: u64| by_id.binary_search_by_key(&id, |(id, _)| *id).ok();
     let none = vec![NONE; frames.len()];
     let mut forest = Forest { child: none.clone(), sibling: none, roots: Vec::new() };
-    // Backwards, so that each list of children begins with the earliest.
+    // Visited backwards, so that each list of children begins with the earliest.
     for (at, frame) in frames.iter().enumerate().rev() {
         let found = frame.parent.and_then(find).map(|found| by_id[found].1 as usize);
         match found.filter(|parent| *parent < at && frames[*parent].track == frame.track) {
@@ -225,7 +225,7 @@ fn walk(trace: &Trace, forest: &Forest, frames: &[Frame], roots: &[u32], tree: &
                 close(tree, &mut open);
             }
             let frame = &frames[at as usize];
-            // Siblings may overlap; the search by time needs starts that never go back.
+            // Siblings may overlap, but the search by time needs ascending starts.
             latest = latest.max(frame.start);
             open_row(trace, tree, &mut open, frame.row, latest);
             let (sibling, child) = (forest.sibling[at as usize], forest.child[at as usize]);

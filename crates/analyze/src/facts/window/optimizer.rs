@@ -9,7 +9,7 @@ use trace::store::{EventKind, StringId, Trace, TrackId};
 
 use super::step::{StepMark, TrainingStep};
 
-/// Fewer inferred steps say too little to leave out what lies beside them.
+/// Minimum number of inferred steps: with fewer, the time outside them must not be left out.
 const STEPS_MIN: usize = 3;
 
 /// Prefix of the annotations that PyTorch writes around optimizer methods.

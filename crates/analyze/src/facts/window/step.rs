@@ -37,15 +37,15 @@ impl StepMark {
 /// One step of training, delimited by annotations on a thread: see [`StepMark`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TrainingStep {
-    /// The number in `ProfilerStep#N`; of an inferred step its place in the trace, from 0.
+    /// The number in `ProfilerStep#N`, or the index of an inferred step, from 0.
     pub number: i64,
-    /// Row of the annotation; of an inferred step, the row of the one that ends it.
+    /// Row of the annotation. For an inferred step, the row of the annotation that ends it.
     pub row: u32,
     /// Absolute time in nanoseconds.
     pub start: i64,
     /// Absolute time in nanoseconds.
     pub end: i64,
-    /// Whether everything it launched was recorded, and nothing from before ran among it.
+    /// Whether all work that it launched was recorded, and no earlier work ran among it.
     pub is_whole: bool,
     /// Why it is not whole.
     pub lack: Option<Lack>,

@@ -54,7 +54,7 @@ type Calls<'a> = &'a [(&'a str, bool)];
 
 const LAUNCH: &str = "cudaLaunchKernel";
 
-/// A step per row of calls, of 1,000 each.
+/// Builds a trace with one step of 1,000 ns per row of calls.
 fn stepped(steps: &[Calls<'_>]) -> Trace {
     let mut trace = Trace::default();
     let mut id = 0;
@@ -90,10 +90,11 @@ fn issue_24_only_the_tail_of_a_recording_loses_single_launches() {
     let mut odd = full.clone();
     odd[150].1 = false;
     assert_eq!(lacks(&stepped(&[&full, &full, &cut])), [None, None, Some(Lack::DeviceWork)]);
-    // What each step lacks, or one in its middle, is no end of a recording.
+    // A call that lacks work in every step, or in the middle of one, does not mark the end of a
+    // recording.
     assert_eq!(lacks(&stepped(&[&odd, &odd, &odd])), [None; 3]);
     assert_eq!(lacks(&stepped(&[&cut, &cut, &cut])), [None; 3]);
-    // More than one in a hundred is lost wherever it is.
+    // More than one lost launch in a hundred makes the step incomplete, wherever they are.
     odd[10..14].fill((LAUNCH, false));
     assert_eq!(lacks(&stepped(&[&full, &odd, &full])), [None, Some(Lack::DeviceWork), None]);
 }
@@ -146,7 +147,7 @@ fn host_rows(rows: &[(&str, i64)]) -> Trace {
     trace
 }
 
-/// The annotations that delimit a trace's steps, and the steps' spans.
+/// Returns the annotations that delimit a trace's steps, and the spans of the steps.
 fn steps_of(trace: &Trace) -> (Option<StepMark>, Vec<(i64, i64)>) {
     let (links, frames) = (Links::new(trace), crate::facts::frames::build_frames(trace));
     let (mark, steps) = steps(trace, || &links, || &frames);

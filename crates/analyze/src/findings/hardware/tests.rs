@@ -1,6 +1,9 @@
 use super::*;
 
-fn device(name: &str, compute_capability: (u32, u32), sm_count: u32) -> DeviceProperties {
+/// Major and minor version.
+type ComputeCapability = (u32, u32);
+
+fn device(name: &str, compute_capability: ComputeCapability, sm_count: u32) -> DeviceProperties {
     DeviceProperties {
         name: name.to_owned(),
         compute_capability,

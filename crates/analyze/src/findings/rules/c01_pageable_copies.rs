@@ -14,16 +14,16 @@ pub(super) const RULE: Rule = Rule {
     side: CureSide::Host,
     confidence: Confidence::High,
     limits: &[
-        limit("time_pct", 1.0, "time of the copies or their calls, percent of the window"),
-        limit("blocked_ns", 100_000.0, "a single call that blocks this long is enough"),
-        limit("pinned_gb_per_s", 25.0, "what a pinned copy would reach, GB/s"),
+        limit("time_pct", 1.0, "minimum time of the copies or their calls, percent of the window"),
+        limit("blocked_ns", 100_000.0, "a single call that blocks for this long is reported too"),
+        limit("pinned_gb_per_s", 25.0, "assumed bandwidth of a copy from pinned memory, GB/s"),
     ],
     page: page!("C01"),
     detect: Detect::Rank(detect),
 };
 
-/// A call stands alone if it is this many times longer than the next longest, in at least this many
-/// steps.
+/// A call is an outlier if it is this many times longer than the next longest. Only windows of at
+/// least [`LONE_STEPS`] steps have one.
 const LONE_TIMES: i64 = 4;
 const LONE_STEPS: i64 = 3;
 /// Host time of even a small asynchronous copy.

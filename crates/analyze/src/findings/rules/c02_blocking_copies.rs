@@ -13,7 +13,7 @@ pub(super) const RULE: Rule = Rule {
     category: FindingCategory::Copy,
     side: CureSide::Host,
     confidence: Confidence::High,
-    limits: &[limit("calls_per_step", 1.0, "fewest blocking calls per step")],
+    limits: &[limit("calls_per_step", 1.0, "minimum number of blocking calls per step")],
     page: page!("C02"),
     detect: Detect::Rank(detect),
 };
@@ -37,7 +37,7 @@ const CALLS: [&str; 14] = [
 
 fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     let all = rank.calls_named(|name| CALLS.contains(&name));
-    // Whoever reads a result waits for it, by whichever call.
+    // A host that reads a result must wait for it with any call.
     let (reads, calls): (Vec<u32>, Vec<u32>) = all.into_iter().partition(|call| {
         let mut works = rank.scope.links().work(*call).iter();
         works.any(|work| calls::direction(rank.name(*work)) == Direction::ToHost)

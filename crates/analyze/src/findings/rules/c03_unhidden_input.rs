@@ -20,7 +20,7 @@ pub(super) const RULE: Rule = Rule {
     limits: &[limit(
         "exposed_pct",
         2.0,
-        "copies without compute or communication, percent of the window",
+        "minimum time of copies without compute or communication, percent of the window",
     )],
     page: page!("C03"),
     detect: Detect::Rank(detect),

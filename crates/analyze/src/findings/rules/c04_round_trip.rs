@@ -14,8 +14,12 @@ pub(super) const RULE: Rule = Rule {
     side: CureSide::Host,
     confidence: Confidence::Medium,
     limits: &[
-        limit("bytes", 4096.0, "smaller copies agree in size by chance"),
-        limit("trips_per_step", 1.0, "fewest round trips per step"),
+        limit(
+            "bytes",
+            4096.0,
+            "minimum size of a copy; smaller ones often have equal sizes by chance",
+        ),
+        limit("trips_per_step", 1.0, "minimum number of round trips per step"),
     ],
     page: page!("C04"),
     detect: Detect::Rank(detect),
@@ -30,7 +34,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let copies: Vec<&Copy> = trips.iter().flat_map(|(out, back)| [*out, *back]).collect();
     let rows: Vec<u32> = copies.iter().map(|copy| copy.row).collect();
     let calls: Vec<u32> = copies.iter().filter_map(|copy| copy.call).collect();
-    // Until it is back, the device cannot use it.
+    // The device cannot use the data from the first copy until the second has ended.
     let time_ns: i64 =
         trips.iter().map(|(out, back)| rank.end(back.row) - rank.start(out.row)).sum();
     let moved: u64 = trips.iter().map(|(out, _)| out.bytes).sum();
@@ -67,7 +71,7 @@ fn trips<'a>(rank: &'a RankFacts<'_>, least: u64) -> Vec<(&'a Copy, &'a Copy)> {
     for copy in rank.copies().iter().filter(|copy| copy.bytes >= least) {
         match copy.direction {
             Direction::ToHost => {
-                // A copy that has waited long will not return.
+                // Old copies are dropped, because their data is unlikely to return.
                 if waiting.len() == WAITING {
                     waiting.remove(0);
                 }

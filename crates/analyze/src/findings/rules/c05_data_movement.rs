@@ -14,9 +14,17 @@ pub(super) const RULE: Rule = Rule {
     side: CureSide::Device,
     confidence: Confidence::Medium,
     limits: &[
-        limit("time_pct", 15.0, "copies and movers, percent of the time of compute and copies"),
-        limit("window_pct", 5.0, "the same, percent of the window"),
-        limit("avoidable_pct", 50.0, "share of it taken to be avoidable"),
+        limit(
+            "time_pct",
+            15.0,
+            "minimum time of data movement, percent of the time of compute and copies",
+        ),
+        limit("window_pct", 5.0, "minimum time of data movement, percent of the window"),
+        limit(
+            "avoidable_pct",
+            50.0,
+            "share of this time that the saving assumes to be avoidable, percent",
+        ),
     ],
     page: page!("C05"),
     detect: Detect::Rank(detect),
@@ -33,7 +41,7 @@ const MOVERS: [&str; 8] = [
     "aten::_to_copy",
     "aten::transpose_copy",
 ];
-/// Parts of the names of kernels that do.
+/// Parts of the names of kernels that only move data.
 const KERNELS: [&str; 7] = [
     "CatArrayBatchedCopy",
     "direct_copy_kernel",
@@ -94,7 +102,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     Some(found.shown_by(rank.collect_evidence(rows)).saves(high, edits))
 }
 
-/// The time of copies that compiled functions make where graphs are replayed.
+/// Returns the time of the copies that compiled functions make around graph replays.
 fn copies_of_compiled(rank: &RankFacts<'_>, copies: impl Iterator<Item = u32>) -> i64 {
     let compiled = rank.names(|name| name.starts_with("CompiledFunction"));
     let has_graphs = rank.calls().iter().any(|call| rank.name(*call).contains("GraphLaunch"));

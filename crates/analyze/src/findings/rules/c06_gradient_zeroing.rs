@@ -12,7 +12,11 @@ pub(super) const RULE: Rule = Rule {
     category: FindingCategory::Copy,
     side: CureSide::Device,
     confidence: Confidence::High,
-    limits: &[limit("fills", 4.0, "fewest fills per zero_grad; a flat buffer has one")],
+    limits: &[limit(
+        "fills",
+        4.0,
+        "minimum number of fills per zero_grad; a flat gradient buffer needs only one",
+    )],
     page: page!("C06"),
     detect: Detect::Rank(detect),
 };

@@ -12,7 +12,11 @@ pub(super) const RULE: Rule = Rule {
     category: FindingCategory::Memory,
     side: CureSide::Device,
     confidence: Confidence::High,
-    limits: &[limit("reserved_pct", 90.0, "memory held by the allocator, percent of the device's")],
+    limits: &[limit(
+        "reserved_pct",
+        90.0,
+        "minimum memory that the allocator holds, percent of the device's memory",
+    )],
     page: page!("G01"),
     detect: Detect::Rank(detect),
 };
@@ -37,7 +41,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     Some(found.at_least(Severity::Medium))
 }
 
-/// The peaks of a rank's devices.
+/// Returns the memory peaks of a rank's devices.
 pub(super) fn peaks(rank: &RankFacts<'_>) -> Vec<MemoryPeak> {
     if rank.scope.trace.allocations.is_empty() {
         return Vec::new();

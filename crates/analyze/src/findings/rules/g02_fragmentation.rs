@@ -13,8 +13,16 @@ pub(super) const RULE: Rule = Rule {
     side: CureSide::Device,
     confidence: Confidence::High,
     limits: &[
-        limit("unused_pct", 20.0, "held and unused at the peak, percent of what is held"),
-        limit("reserved_bytes", 1_073_741_824.0, "less than this is not worth it"),
+        limit(
+            "unused_pct",
+            20.0,
+            "minimum unused memory at the peak, percent of what the allocator holds",
+        ),
+        limit(
+            "reserved_bytes",
+            1_073_741_824.0,
+            "minimum size of the memory that the allocator holds",
+        ),
     ],
     page: page!("G02"),
     detect: Detect::Rank(detect),

@@ -18,8 +18,12 @@ pub(super) const RULE: Rule = Rule {
     side: CureSide::Host,
     confidence: Confidence::High,
     limits: &[
-        limit("idle_pct", 10.0, "idle time while the host works, percent of the window"),
-        limit("faster", 2.0, "how much faster its operators are taken to become"),
+        limit(
+            "idle_pct",
+            10.0,
+            "minimum idle time while the host runs operators and calls, percent of the window",
+        ),
+        limit("faster", 2.0, "speedup of these operators that the saving assumes, a factor"),
     ],
     page: page!("H01"),
     detect: Detect::Rank(detect),
@@ -27,11 +31,12 @@ pub(super) const RULE: Rule = Rule {
 
 pub(super) const CAUSES: [DeviceCause; 2] = [DeviceCause::CpuWork, DeviceCause::Runtime];
 
-/// Excluded idle time is mentioned from this share of the window on, in percent.
+/// Minimum share of the window, in percent, from which excluded idle time is mentioned.
 const LEFT_OUT_PCT: f64 = 1.0;
 
 fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
-    // The profiler's own work is not the program's, and set-up and first launches do not recur.
+    // The profiler's work does not belong to the program, and set-up and first launches do not
+    // recur, so none of them count.
     let gaps = || rank.gaps().iter().filter(|gap| CAUSES.contains(&gap.cause));
     let each = interval::union(gaps().map(|gap| (gap.start_ns, gap.end_ns)).collect());
     let first_launches = rank.disturbances().intervals(Disturbance::FirstLaunch);
@@ -49,7 +54,8 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let named: Vec<String> = owners.iter().take(3).map(shown).collect();
     let of_named = owners.iter().take(3).map(|(_, ns)| *ns).sum::<i64>();
     let mut what = format!(
-        "The device waits {} per step ({share:.1} % of the window) while the host works{}.",
+        "The device waits {} per step ({share:.1} % of the window) while the host runs \
+         operators and calls{}.",
         time(rank.per_step(waited)),
         match 2 * of_named >= waited {
             true => format!(", most in {}", named.join(", ")),
@@ -82,6 +88,10 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let found = RuleFindings::new(what, advice)
         .number("idle_per_step_ns", rank.per_step(waited) as f64)
         .number("idle_pct", share)
+        .number(
+            "untraced_per_step_ns",
+            rank.per_step(rank.idle_by(&[DeviceCause::Untraced])) as f64,
+        )
         .about(names.first().copied().unwrap_or_default());
     let spans = gaps().flat_map(|gap| {
         let track = gap.call_row.map(|call| rank.scope.trace.slices.track[call as usize]);
@@ -94,17 +104,32 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     Some(found.shown_by(rank.collect_evidence(rows)).saves(waited, edits))
 }
 
-/// Returns the excluded idle time: before the first work, and in first launches of kernels.
+/// Describes the idle time that the finding does not count: in host code without rows, before the
+/// first and after the last work of the device, and in first launches of kernels.
 fn left_out(rank: &RankFacts<'_>, first_launches: &[Interval]) -> String {
-    let (head, stalled) = (rank.idle_by(&[DeviceCause::Head]), interval::length(first_launches));
+    let untraced = rank.idle_by(&[DeviceCause::Untraced]);
+    let (head, tail) = (rank.idle_by(&[DeviceCause::Head]), rank.idle_by(&[DeviceCause::Tail]));
+    let stalled = interval::length(first_launches);
+    let is_shown = |ns: i64| rank.share(ns) >= LEFT_OUT_PCT;
     let mut text = String::new();
-    if rank.share(head) >= LEFT_OUT_PCT {
+    if is_shown(untraced) {
         text += &format!(
-            " Not counted are the {} from the start of the window to its first work of the device.",
-            time(head)
+            " It waits another {} per step while the host runs untraced code, directly in annotated \
+             ranges or outside all rows of the trace.",
+            time(rank.per_step(untraced))
         );
     }
-    if rank.share(stalled) >= LEFT_OUT_PCT {
+    let edges = [
+        (head, "from the start of the window to its first work of the device"),
+        (tail, "from its last work of the device to the end of the window"),
+    ];
+    let edges = edges.iter().filter(|(ns, _)| is_shown(*ns));
+    let edges: Vec<String> =
+        edges.map(|(ns, place)| format!("the {} {place}", time(*ns))).collect();
+    if !edges.is_empty() {
+        text += &format!(" Not counted are {}.", edges.join(" and "));
+    }
+    if is_shown(stalled) {
         text += &stall(rank, stalled);
     }
     text
@@ -131,8 +156,7 @@ fn stall(rank: &RankFacts<'_>, ns: i64) -> String {
     )
 }
 
-/// Returns the operators and calls that own most of the idle time, without time that is not the
-/// program's.
+/// Returns the operators and calls that own most of the idle time, less the excluded times `apart`.
 fn owners<'a>(rank: &'a RankFacts<'_>, apart: &[Interval]) -> Vec<(&'a str, i64)> {
     let mut named: BTreeMap<&str, i64> = BTreeMap::new();
     for owner in rank.idle().owners.iter().filter(|owner| CAUSES.contains(&owner.cause)) {

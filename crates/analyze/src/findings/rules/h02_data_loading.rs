@@ -20,8 +20,8 @@ pub(super) const RULE: Rule = Rule {
     side: CureSide::Host,
     confidence: Confidence::High,
     limits: &[
-        limit("idle_pct", 5.0, "idle time while a batch is fetched, percent of the window"),
-        limit("workers", 4.0, "assumed number of workers that prepare batches"),
+        limit("idle_pct", 5.0, "minimum idle time while a batch is fetched, percent of the window"),
+        limit("workers", 4.0, "number of worker processes that the saving assumes"),
     ],
     page: page!("H02"),
     detect: Detect::Rank(detect),
@@ -41,13 +41,13 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     } else {
         rank.launches().iter().map(|row| track(row.call_row)).collect()
     };
-    // Fetches on the workers' own threads block nothing.
+    // Fetches on the threads of workers do not block the training thread.
     let rows: Vec<u32> = rank
         .outermost_named(is_input(rank.scope.trace))
         .into_iter()
         .filter(|row| training.contains(&track(*row)))
         .collect();
-    // A window may begin with fetching, so its ends count too.
+    // A window may begin or end with fetching, so idle time at its edges counts too.
     let busy = interval::union(rank.scope.spans(|_, _| true));
     let idle = |row: u32| {
         let span = rank.scope.clipped(row);

@@ -17,8 +17,8 @@ pub(super) const RULE: Rule = Rule {
     side: CureSide::Host,
     confidence: Confidence::Medium,
     limits: &[
-        limit("idle_pct", 3.0, "idle time at such a boundary, percent of a mean step"),
-        limit("times_usual", 2.0, "how much longer than at the usual boundary"),
+        limit("idle_pct", 3.0, "minimum idle time at such a boundary, percent of a mean step"),
+        limit("times_usual", 2.0, "minimum ratio of its idle time to that of a usual boundary"),
     ],
     page: page!("H03"),
     detect: Detect::Rank(detect),
@@ -31,9 +31,9 @@ const CAUSES: [DeviceCause; 3] =
 struct Stall {
     ns: i64,
     owner: Option<String>,
-    /// The row that ended it.
+    /// The row that ended the stall.
     ended_by: Option<u32>,
-    /// When the device was idle, or the host silent.
+    /// Time in which the device was idle, or the host ran no operator.
     span: Interval,
 }
 
@@ -119,8 +119,8 @@ fn silence_of_steps(rank: &RankFacts<'_>) -> Vec<Option<Stall>> {
     stalls
 }
 
-/// The edits that price the cure on a device: the operator that the host was in takes no time, and
-/// the launches that ended the stalls begin at once.
+/// Returns the edits that model the cure on a device: the operator that the host was in takes no
+/// time, and the launches that ended the stalls begin at once.
 fn edits_of_gaps(rank: &RankFacts<'_>, stalls: &[&Stall], owner: Option<&str>) -> Vec<RowEdit> {
     let rows: Vec<u32> = stalls.iter().filter_map(|stall| stall.ended_by).collect();
     let named = owner.map_or_else(Vec::new, |owner| {
@@ -137,14 +137,15 @@ fn edits_of_gaps(rank: &RankFacts<'_>, stalls: &[&Stall], owner: Option<&str>) -
     ]
 }
 
-/// The distance of places that stand evenly apart, two or more steps.
+/// Returns the period of evenly spaced step indices, if it is two steps or more.
 fn period(places: &[usize]) -> Option<usize> {
     let apart: Vec<usize> = places.windows(2).map(|pair| pair[1] - pair[0]).collect();
     let first = *apart.first()?;
     (first > 1 && apart.iter().all(|distance| *distance == first)).then_some(first)
 }
 
-/// The launches that ended the stalls and the operators they began: what untraced time came before.
+/// Returns the launches that ended the stalls and the operators around them, which the untraced
+/// time precedes.
 fn before(rank: &RankFacts<'_>, calls: &[u32]) -> Vec<u32> {
     let with_operators = |call: &u32| std::iter::once(*call).chain(rank.tree().ancestors(*call));
     calls.iter().flat_map(with_operators).collect()

@@ -19,7 +19,7 @@ pub(super) const RULE: Rule = Rule {
     limits: &[limit(
         "apart_pct",
         30.0,
-        "busy time of any device less that of the mean one, percent",
+        "minimum time in which any device is busy, less the mean busy time, percent of the window",
     )],
     page: page!("H04"),
     detect: Detect::Rank(detect),

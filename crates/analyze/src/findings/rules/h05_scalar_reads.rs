@@ -14,8 +14,12 @@ pub(super) const RULE: Rule = Rule {
     side: CureSide::Host,
     confidence: Confidence::High,
     limits: &[
-        limit("reads_per_step", 1.0, "fewest reads per step"),
-        limit("blocked_pct", 1.0, "time the host is blocked in them, percent of the window"),
+        limit("reads_per_step", 1.0, "minimum number of reads per step"),
+        limit(
+            "blocked_pct",
+            1.0,
+            "minimum time for which they block the host, percent of the window",
+        ),
     ],
     page: page!("H05"),
     detect: Detect::Rank(detect),
@@ -35,7 +39,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         .collect();
     to_host.sort_unstable();
     for read in rank.outermost_named(|name| READS.contains(&name)) {
-        // Scalars of tensors on the host block nobody.
+        // Reading a scalar of a host tensor does not wait for a device.
         let blocks = |row: &&u32| {
             let is_call = rank.scope.trace.kind(**row).is_call();
             is_call && (to_host.binary_search(row).is_ok() || is_synchronization(rank.name(**row)))

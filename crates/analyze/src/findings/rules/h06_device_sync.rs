@@ -13,8 +13,12 @@ pub(super) const RULE: Rule = Rule {
     side: CureSide::Host,
     confidence: Confidence::High,
     limits: &[
-        limit("waits_per_step", 1.0, "fewest waits per step"),
-        limit("end_pct", 1.0, "the end of the window where a wait is the profiler's, percent"),
+        limit("waits_per_step", 1.0, "minimum number of waits per step"),
+        limit(
+            "end_pct",
+            1.0,
+            "a wait in this last part of the window is the profiler's, percent of the window",
+        ),
     ],
     page: page!("H06"),
     detect: Detect::Rank(detect),

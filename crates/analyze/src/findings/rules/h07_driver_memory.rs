@@ -8,14 +8,14 @@ use crate::text::{counted, time};
 
 pub(super) const RULE: Rule = Rule {
     id: "H07",
-    title: "memory from the driver in every step",
+    title: "driver memory allocated or freed in every step",
     category: FindingCategory::Host,
     side: CureSide::Host,
     confidence: Confidence::High,
     limits: &[limit(
         "time_pct",
         0.5,
-        "time of the calls after the first step, percent of the window",
+        "minimum time of the calls after the first step, percent of the window",
     )],
     page: page!("H07"),
     detect: Detect::Rank(detect),
@@ -62,7 +62,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     Some(found.shown_by(rank.collect_evidence(calls)).saves(time_ns, edits))
 }
 
-/// Calls of some names in steps after the first, where set-up is over.
+/// Returns the calls of some names in steps after the first, when set-up is over.
 pub(super) fn steady_calls(rank: &RankFacts<'_>, names: &[&str]) -> Vec<u32> {
     let calls = rank.calls_named(|name| names.contains(&name));
     calls.into_iter().filter(|call| rank.is_steady(rank.start(*call))).collect()

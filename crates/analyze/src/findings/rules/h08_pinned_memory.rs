@@ -13,7 +13,7 @@ pub(super) const RULE: Rule = Rule {
     category: FindingCategory::Host,
     side: CureSide::Host,
     confidence: Confidence::High,
-    limits: &[limit("calls_per_step", 1.0, "fewest calls per step after the first one")],
+    limits: &[limit("calls_per_step", 1.0, "minimum number of calls per step after the first one")],
     page: page!("H08"),
     detect: Detect::Rank(detect),
 };

@@ -13,8 +13,12 @@ pub(super) const RULE: Rule = Rule {
     side: CureSide::Host,
     confidence: Confidence::Medium,
     limits: &[
-        limit("queries_per_step", 200.0, "as many queries per step are reported"),
-        limit("time_pct", 0.5, "as much time of queries and records is reported too"),
+        limit("queries_per_step", 200.0, "minimum number of queries per step"),
+        limit(
+            "time_pct",
+            0.5,
+            "fewer queries are reported if queries and records take this long, percent of the window",
+        ),
     ],
     page: page!("H09"),
     detect: Detect::Rank(detect),

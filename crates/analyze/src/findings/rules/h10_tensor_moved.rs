@@ -16,7 +16,7 @@ pub(super) const RULE: Rule = Rule {
     category: FindingCategory::Host,
     side: CureSide::Host,
     confidence: Confidence::Medium,
-    limits: &[limit("moves_per_step", 1.0, "fewest such moves per step")],
+    limits: &[limit("moves_per_step", 1.0, "minimum number of such moves per step")],
     page: page!("H10"),
     detect: Detect::Rank(detect),
 };
@@ -45,7 +45,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         };
         copies.iter().any(to_device)
     };
-    // A leaf that fills, and puts nothing on the device.
+    // Counts only leaf operators that launch no device work: these fill a tensor on the host.
     let is_fill = |row: u32| {
         let leaf = rank.tree().subtree(row).last().copied().unwrap_or(row);
         rank.is_named(&fills, leaf) && rank.attribution().rows(rank.tree(), row).is_empty()
@@ -86,7 +86,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     Some(found.shown_by(rank.collect_evidence(rows)).saves(time_ns, edits))
 }
 
-/// The row that ran directly before a row under the same parent.
+/// Returns the row that ran directly before a row under the same parent.
 fn before(rank: &RankFacts<'_>, row: u32) -> Option<u32> {
     let place = rank.tree().position(row)?.checked_sub(1)?;
     let last = *rank.tree().nodes.get(place as usize)?;

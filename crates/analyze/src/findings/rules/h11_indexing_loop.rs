@@ -13,14 +13,14 @@ pub(super) const RULE: Rule = Rule {
     side: CureSide::Host,
     confidence: Confidence::Medium,
     limits: &[
-        limit("repeats", 10.0, "fewest repeats of the same operators in a row"),
-        limit("time_pct", 1.0, "time of the loops on the host, percent of the window"),
+        limit("repeats", 10.0, "minimum number of repetitions of the same operators in a row"),
+        limit("time_pct", 1.0, "minimum time of the loops on the host, percent of the window"),
     ],
     page: page!("H11"),
     detect: Detect::Rank(detect),
 };
 
-/// Operators of the loop's body at most.
+/// Maximum number of operators in the body of the loop.
 const BODY: usize = 16;
 
 fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
@@ -74,7 +74,8 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     Some(found.shown_by(rank.collect_evidence(rows)).saves(lost, edits))
 }
 
-/// Stretches of siblings that repeat a group beginning with a select, and how often they do.
+/// Finds runs of siblings that repeat a group of operators beginning with a select, with the number
+/// of repetitions.
 fn repeats(
     rank: &RankFacts<'_>,
     siblings: &[u32],

@@ -15,7 +15,11 @@ pub(super) const RULE: Rule = Rule {
     category: FindingCategory::Host,
     side: CureSide::Device,
     confidence: Confidence::Medium,
-    limits: &[limit("time_pct", 5.0, "an operator's own time on the host, percent of the window")],
+    limits: &[limit(
+        "time_pct",
+        5.0,
+        "minimum self time of an operator on the host, percent of the window",
+    )],
     page: page!("H12"),
     detect: Detect::Job(detect),
 };
@@ -35,7 +39,7 @@ fn harmless(
     limits: &RuleLimits<'_>,
 ) -> Option<RuleFindings> {
     let trace = rank.scope.trace;
-    // Own time per name; none for names with any row on the path.
+    // Self time by name. `None` marks names with a row on the critical path.
     let mut named: BTreeMap<StringId, Option<i64>> = BTreeMap::new();
     let mut rows = Vec::new();
     // PyTorch 1.8 recorded steps as operators.

@@ -21,17 +21,21 @@ pub(super) const RULE: Rule = Rule {
     side: CureSide::Host,
     confidence: Confidence::Medium,
     limits: &[
-        limit("time_pct", 5.0, "such time before the same operator, percent of the window"),
-        limit("steps_pct", 75.0, "steps that have it, percent"),
-        limit("stretch_ns", 100_000.0, "shortest stretch that counts, ns"),
-        limit("faster", 2.0, "how much faster it is taken to become beside a device"),
+        limit(
+            "time_pct",
+            5.0,
+            "minimum time of such code before the same operator, percent of the window",
+        ),
+        limit("steps_pct", 75.0, "minimum share of steps that have such code there, percent"),
+        limit("stretch_ns", 100_000.0, "minimum length of a stretch of such code"),
+        limit("faster", 2.0, "speedup of this code on a device that the saving assumes, a factor"),
     ],
     page: page!("H13"),
     detect: Detect::Rank(detect),
 };
 
-/// Fewest steps that show a habit where no frame shows what the host did. An excerpt of a recording
-/// has silence too.
+/// Minimum number of steps if no Python frame shows what the host did. A short excerpt of a
+/// recording may lack operators by chance.
 const STEPS_MIN: usize = 3;
 
 /// A stretch of a step without operators, and the row that ended it.
@@ -99,7 +103,8 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     Some(found.shown_by(evidence).saves(lost, edits))
 }
 
-/// Whether the device idles for most of a stretch, and no rule about operators has that time.
+/// Returns whether the device is idle for most of a stretch and no rule about operators counts that
+/// time.
 fn holds_the_device_up(rank: &RankFacts<'_>, span: Interval) -> bool {
     let idle = |is_meant: &dyn Fn(bool) -> bool| {
         let gaps = rank.gaps_near(span).filter(|gap| is_meant(CAUSES.contains(&gap.cause)));
@@ -111,7 +116,7 @@ fn holds_the_device_up(rank: &RankFacts<'_>, span: Interval) -> bool {
         && 2 * interval::length_within(&of_operators, span) < length
 }
 
-/// The frame of Python that was the innermost for longest, and for how long.
+/// Returns the Python frame that was innermost for the longest time, and that time.
 fn longest_line<'a>(rank: &RankFacts<'a>, found: &[SilentStretch]) -> Option<(&'a str, i64)> {
     let frames = rank.scope.frames();
     let trace = rank.scope.trace;
@@ -153,18 +158,19 @@ pub(super) fn longest_function<'a>(
     (2 * ns >= whole).then(|| (strings.get(name), ns))
 }
 
-/// The stretches of the window in which no thread ran an operator or a call, or fetched a batch.
+/// Returns the stretches of the window in which no thread ran an operator or a call or fetched a
+/// batch.
 pub(super) fn stretches(rank: &RankFacts<'_>, least_ns: i64) -> Vec<SilentStretch> {
     let (trace, window) = (rank.scope.trace, &rank.scope.window);
     let mut rows = rank.tree().top_rows(trace);
-    // Fetching a batch is H02's.
+    // H02 reports the time of fetching a batch.
     rows.extend(rank.outermost_named(is_input(rank.scope.trace)));
     rows.sort_by_key(|row| (rank.start(*row), *row));
     let mut found = Vec::new();
     let mut behind = i64::MIN;
     for row in rows {
         let start = rank.start(row);
-        // A window without steps is one.
+        // A window without steps counts as one step.
         let is_inside = window.steps.is_empty() && rank.scope.starts_inside(row);
         if let Some(step) = rank.step_at(start).or(is_inside.then_some(0)) {
             // Silence at the end of a step, which the first row of the next one ends, and silence

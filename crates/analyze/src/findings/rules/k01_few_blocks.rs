@@ -17,8 +17,8 @@ pub(super) const RULE: Rule = Rule {
     side: CureSide::Device,
     confidence: Confidence::High,
     limits: &[
-        limit("blocks_per_sm", 1.0, "kernels with fewer are small"),
-        limit("time_pct", 20.0, "their time, percent of compute"),
+        limit("blocks_per_sm", 1.0, "a kernel with fewer blocks per multiprocessor is small"),
+        limit("time_pct", 20.0, "minimum time of small kernels, percent of compute"),
     ],
     page: page!("K01"),
     detect: Detect::Rank(detect),
@@ -56,7 +56,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         if sms > 0 { format!(" ({:.0} of {sms})", blocks * f64::from(sms)) } else { String::new() },
         evidence.first().map_or("", |evidence| short_name(&evidence.name))
     );
-    // Two kernels run side by side only where the first leaves half of the multiprocessors free.
+    // Streams help only if two such kernels fit on the device at once.
     let streams = match 2.0 * blocks <= most {
         true => "run those that no path of operators joins on several streams; ",
         false => "",
@@ -73,7 +73,8 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     Some(found.shown_by(evidence).saves(high as i64, edits))
 }
 
-/// For each kernel, the share of its time in which no other kernel or copy runs on its device.
+/// Returns, for each kernel, the share of its time in which no other kernel or copy runs on its
+/// device.
 pub(super) fn alone(rank: &RankFacts<'_>, small: &[&WindowKernel]) -> Vec<f64> {
     let scope = rank.scope;
     let stream = |row: u32| (scope.trace.device(row), scope.trace.stream(row));

@@ -14,10 +14,14 @@ pub(super) const RULE: Rule = Rule {
     side: CureSide::Device,
     confidence: Confidence::Medium,
     limits: &[
-        limit("elements", 32.0, "elements per thread"),
-        limit("blocks_per_sm", 2.0, "kernels with fewer leave the device free"),
-        limit("kernel_ns", 50_000.0, "shorter kernels do not matter"),
-        limit("time_pct", 1.0, "time of such kernels, percent of the window"),
+        limit("elements", 32.0, "minimum number of elements per thread"),
+        limit(
+            "blocks_per_sm",
+            2.0,
+            "a kernel with fewer blocks per multiprocessor leaves part of the device idle",
+        ),
+        limit("kernel_ns", 50_000.0, "minimum duration of a kernel"),
+        limit("time_pct", 1.0, "minimum time of such kernels, percent of the window"),
     ],
     page: page!("K02"),
     detect: Detect::Rank(detect),
@@ -61,14 +65,15 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     Some(found.shown_by(evidence).saves(high as i64, edits))
 }
 
-/// Whether a kernel treats every element alike, or reduces them.
+/// Returns whether a kernel is element-wise or a reduction, by its name.
 pub(super) fn is_elementwise(name: &str) -> bool {
     ["elementwise", "reduce", "Reduce", "softmax", "triton_poi", "triton_red"]
         .iter()
         .any(|part| name.contains(part))
 }
 
-/// Elements of the largest tensor of the operator a kernel belongs to, if shapes are known.
+/// Returns the number of elements of the largest tensor of a kernel's operator, if shapes are
+/// known.
 pub(super) fn elements(rank: &RankFacts<'_>, kernel: &WindowKernel) -> Option<u64> {
     let tensors = rank.tensors(kernel.owner?)?;
     let sizes = tensors.dims.iter().filter(|dims| !dims.is_empty());

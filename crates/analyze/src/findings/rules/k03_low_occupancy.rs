@@ -15,11 +15,23 @@ pub(super) const RULE: Rule = Rule {
     confidence: Confidence::Low,
     limits: &[
         limit("occupancy_pct", 25.0, "estimated occupancy below which a kernel counts"),
-        limit("blocks_per_sm", 2.0, "with fewer blocks it is the grid that limits"),
-        limit("registers", 128.0, "registers per thread that limit"),
-        limit("shared_bytes", 49_152.0, "shared memory per block that limits"),
-        limit("time_pct", 10.0, "time of such kernels, percent of compute"),
-        limit("gain_pct", 20.0, "what they are taken to gain, percent of their time"),
+        limit(
+            "blocks_per_sm",
+            2.0,
+            "minimum blocks per multiprocessor; with fewer, the grid limits the occupancy",
+        ),
+        limit("registers", 128.0, "registers per thread from which they limit the occupancy"),
+        limit(
+            "shared_bytes",
+            49_152.0,
+            "shared memory per block from which it limits the occupancy",
+        ),
+        limit("time_pct", 10.0, "minimum time of such kernels, percent of compute"),
+        limit(
+            "gain_pct",
+            20.0,
+            "time that a higher occupancy is assumed to save, percent of theirs",
+        ),
     ],
     page: page!("K03"),
     detect: Detect::Rank(detect),
@@ -38,7 +50,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let limited: Vec<&WindowKernel> = rank
         .compute_kernels()
         .filter(is_limited)
-        // Products hold their tiles in registers on purpose.
+        // Matrix products keep tiles in registers on purpose, so low occupancy does not hurt them.
         .filter(|kernel| !crate::findings::product::is_product(rank, kernel))
         .collect();
     let time_ns: i64 = limited.iter().map(|kernel| kernel.duration).sum();

@@ -16,18 +16,23 @@ pub(super) const RULE: Rule = Rule {
     side: CureSide::Device,
     confidence: Confidence::Low,
     limits: &[
-        limit("waves", 4.0, "kernels of more waves hardly feel the last"),
-        limit("tail", 0.3, "share of the last wave that is filled at most"),
-        limit("lost_pct", 1.0, "time lost to last waves, percent of the window"),
+        limit(
+            "waves",
+            4.0,
+            "maximum number of waves of a kernel; with more, the last one matters little",
+        ),
+        limit("tail", 0.3, "maximum filled share of the last wave"),
+        limit("lost_pct", 1.0, "minimum time lost in last waves, percent of the window"),
     ],
     page: page!("K04"),
     detect: Detect::Rank(detect),
 };
 
-/// Occupancies are written in whole percent; a half may have been rounded either way.
+/// Rounding error of an occupancy, which profilers write in whole percent. A half may be rounded
+/// either way.
 const ROUNDING: f64 = 0.005 + 1e-9;
 
-/// Kernels of one name and grid, with the same tail.
+/// Sums over the kernels of one name and grid. They have the same tail.
 #[derive(Default)]
 struct Alike {
     count: usize,
@@ -69,7 +74,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         rank.collect_timed_evidence(tails.iter().map(|tail| (tail.0.row, lost(tail) as i64)));
     let per_step = rank.count_per_step(tails.len());
     let what = format!(
-        "{} per step {} a nearly empty last wave; with waves of equal length that takes \
+        "{} per step {} a nearly empty last wave. If all waves take equally long, that loses \
          {} per step ({share:.1} % of the window). {} with a grid of {x}×{y}×{z} loses most, {} in {} \
          per step: {:.2} waves, the last fills {:.0} % of the device.",
         counted(per_step, "kernel"),
@@ -81,8 +86,9 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         worst.waves,
         100.0 * worst.waves.fract()
     );
-    let advice = "Choose the batch or the tile so that blocks fill whole waves, or a persistent or \
-                  stream-K variant of the kernel.";
+    let advice = "Choose the batch so that blocks fill whole waves. In kernels of your own, choose the \
+                  tile, or a persistent or stream-K variant; for matrix products of a library, \
+                  torch.compile(mode=\"max-autotune\") tries other tiles.";
     let edits = vec![rank.edit(rows, Action::Scale(1.0 - high / time_ns.max(1) as f64))];
     let found = RuleFindings::new(what, advice)
         .number("kernels_per_step", rank.count_per_step(tails.len()))

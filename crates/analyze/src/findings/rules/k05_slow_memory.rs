@@ -17,10 +17,18 @@ pub(super) const RULE: Rule = Rule {
     side: CureSide::Device,
     confidence: Confidence::Medium,
     limits: &[
-        limit("peak_pct", 40.0, "below this share of the memory's bandwidth, percent"),
-        limit("good_pct", 80.0, "share that a good kernel reaches, percent"),
-        limit("kernel_ns", 20_000.0, "shorter kernels are bound by latency"),
-        limit("time_pct", 1.0, "time of such kernels, percent of the window"),
+        limit(
+            "peak_pct",
+            40.0,
+            "bandwidth below which a kernel counts, percent of the memory's peak",
+        ),
+        limit("good_pct", 80.0, "bandwidth that the saving assumes, percent of the memory's peak"),
+        limit(
+            "kernel_ns",
+            20_000.0,
+            "minimum duration of a kernel; shorter ones are bound by latency",
+        ),
+        limit("time_pct", 1.0, "minimum time of such kernels, percent of the window"),
     ],
     page: page!("K05"),
     detect: Detect::Rank(detect),
@@ -79,7 +87,8 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
 pub(super) const MOVERS: [&str; 4] =
     ["aten::copy_", "aten::cat", "aten::clone", "aten::contiguous"];
 
-/// Bytes read and written at least, if the operator's tensors are known and it only moves them.
+/// Returns the minimum bytes read and written, if the operator's tensors are known and it only
+/// moves them.
 fn moved_bytes(rank: &RankFacts<'_>, kernel: &WindowKernel) -> Option<u64> {
     let is_simple =
         is_elementwise(rank.name(kernel.row)) && !rank.name(kernel.row).contains("educe");
@@ -127,7 +136,7 @@ pub(super) fn traffic(rank: &RankFacts<'_>, kernel: &WindowKernel) -> Option<Tra
     })
 }
 
-/// Bytes of an element of a type as PyTorch writes it.
+/// Returns the bytes of an element, given its type as PyTorch writes it.
 fn width(of: &str) -> Option<u64> {
     match of {
         "double" | "long" | "long int" | "c10::complex<float>" => Some(8),

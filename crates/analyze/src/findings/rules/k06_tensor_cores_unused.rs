@@ -18,9 +18,17 @@ pub(super) const RULE: Rule = Rule {
     side: CureSide::Device,
     confidence: Confidence::Medium,
     limits: &[
-        limit("time_pct", 20.0, "time of such kernels, percent of compute"),
-        limit("speedup_tf32", 2.0, "speed-up taken for TF32, and for float64 and AMD's float32"),
-        limit("speedup_fp16", 3.0, "speed-up taken for 16-bit products, and float32 made 16-bit"),
+        limit("time_pct", 20.0, "minimum time of such kernels, percent of compute"),
+        limit(
+            "speedup_tf32",
+            2.0,
+            "assumed speedup of float32 with TF32, and of float64 and float32 on AMD, a factor",
+        ),
+        limit(
+            "speedup_fp16",
+            3.0,
+            "assumed speedup of products in 16 bits, and of float32 ones moved to 16 bits, a factor",
+        ),
     ],
     page: page!("K06"),
     detect: Detect::Rank(detect),
@@ -32,7 +40,7 @@ struct Plain<'a> {
     kernel: &'a WindowKernel,
     of: DataType,
     maker: Maker,
-    /// The device multiplies matrices of this type on units of their own.
+    /// Whether the device has matrix units for this type.
     has_units: bool,
 }
 
@@ -76,7 +84,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     Some(found.shown_by(evidence).saves(high as i64, edits))
 }
 
-/// A kernel that is a product, shows no matrix units, and could use some.
+/// Returns a kernel that is a product, does not use matrix units, and could.
 fn plain<'a>(
     rank: &RankFacts<'_>,
     kernel: &'a WindowKernel,
@@ -92,7 +100,7 @@ fn plain<'a>(
     let of = product::data_type(name, tensors)?;
     let maker = *makers.get(&kernel.device)?;
     let has_units = hardware::has_matrix_units(maker, device, of);
-    // Autocast makes a 16-bit product of one in float32.
+    // Autocast turns a float32 product into a 16-bit one.
     let can_have_units =
         of == DataType::Float32 && hardware::has_matrix_units(maker, device, DataType::Float16);
     (has_units || can_have_units).then_some(Plain { kernel, of, maker, has_units })

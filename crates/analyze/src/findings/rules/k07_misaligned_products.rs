@@ -15,8 +15,8 @@ pub(super) const RULE: Rule = Rule {
     side: CureSide::Device,
     confidence: Confidence::Low,
     limits: &[
-        limit("time_pct", 1.0, "time of such kernels, percent of the window"),
-        limit("gain_pct", 25.0, "what alignment is taken to gain, percent of their time"),
+        limit("time_pct", 1.0, "minimum time of such kernels, percent of the window"),
+        limit("gain_pct", 25.0, "time that alignment is assumed to save, percent of theirs"),
     ],
     page: page!("K07"),
     detect: Detect::Rank(detect),
@@ -24,9 +24,11 @@ pub(super) const RULE: Rule = Rule {
 
 const PAD: &str = "Pad the size that is named (features, vocabulary, hidden width) to a multiple of 8 for fp16 \
                    and bf16, 16 for fp8, 4 for TF32.";
-const FUSE: &str = "These are products of attention, whose odd size is the length of the sequence. Fused attention \
-                    (torch.nn.functional.scaled_dot_product_attention) never writes the matrix of weights to \
-                    memory and pads inside its kernel; else pad the sequence, with a mask, to a multiple of 8.";
+const ATTENTION: &str = " It is a product of attention: part of its time goes to the matrix of weights, which is as \
+                         long and wide as the sequence and lies in memory, whatever its alignment.";
+const FUSE: &str = "Use fused attention (torch.nn.functional.scaled_dot_product_attention): it never writes the \
+                    matrix of weights to memory, and pads inside its kernel. Otherwise pad the sequence, with a \
+                    mask, to a multiple of 8.";
 
 fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     let bad: Vec<(&WindowKernel, Misaligned)> = rank
@@ -46,11 +48,12 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     }
     let owner = rank.owner_name(worst).to_owned();
     let what = format!(
-        "Matrix products of sizes that tensor cores do not like take {} per step ({share:.1} % of the \
-         window); {} has {}.",
+        "Matrix products whose sizes are misaligned for tensor cores take {} per step ({share:.1} % of \
+         the window); {} has {}.{}",
         time(rank.per_step(time_ns)),
         if owner.is_empty() { short_name(rank.name(worst.row)) } else { &owner },
-        sizes.words
+        sizes.words,
+        if sizes.is_attention { ATTENTION } else { "" }
     );
     let gain = (limits.value("gain_pct") / 100.0).min(1.0);
     let edits = vec![rank.edit(rows.clone(), Action::Scale(1.0 - gain))];
@@ -63,7 +66,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
 /// A dimension of a product that is not a multiple of its alignment.
 struct Misaligned {
     words: String,
-    /// One of its matrices is square and as long as the odd size: weights of attention.
+    /// One matrix is square with sides of the misaligned size, as the weights of attention are.
     is_attention: bool,
 }
 
@@ -96,7 +99,7 @@ fn misaligned(tensors: Option<&Tensors>, kernel: &str) -> Option<Misaligned> {
     let text = |dims: &[u64]| dims.iter().map(u64::to_string).collect::<Vec<_>>().join("×");
     let shown: Vec<String> = factors.iter().map(|(dims, _)| text(dims)).collect();
     Some(Misaligned {
-        words: format!("{}, and {size} is no multiple of {step}", shown.join(" · ")),
+        words: format!("{}, and {size} is not a multiple of {step}", shown.join(" · ")),
         is_attention: is_attention(factors.iter().map(|(dims, _)| dims.as_slice()), size),
     })
 }

@@ -12,7 +12,7 @@ pub(super) const RULE: Rule = Rule {
     category: FindingCategory::Kernel,
     side: CureSide::Device,
     confidence: Confidence::High,
-    limits: &[limit("layers_per_step", 1.0, "fewest such layers per step")],
+    limits: &[limit("layers_per_step", 1.0, "minimum number of such layers per step")],
     page: page!("K08"),
     detect: Detect::Rank(detect),
 };
@@ -58,7 +58,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     Some(found.shown_by(rank.collect_evidence(layers)).saves(high, edits))
 }
 
-/// Whether the next operator under the same parent is a batch norm.
+/// Returns whether the next operator under the same parent is a batch norm.
 fn is_normed(rank: &RankFacts<'_>, row: u32) -> bool {
     let behind = rank.tree().range(row).end as usize;
     let next = rank.tree().nodes.get(behind).copied();

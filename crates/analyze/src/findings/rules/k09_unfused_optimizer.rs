@@ -15,8 +15,8 @@ pub(super) const RULE: Rule = Rule {
     side: CureSide::Host,
     confidence: Confidence::High,
     limits: &[
-        limit("kernels", 32.0, "kernels of one optimizer step above which it is not fused"),
-        limit("fused_kernels", 8.0, "kernels of a fused or foreach one"),
+        limit("kernels", 32.0, "minimum number of kernels per optimizer step"),
+        limit("fused_kernels", 8.0, "assumed number of kernels of a fused or foreach optimizer"),
     ],
     page: page!("K09"),
     detect: Detect::Rank(detect),
@@ -42,7 +42,8 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         return None;
     }
     let each = count / seen.len();
-    // The kernels of the last step may lie behind the window; its time on the host is in it.
+    // The last optimizer step counts even if its kernels run after the window, because its host
+    // time is inside.
     let names: BTreeSet<&str> = seen.iter().map(|row| rank.name(*row)).collect();
     let is_such = |row: &u32| names.contains(rank.name(*row));
     let many: Vec<u32> = regions.into_iter().filter(is_such).collect();
@@ -66,8 +67,8 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     Some(found.shown_by(rank.collect_evidence(many)).saves(high, edits))
 }
 
-/// Operators inside a row that ran no other one; none where a fused or foreach implementation is
-/// among them.
+/// Counts the leaf operators inside a row, or returns none if the row contains a fused or foreach
+/// implementation.
 fn operators(rank: &RankFacts<'_>, row: u32) -> usize {
     let is_many_at_once = |row: &u32| {
         let name = rank.name(*row);

@@ -16,7 +16,11 @@ pub(super) const RULE: Rule = Rule {
     category: FindingCategory::Kernel,
     side: CureSide::Host,
     confidence: Confidence::Medium,
-    limits: &[limit("kernels_per_step", 8.0, "fewest lookups or updates of one shape per step")],
+    limits: &[limit(
+        "kernels_per_step",
+        8.0,
+        "minimum number of lookups or updates of one shape per step",
+    )],
     page: page!("K10"),
     detect: Detect::Rank(detect),
 };
@@ -32,7 +36,8 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         let name = rank.name(kernel.row);
         is_embedding(name) && !BATCHED.iter().any(|part| name.contains(part))
     };
-    // The block of threads follows from the width of the rows.
+    // Lookups of equal row width have equal thread blocks, so the block identifies tables that
+    // could be batched.
     let mut groups: BTreeMap<(bool, Option<[u32; 3]>), Vec<&WindowKernel>> = BTreeMap::new();
     for kernel in rank.compute_kernels().filter(is_one) {
         let block = kernel.shape.map(|shape| shape.block);

@@ -18,16 +18,20 @@ pub(super) const RULE: Rule = Rule {
     side: CureSide::Device,
     confidence: Confidence::Low,
     limits: &[
-        limit("branches", 4.0, "fewest modules of one kind side by side"),
-        limit("blocks_per_sm", 1.0, "each of their kernels has fewer blocks"),
-        limit("time_pct", 1.0, "what runs behind the longest branch, percent of the window"),
+        limit("branches", 4.0, "minimum number of modules of one kind side by side"),
+        limit("blocks_per_sm", 1.0, "maximum blocks per multiprocessor of each of their kernels"),
+        limit(
+            "time_pct",
+            1.0,
+            "minimum time that running them side by side saves, percent of the window",
+        ),
     ],
     page: page!("K11"),
     detect: Detect::Rank(detect),
 };
 
 const MODULE: &str = "nn.Module: ";
-/// Parts of the names of modules whose parts follow on each other.
+/// Parts of the names of modules whose children run one after the other.
 const CHAINS: [&str; 6] = ["Sequential", "Encoder", "Decoder", "Stack", "Chain", "MLP"];
 /// Operators whose result has as many elements as their largest input.
 const ELEMENTWISE: [&str; 10] = [
@@ -66,7 +70,7 @@ impl Branches<'_> {
         self.kernels.iter().flatten().copied()
     }
 
-    /// The time of each module.
+    /// Returns the time of each module.
     fn times(&self) -> impl Iterator<Item = i64> {
         self.kernels.iter().map(|kernels| kernels.iter().map(|kernel| kernel.duration).sum())
     }
@@ -79,8 +83,8 @@ impl Branches<'_> {
         Some(filled / (self.times().sum::<i64>() as f64).max(1.0))
     }
 
-    /// The time that side by side saves: neither the longest module nor the work of all on a full
-    /// device takes less.
+    /// Returns the time that running the modules side by side saves. Their time stays at least that
+    /// of the longest module, and at least that of all their work on a full device.
     fn saved_ns(&self, rank: &RankFacts<'_>) -> i64 {
         let time: i64 = self.times().sum();
         let longest = self.times().max().unwrap_or_default();
@@ -172,7 +176,7 @@ fn branches<'a>(rank: &'a RankFacts<'_>, limits: &RuleLimits<'_>) -> Vec<Branche
     let modules = rank.names(|name| name.starts_with(MODULE));
     let module_above =
         |row: u32| python.ancestors(row).find(|around| rank.is_named(&modules, *around));
-    // Modules by the run of their parent and their kind.
+    // Groups the modules by the run of their parent and by kind.
     let mut branches: BTreeMap<(u32, &str), Vec<u32>> = BTreeMap::new();
     for row in python.nodes.iter().filter(|row| rank.is_named(&modules, **row)) {
         let parent = module_above(*row);
@@ -182,7 +186,8 @@ fn branches<'a>(rank: &'a RankFacts<'_>, limits: &RuleLimits<'_>) -> Vec<Branche
         }
     }
     branches.retain(|_, modules| modules.len() as f64 >= limits.value("branches"));
-    // The nearest module of each kernel, and those around it; and when each thread launched.
+    // Assigns each kernel to its nearest module and to those around it, and notes when each thread
+    // launched.
     let mut kernels: BTreeMap<u32, Vec<&WindowKernel>> = BTreeMap::new();
     let mut launches: Vec<(TrackId, i64)> = Vec::new();
     for kernel in rank.compute_kernels() {
@@ -215,8 +220,8 @@ fn branches<'a>(rank: &'a RankFacts<'_>, limits: &RuleLimits<'_>) -> Vec<Branche
     branches.into_values().filter_map(group).collect()
 }
 
-/// Whether a path of operators may lead from each module to the one behind it: through operators
-/// that were launched between the two, or because the second one may read the result of the first.
+/// Returns whether data may flow from each module to the next: through operators launched between
+/// the two, or because the second may read the result of the first.
 fn path(
     rank: &RankFacts<'_>,
     launches: &[(TrackId, i64)],
@@ -253,7 +258,7 @@ struct SizedOperator<'a> {
 }
 
 impl SizedOperator<'_> {
-    /// The factors of a product: rows and weights.
+    /// Returns the factors of a product: the rows and the weights.
     fn factors(&self) -> Option<[&[u64]; 2]> {
         let first = match self.name {
             "aten::mm" | "aten::bmm" | "aten::linear" | "aten::matmul" => 0,
@@ -292,7 +297,7 @@ fn elements(dims: &[u64]) -> u64 {
     dims.iter().product()
 }
 
-/// `nn.Module: Tower_3` without its number.
+/// Strips the number of a module name such as `nn.Module: Tower_3`.
 fn kind(name: &str) -> &str {
     name.rsplit_once('_').map_or(name, |(kind, _)| kind)
 }

@@ -12,7 +12,7 @@ pub(super) const RULE: Rule = Rule {
     category: FindingCategory::Kernel,
     side: CureSide::Device,
     confidence: Confidence::High,
-    limits: &[limit("time_pct", 5.0, "time of conversions, percent of compute")],
+    limits: &[limit("time_pct", 5.0, "minimum time of conversions, percent of compute")],
     page: page!("K12"),
     detect: Detect::Rank(detect),
 };

@@ -18,20 +18,35 @@ pub(super) const RULE: Rule = Rule {
     side: CureSide::Device,
     confidence: Confidence::Medium,
     limits: &[
-        limit("busy_pct", 70.0, "a device that works less is a matter of launches, percent"),
-        limit("kernels", 3.0, "fewest kernels of a chain"),
-        limit("kernels_fused", 8.0, "as many of them at most are taken for one"),
+        limit(
+            "busy_pct",
+            70.0,
+            "minimum busy time of the device, percent; a less busy one is bound by launches",
+        ),
+        limit("kernels", 3.0, "minimum number of kernels in a chain"),
+        limit(
+            "kernels_fused",
+            8.0,
+            "maximum number of kernels that one fused kernel is assumed to replace",
+        ),
         limit("gap_ns", 10_000.0, "a longer pause ends a chain"),
-        limit("good_pct", 80.0, "bandwidth that a fused kernel reaches, percent of the memory's"),
-        limit("kernel_ns", 3_000.0, "what even a small kernel takes"),
-        limit("saved_pct", 3.0, "time above that of fused kernels, percent of the window"),
+        limit(
+            "good_pct",
+            80.0,
+            "bandwidth that a fused kernel is assumed to reach, percent of the memory's peak",
+        ),
+        limit("kernel_ns", 3_000.0, "minimum duration that a fused kernel is assumed to have"),
+        limit(
+            "saved_pct",
+            3.0,
+            "minimum time above that of the fused kernels, percent of the window",
+        ),
     ],
     page: page!("K13"),
     detect: Detect::Rank(detect),
 };
 
-/// Parts of the names of kernels that treat all elements alike, reduce them, or put tensors
-/// together.
+/// Parts of the names of kernels that are element-wise, reduce, or concatenate tensors.
 const FUSABLE: [&str; 17] = [
     "elementwise",
     "reduce",
@@ -66,7 +81,7 @@ const FUSED: [&str; 9] = [
     "mbedding",
 ];
 
-/// Whether a kernel of this name could be fused with those beside it.
+/// Returns whether a kernel of this name could be fused with its neighbors.
 pub(super) fn is_fusable(name: &str) -> bool {
     let has = |parts: &[&str]| parts.iter().any(|part| name.contains(part));
     has(&FUSABLE) && !has(&FUSED)
@@ -76,9 +91,9 @@ pub(super) fn is_fusable(name: &str) -> bool {
 struct Chain<'a> {
     kernels: Vec<&'a WindowKernel>,
     time_ns: i64,
-    /// What one kernel for all of them would take.
+    /// Estimated time of one kernel for the whole chain.
     fused_ns: i64,
-    /// Read and written, by the sizes of the tensors or by time.
+    /// Bytes read and written, estimated from tensor sizes or from time.
     moved: f64,
     sized: usize,
 }
@@ -212,7 +227,8 @@ fn operators(part: &[&WindowKernel]) -> usize {
     part.chunk_by(is_same).count()
 }
 
-/// Whether the second was launched before the first had ended: the device, not the host, decides.
+/// Returns whether the second kernel was launched before the first had ended, so that fusing them
+/// shortens the device's time.
 fn is_queued(rank: &RankFacts<'_>, first: u32, second: u32) -> bool {
     let links = rank.scope.links();
     let launch = links.call(second);
@@ -220,7 +236,7 @@ fn is_queued(rank: &RankFacts<'_>, first: u32, second: u32) -> bool {
     is_one_launch || launch.is_none_or(|call| rank.start(call) <= rank.end(first))
 }
 
-/// Parts of a run in which the largest tensor has one number of elements, as far as it is known.
+/// Splits a run where the number of elements of the largest tensor changes, as far as it is known.
 fn keep_one_size<'a, 'b>(
     rank: &RankFacts<'_>,
     run: &'b [&'a WindowKernel],
@@ -261,7 +277,7 @@ fn chain<'a>(
         };
         sized += 1;
         moved += (read + written) as f64;
-        // Inside a chain, what the kernel before has written need not be read.
+        // A fused kernel does not read what the previous kernel of the chain has written.
         let needed = if at == 0 { read } else { read - passed };
         let left = if at == last { written } else { 0 };
         fused += (needed + left) as f64 / good;

@@ -17,16 +17,16 @@ pub(super) const RULE: Rule = Rule {
     side: CureSide::Host,
     confidence: Confidence::High,
     limits: &[
-        limit("launch_pct", 50.0, "share of kernel launches that are tiny, percent"),
-        limit("idle_pct", 10.0, "idle time of the device, percent of the window"),
-        limit("launches_per_step", 10.0, "fewest tiny launches per step"),
+        limit("launch_pct", 50.0, "minimum share of kernel launches that are tiny, percent"),
+        limit("idle_pct", 10.0, "minimum idle time of the device, percent of the window"),
+        limit("launches_per_step", 10.0, "minimum number of tiny launches per step"),
     ],
     page: page!("L01"),
     detect: Detect::Rank(detect),
 };
 
 fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
-    // As in `breakdown`: all of the window in which no device work runs.
+    // The idle time of the breakdown counts all of the window in which no device work runs.
     let idle_ns = rank.breakdown().idle_ns;
     let idle_pct = rank.share(idle_ns);
     if rank.breakdown().device_count == 0 || idle_pct < limits.value("idle_pct") {
@@ -69,8 +69,8 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     Some(found.shown_by(evidence).saves(lost.min(idle_ns), edits))
 }
 
-/// Launches of kernels shorter than their call, with nothing else waiting on their stream, and the
-/// time from the thread's launch before.
+/// Returns the launches of kernels that are shorter than their call while nothing else waits on
+/// their stream, with the time since the thread's previous launch.
 fn tiny<'a, 'b>(launches: &[&'a LaunchRow<'b>]) -> Vec<(&'a LaunchRow<'b>, i64)> {
     let mut streams: BTreeMap<(i32, i32), Vec<&'a LaunchRow<'b>>> = BTreeMap::new();
     for row in launches {
@@ -81,7 +81,7 @@ fn tiny<'a, 'b>(launches: &[&'a LaunchRow<'b>]) -> Vec<(&'a LaunchRow<'b>, i64)>
         of_stream.sort_by_key(|row| (row.start_ns, row.call_row));
         for (at, row) in of_stream.iter().enumerate() {
             let before = at.checked_sub(1).map(|at| of_stream[at]);
-            // The work before has begun, so this launch is alone in the queue.
+            // If the previous work has begun, this launch is alone in the queue.
             let is_alone = before.is_none_or(|before| {
                 before.start_ns + before.call_ns + before.delay_ns <= row.start_ns
             });
@@ -95,7 +95,7 @@ fn tiny<'a, 'b>(launches: &[&'a LaunchRow<'b>]) -> Vec<(&'a LaunchRow<'b>, i64)>
     found
 }
 
-/// Calls and the operators around them.
+/// Returns the calls and the operators around them.
 pub(super) fn host_rows(rank: &RankFacts<'_>, calls: &[u32]) -> Vec<u32> {
     let is_operator = |row: &u32| rank.scope.trace.kind(*row) == EventKind::Operator;
     let mut rows = calls.to_vec();

@@ -14,16 +14,16 @@ pub(super) const RULE: Rule = Rule {
     side: CureSide::Host,
     confidence: Confidence::High,
     limits: &[
-        limit("copies", 16.0, "fewest copies in a row"),
-        limit("bytes", 65_536.0, "a run whose median copy is smaller counts"),
-        limit("gap_ns", 50_000.0, "a longer pause ends a run"),
-        limit("peak_gb_per_s", 25.0, "what one large copy would reach, GB/s"),
+        limit("copies", 16.0, "minimum number of copies in a row"),
+        limit("bytes", 65_536.0, "maximum median size of the copies in a row"),
+        limit("gap_ns", 50_000.0, "a longer pause ends a row"),
+        limit("peak_gb_per_s", 25.0, "assumed bandwidth of one large copy, GB/s"),
     ],
     page: page!("L02"),
     detect: Detect::Rank(detect),
 };
 
-/// Fixed time of one copy, besides its bytes.
+/// Assumed latency of one copy, besides the time of its bytes.
 const COPY_NS: i64 = 5_000;
 
 /// A copy, its call, and the name of what issued it.
@@ -76,7 +76,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     Some(found.shown_by(rank.collect_evidence(all)).saves(lost, edits))
 }
 
-/// Copies that follow each other on a thread: one direction, one issuer, short pauses, small.
+/// Returns runs of small copies on a thread, of one direction and one issuer, with short pauses.
 fn runs<'a>(rank: &'a RankFacts<'_>, limits: &RuleLimits<'_>) -> Vec<Vec<Issued<'a>>> {
     let track = |call: u32| rank.scope.trace.slices.track[call as usize];
     let issuer = |call: u32| rank.range_around(call).map_or("a loop", |row| rank.name(row));
@@ -84,7 +84,7 @@ fn runs<'a>(rank: &'a RankFacts<'_>, limits: &RuleLimits<'_>) -> Vec<Vec<Issued<
         .copies()
         .iter()
         .filter_map(|copy| Some((copy, copy.call?)))
-        // A graph's copies are one launch.
+        // A graph launches all its copies with one call, so they do not count.
         .filter(|(_, call)| rank.scope.links().work(*call).len() == 1)
         .map(|(copy, call)| (copy, call, issuer(call)))
         .collect();

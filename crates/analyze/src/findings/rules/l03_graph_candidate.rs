@@ -19,16 +19,20 @@ pub(super) const RULE: Rule = Rule {
     side: CureSide::Host,
     confidence: Confidence::Medium,
     limits: &[
-        limit("same_pct", 90.0, "runs with the same kernels and grids, percent"),
-        limit("kernels", 20.0, "fewest kernels of the region"),
-        limit("graph_launch_ns", 10_000.0, "what launching a graph takes on the host"),
-        limit("graph_node_ns", 100.0, "what each of its nodes adds"),
+        limit("same_pct", 90.0, "minimum share of runs with the same kernels and grids, percent"),
+        limit("kernels", 20.0, "minimum number of kernels in the region"),
+        limit("graph_launch_ns", 10_000.0, "assumed host time to launch a graph"),
+        limit(
+            "graph_node_ns",
+            100.0,
+            "assumed host time that each node adds to the launch of a graph",
+        ),
     ],
     page: page!("L03"),
     detect: Detect::Rank(detect),
 };
 
-/// Fewest steps that show that each launches the same.
+/// Minimum number of steps: fewer may launch the same kernels by chance.
 const STEPS_MIN: usize = 3;
 
 /// The runs of one region.
@@ -142,7 +146,7 @@ fn candidates(rank: &RankFacts<'_>) -> BTreeMap<StringId, Vec<u32>> {
         let is_outermost = trace.kind(*row) == EventKind::Operator
             && !rank.tree().ancestors(*row).any(|around| trace.kind(around) == EventKind::Operator);
         let is_range = trace.kind(*row) == EventKind::Annotation || is_outermost;
-        // Gradients that are dropped need no graph: C06.
+        // C06 removes these fills, so they do not need a graph.
         let name = trace.name(*row);
         let is_other = name.starts_with("ProfilerStep#") || name.contains("zero_grad");
         if is_range && !is_other && rank.scope.starts_inside(*row) {
@@ -174,7 +178,7 @@ fn region(rank: &RankFacts<'_>, rows: Vec<u32>, limits: &RuleLimits<'_>) -> Opti
     (host_ns > device_ns).then_some(Region { rows, kernels, host_ns, device_ns })
 }
 
-/// Names and grids of device work, in the order of launches.
+/// Hashes the names, grids and sizes of device work, in launch order.
 fn hash(rank: &RankFacts<'_>, work: &[u32]) -> u64 {
     let slices = &rank.scope.trace.slices;
     let mut hasher = DefaultHasher::new();

@@ -15,15 +15,15 @@ pub(super) const RULE: Rule = Rule {
     side: CureSide::Host,
     confidence: Confidence::Low,
     limits: &[
-        limit("blocked_ns", 100_000.0, "shortest wait that counts"),
-        limit("launches", 10.0, "fewest launches behind it that belong to other regions"),
-        limit("idle_pct", 1.0, "idle time that follows, percent of the window"),
+        limit("blocked_ns", 100_000.0, "minimum duration of the wait"),
+        limit("launches", 10.0, "minimum number of later launches that belong to other regions"),
+        limit("idle_pct", 1.0, "minimum idle time after the waits, percent of the window"),
     ],
     page: page!("L04"),
     detect: Detect::Rank(detect),
 };
 
-/// A wait, and what of it comes back as idle time.
+/// A wait with the idle time of the device that follows from it.
 struct Wait {
     call: u32,
     idle_ns: i64,
@@ -100,7 +100,7 @@ fn waits(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Vec<Wait> {
     found
 }
 
-/// The outermost operator or annotation around a call, steps aside.
+/// Returns the outermost operator or annotation around a call, other than a step.
 fn outermost(rank: &RankFacts<'_>, call: u32) -> Option<u32> {
     let is_step = |row: &u32| rank.name(*row).starts_with("ProfilerStep#");
     rank.tree().ancestors(call).filter(|row| !is_step(row)).last()

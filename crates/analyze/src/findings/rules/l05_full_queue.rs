@@ -11,7 +11,11 @@ pub(super) const RULE: Rule = Rule {
     category: FindingCategory::Launch,
     side: CureSide::Device,
     confidence: Confidence::High,
-    limits: &[limit("waited_pct", 1.0, "time launches waited for room, percent of the window")],
+    limits: &[limit(
+        "waited_pct",
+        1.0,
+        "minimum time that launches waited for room in the queue, percent of the window",
+    )],
     page: page!("L05"),
     detect: Detect::Rank(detect),
 };

@@ -20,13 +20,17 @@ pub(super) const RULE: Rule = Rule {
     confidence: Confidence::High,
     limits: &[
         limit("call_ns", 50_000.0, "a longer launch is slow"),
-        limit("excess_pct", 1.0, "time beyond that of all slow launches, percent of the window"),
+        limit(
+            "excess_pct",
+            1.0,
+            "minimum sum of the time of slow launches above that limit, percent of the window",
+        ),
     ],
     page: page!("L06"),
     detect: Detect::Rank(detect),
 };
 
-/// Calls and overheads that hold other launches up.
+/// Parts of the names of calls and profiler rows that may delay other launches.
 const HOLDS: [&str; 7] = [
     "cudaMalloc",
     "cudaFree",
@@ -66,7 +70,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let held_up = slow.iter().filter(is_held).count();
     let what = format!(
         "{} of {} {} more than {} (99th percentile {}, median {}), {} in excess per \
-         step; {held_up} coincide with memory from the driver or code being loaded.",
+         step; {held_up} coincide with memory calls of the driver or with code being loaded.",
         slow.len(),
         counted(durations.len() as f64, "launch"),
         agreeing(slow.len() as f64, "takes", "take"),
@@ -87,7 +91,8 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     Some(found.shown_by(evidence).saves(excess, edits))
 }
 
-/// The first launch of each kernel in the trace, which loads its code: no step does that again.
+/// Returns the first launch of each kernel in the trace. It loads the kernel's code, which no later
+/// step repeats.
 fn first_launches(rank: &RankFacts<'_>) -> BTreeSet<u32> {
     let trace = rank.scope.trace;
     let mut firsts: BTreeMap<StringId, (i64, u32)> = BTreeMap::new();

@@ -14,8 +14,8 @@ pub(super) const RULE: Rule = Rule {
     side: CureSide::Device,
     confidence: Confidence::High,
     limits: &[
-        limit("idle_pct", 5.0, "all such gaps, percent of the window"),
-        limit("kernel_ns", 1_000.0, "what a device needs between two kernels at best"),
+        limit("idle_pct", 5.0, "minimum sum of such gaps, percent of the window"),
+        limit("kernel_ns", 1_000.0, "shortest gap that a device can reach between two kernels"),
     ],
     page: page!("L07"),
     detect: Detect::Rank(detect),

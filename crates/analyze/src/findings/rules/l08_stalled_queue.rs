@@ -16,8 +16,12 @@ pub(super) const RULE: Rule = Rule {
     side: CureSide::Device,
     confidence: Confidence::High,
     limits: &[
-        limit("idle_pct", 5.0, "all such gaps, percent of the window"),
-        limit("start_ns", 1_000_000.0, "a gap so near the start may hold work from before it"),
+        limit("idle_pct", 5.0, "minimum sum of such gaps, percent of the window"),
+        limit(
+            "start_ns",
+            1_000_000.0,
+            "gaps this near to the start are skipped, because earlier work may lie in them",
+        ),
     ],
     page: page!("L08"),
     detect: Detect::Rank(detect),

@@ -16,7 +16,11 @@ pub(super) const RULE: Rule = Rule {
     category: FindingCategory::Communication,
     side: CureSide::Device,
     confidence: Confidence::High,
-    limits: &[limit("exposed_pct", 10.0, "communication without compute, percent of the window")],
+    limits: &[limit(
+        "exposed_pct",
+        10.0,
+        "minimum time of communication without compute, percent of the window",
+    )],
     page: page!("M01"),
     detect: Detect::Rank(detect),
 };
@@ -72,7 +76,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     for row in &rows {
         of_kinds.entry(kind(rank, *row)).or_default().push(*row);
     }
-    // Several of one kind may run at once.
+    // Kernels of one kind may overlap, so the union of their spans counts.
     let of_kinds = of_kinds.into_iter().map(|(name, some)| (name, exposure.length(&some)));
     let mut kinds: Vec<(String, i64)> = of_kinds.collect();
     kinds.sort_by_key(|(_, ns)| std::cmp::Reverse(*ns));
@@ -80,15 +84,19 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         kinds.iter().take(2).map(|(name, ns)| format!("{name} {}", time(rank.per_step(*ns))));
     let bare = |row: u32| exposure.length_of(row);
     let waited: i64 = rows.iter().map(|row| rank.waited(*row).min(bare(*row))).sum();
+    let unread_ranks = describe_unread_ranks(rank).filter(|_| waited == 0);
     let waiting = match waited {
-        0 => unseen(rank).unwrap_or_default(),
+        0 => unread_ranks.clone().unwrap_or_default(),
         ns => format!(" Kernels spend {} of it waiting for other ranks.", time(rank.per_step(ns))),
     };
+    let has_lost_graphs = rank.partial_graphs().is_some();
     let what = format!(
-        "Communication runs {} per step without compute ({share:.1} % of {}), most in {}.{waiting}",
+        "Communication runs {} per step without compute ({share:.1} % of {}), most in {}.{waiting}{}",
         time(rank.per_step(exposed)),
         if rank.scope.device_span.is_some() { "the devices' steps" } else { "the window" },
-        most.collect::<Vec<_>>().join(" and ")
+        most.collect::<Vec<_>>().join(" and "),
+        // Then compute may run beside it unseen.
+        if has_lost_graphs { LOST_GRAPHS } else { "" }
     );
     let advice = "Start it earlier or let independent work run beside it: gradient buckets \
                   (bucket_cap_mb, gradient_as_bucket_view), the next batch's input exchange \
@@ -99,43 +107,49 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         .number("exposed_per_step_ns", rank.per_step(exposed) as f64)
         .number("exposed_pct", share)
         .number("waited_per_step_ns", rank.per_step(waited) as f64);
-    // If devices lag behind, the work launched in the window partly runs behind it.
+    // If devices lag behind, the work launched in the window partly runs after it.
     if rank.scope.device_span.is_some() {
         let links = rank.scope.links();
         rows.retain(|row| links.call(*row).is_some_and(|call| rank.scope.starts_inside(call)));
     }
     let edits = vec![rank.edit(rows, Action::Overlap)];
     let found = found.shown_by(evidence).saves(exposed, edits);
-    // If graph kernels may be missing, so may compute that hides communication.
-    let is_sure = rank.partial_graphs().is_none();
-    Some(found.sure(if is_sure { Confidence::High } else { Confidence::Medium }))
+    Some(found.sure(match (has_lost_graphs, unread_ranks.is_some()) {
+        (false, false) => Confidence::High,
+        (true, true) => Confidence::Low,
+        _ => Confidence::Medium,
+    }))
 }
 
+/// Follows the figures if the recording lacks kernels of CUDA graphs.
+const LOST_GRAPHS: &str = " The recording seems to lack kernels of CUDA graphs (Q10): compute may \
+                           run beside more of it than is seen, so that less can be saved.";
+
 /// Explains what is unknown if the other ranks of the job were not read.
-fn unseen(rank: &RankFacts<'_>) -> Option<String> {
+fn describe_unread_ranks(rank: &RankFacts<'_>) -> Option<String> {
     let distributed = rank.scope.trace.header.distributed.as_ref()?;
     let size = distributed.world_size.filter(|size| *size > 1 && !rank.has_peers())?;
     Some(format!(
-        " How much of it is waiting for other ranks cannot be told: of {size} ranks only rank {} was \
-         read.",
+        " How much of it is waiting for other ranks cannot be told, because of {size} ranks only rank \
+         {} was read. The saving assumes that none of it is.",
         rank.rank()
     ))
 }
 
-/// Rows of a class in the window, and those launched in it that run behind it.
+/// Returns the rows of a class in the window, and those that were launched in it but run after it.
 fn rows(rank: &RankFacts<'_>, class: WorkClass) -> Vec<u32> {
     let inside = rank.scope.device_rows.iter().zip(&rank.scope.classes);
     let late = rank.scope.late_work.iter().map(|(row, class)| (row, class));
     inside.chain(late).filter(|(_, of)| **of == class).map(|(row, _)| *row).collect()
 }
 
-/// Rows of communication kernels in the window.
+/// Returns the rows of communication kernels in the window.
 pub(super) fn communication<'a>(rank: &'a RankFacts<'_>) -> impl Iterator<Item = u32> + 'a {
     let rows = rank.scope.device_rows.iter().zip(&rank.scope.classes);
     rows.filter(|(_, class)| **class == WorkClass::Communication).map(|(row, _)| *row)
 }
 
-/// The collective and its group, as far as they are known.
+/// Returns the name of the collective and of its group, as far as they are known.
 fn kind(rank: &RankFacts<'_>, row: u32) -> String {
     let strings = &rank.scope.trace.strings;
     match rank.scope.trace.slices.collective.get(row) {

@@ -15,12 +15,16 @@ pub(super) const RULE: Rule = Rule {
     category: FindingCategory::Communication,
     side: CureSide::Device,
     confidence: Confidence::High,
-    limits: &[limit("exposed_pct", 1.0, "input exchange without compute, percent of the window")],
+    limits: &[limit(
+        "exposed_pct",
+        1.0,
+        "minimum time of the input exchange without compute, percent of the window",
+    )],
     page: page!("M02"),
     detect: Detect::Rank(detect),
 };
 
-/// Ranges of TorchRec's training loop.
+/// Annotation of the forward pass in TorchRec's training loop.
 const FORWARD: &str = "## forward ##";
 const BACKWARD: &str = "## backward ##";
 
@@ -82,7 +86,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
 fn ahead(rank: &RankFacts<'_>, rows: &[u32]) -> Vec<u32> {
     let ranges = rank.outermost_named(|name| name == FORWARD || name == BACKWARD);
     let steps = &rank.scope.window.steps;
-    // For each step, the end of its forward pass, if it has a backward pass too.
+    // End of the forward pass of each training step; a step without a backward pass has none.
     let forward_end = |at: usize| {
         let inside = |row: &&u32| rank.step_at(rank.start(**row)) == Some(at);
         let range = |name: &str| ranges.iter().filter(inside).find(|row| rank.name(**row) == name);
@@ -98,7 +102,7 @@ fn ahead(rank: &RankFacts<'_>, rows: &[u32]) -> Vec<u32> {
     rows.iter().copied().filter(is_ahead).collect()
 }
 
-/// Collectives launched from input distribution, by start.
+/// Returns the collectives launched from input distribution, by start.
 pub(super) fn exchanges(rank: &RankFacts<'_>) -> Vec<u32> {
     let input = rank.names(|name| INPUT.iter().any(|part| name.contains(part)));
     let is_input = |row: &u32| {

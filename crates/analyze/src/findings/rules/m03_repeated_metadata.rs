@@ -17,9 +17,9 @@ pub(super) const RULE: Rule = Rule {
     side: CureSide::Device,
     confidence: Confidence::Medium,
     limits: &[
-        limit("exchanges", 3.0, "fewest exchanges of input distribution per step"),
-        limit("bytes", 65_536.0, "a first exchange up to this size is metadata"),
-        limit("steps", 2.0, "fewest steps in which it is the same"),
+        limit("exchanges", 3.0, "minimum number of exchanges of input distribution per step"),
+        limit("bytes", 65_536.0, "maximum size of the first exchange, which then holds only sizes"),
+        limit("steps", 2.0, "minimum number of steps in which it is the same"),
     ],
     page: page!("M03"),
     detect: Detect::Rank(detect),
@@ -75,7 +75,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     Some(found.shown_by(rank.collect_evidence(rows)).saves(lost, edits))
 }
 
-/// The exchange if a copy to the host and a wait follow it before the next one.
+/// Returns the exchange if a copy to the host and a wait follow it before the next exchange.
 fn exchange(rank: &RankFacts<'_>, row: u32) -> Option<MetadataExchange> {
     let end = rank.end(row);
     let follows = |copy: &&crate::facts::job::Copy| {
@@ -90,7 +90,7 @@ fn exchange(rank: &RankFacts<'_>, row: u32) -> Option<MetadataExchange> {
     is_waiting.then_some(MetadataExchange { row, copy: copy.row, wait: wait.or(copy.call) })
 }
 
-/// Bytes of the larger side of a collective's message.
+/// Returns the bytes of the larger side of a collective's message.
 pub(super) fn message_bytes(rank: &RankFacts<'_>, row: u32) -> Option<u64> {
     let one = rank.scope.trace.slices.collective.get(row)?;
     let elements = one.elements_in.into_iter().chain(one.elements_out).max()?;

@@ -15,10 +15,18 @@ pub(super) const RULE: Rule = Rule {
     side: CureSide::Device,
     confidence: Confidence::Medium,
     limits: &[
-        limit("bytes", 4_194_304.0, "smaller messages are bound by latency"),
-        limit("share_pct", 50.0, "of what the links give, percent"),
-        limit("node_ranks", 8.0, "ranks that share fast links; larger groups use the network"),
-        limit("network_gb_per_s", 25.0, "what the network gives each rank, GB/s"),
+        limit("bytes", 4_194_304.0, "minimum size of a message; smaller ones are bound by latency"),
+        limit(
+            "share_pct",
+            50.0,
+            "bandwidth below which a collective counts, percent of the links' peak",
+        ),
+        limit(
+            "node_ranks",
+            8.0,
+            "largest group that uses only the fast links of a node; larger ones use the network",
+        ),
+        limit("network_gb_per_s", 25.0, "assumed bandwidth of the network per rank, GB/s"),
     ],
     page: page!("M05"),
     detect: Detect::Job(detect),

@@ -13,8 +13,12 @@ pub(super) const RULE: Rule = Rule {
     side: CureSide::Device,
     confidence: Confidence::High,
     limits: &[
-        limit("last_pct", 50.0, "collectives to which the rank comes last, percent"),
-        limit("delay_pct", 1.0, "how much later than the second last, percent of the window"),
+        limit(
+            "last_pct",
+            50.0,
+            "minimum share of collectives to which the rank comes last, percent",
+        ),
+        limit("delay_pct", 1.0, "minimum delay after the second last rank, percent of the window"),
         limit("collectives", 3.0, "minimum number of collectives"),
     ],
     page: page!("M06"),

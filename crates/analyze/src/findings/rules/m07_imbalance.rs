@@ -14,14 +14,14 @@ pub(super) const RULE: Rule = Rule {
     side: CureSide::Device,
     confidence: Confidence::High,
     limits: &[
-        limit("ratio", 1.3, "the most any rank has, times the mean"),
-        limit("time_pct", 1.0, "the excess of that rank, percent of the window"),
+        limit("ratio", 1.3, "minimum ratio of the largest rank to the mean"),
+        limit("time_pct", 1.0, "minimum excess of that rank over the mean, percent of the window"),
     ],
     page: page!("M07"),
     detect: Detect::Job(detect),
 };
 
-/// Whether a kernel is of a kind.
+/// Test of whether a kernel belongs to a kind of work.
 type IsKind = fn(&RankFacts<'_>, &WindowKernel) -> bool;
 
 /// Kinds of work that a plan can move between ranks.
@@ -35,14 +35,14 @@ const KINDS: [(&str, IsKind); 3] = [
     ("matrix products", is_product),
 ];
 
-/// Whether a kernel works on embedding tables, by its name.
+/// Returns whether a kernel works on embedding tables, by its name.
 pub(super) fn is_embedding(name: &str) -> bool {
-    // A rotary embedding turns queries and keys; it looks nothing up.
+    // A rotary embedding rotates queries and keys, and reads no table.
     let is_table = !name.contains("rotary") && !name.contains("Rotary");
     is_table && ["mbedding", "split_embed", "_tbe_"].iter().any(|part| name.contains(part))
 }
 
-/// Whether a kernel of embeddings belongs to the backward pass.
+/// Returns whether a kernel of embeddings belongs to the backward pass.
 pub(super) fn is_backward(rank: &RankFacts<'_>, kernel: &WindowKernel) -> bool {
     let is_named = |name: &str| {
         ["ackward", "grad", "update_rows", "adagrad"].iter().any(|part| name.contains(part))

@@ -14,9 +14,13 @@ pub(super) const RULE: Rule = Rule {
     side: CureSide::Device,
     confidence: Confidence::Medium,
     limits: &[
-        limit("spread_ns", 50_000.0, "least time between the first and the last end"),
-        limit("spread_pct", 20.0, "the same, percent of the transfer"),
-        limit("time_pct", 1.0, "all spreads, percent of the window"),
+        limit(
+            "spread_ns",
+            50_000.0,
+            "minimum time between the first and the last end of a collective",
+        ),
+        limit("spread_pct", 20.0, "minimum time between these ends, percent of the transfer"),
+        limit("time_pct", 1.0, "minimum sum of these times, percent of the window"),
     ],
     page: page!("M08"),
     detect: Detect::Job(detect),

@@ -12,7 +12,11 @@ pub(super) const RULE: Rule = Rule {
     category: FindingCategory::Communication,
     side: CureSide::Device,
     confidence: Confidence::High,
-    limits: &[limit("time_pct", 1.0, "time in it on the host, percent of the window")],
+    limits: &[limit(
+        "time_pct",
+        1.0,
+        "minimum time of the backend on the host, percent of the window",
+    )],
     page: page!("M09"),
     detect: Detect::Rank(detect),
 };

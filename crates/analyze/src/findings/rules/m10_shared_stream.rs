@@ -16,11 +16,15 @@ pub(super) const RULE: Rule = Rule {
     side: CureSide::Device,
     confidence: Confidence::High,
     limits: &[
-        limit("time_pct", 1.0, "communication on such streams, percent of the window"),
+        limit(
+            "time_pct",
+            1.0,
+            "minimum time of communication on such streams, percent of the window",
+        ),
         limit(
             "compute_pct",
             10.0,
-            "compute that makes a stream one of compute, percent of all compute",
+            "share of all compute from which a stream counts as a compute stream, percent",
         ),
     ],
     page: page!("M10"),
@@ -33,7 +37,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     for kernel in rank.compute_kernels() {
         *compute.entry(stream(kernel.row)).or_default() += kernel.duration;
     }
-    // NCCL's own streams also hold a few small kernels.
+    // NCCL's own streams run a few small kernels too, which do not make them compute streams.
     let least = limits.value("compute_pct") / 100.0 * rank.compute_ns() as f64;
     let busy: BTreeSet<(i32, i32)> =
         compute.into_iter().filter(|(_, ns)| *ns as f64 >= least).map(|(one, _)| one).collect();

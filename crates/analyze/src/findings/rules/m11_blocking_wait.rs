@@ -14,8 +14,8 @@ pub(super) const RULE: Rule = Rule {
     side: CureSide::Host,
     confidence: Confidence::Medium,
     limits: &[
-        limit("time_pct", 1.0, "time blocked in waits, percent of the window"),
-        limit("wait_ns", 100_000.0, "a wait without a call counts if it takes this long"),
+        limit("time_pct", 1.0, "minimum time blocked in waits, percent of the window"),
+        limit("wait_ns", 100_000.0, "minimum duration of a wait without a recorded call"),
     ],
     page: page!("M11"),
     detect: Detect::Rank(detect),

@@ -75,7 +75,7 @@ quality_rule!(
 
 quality_rule!(Q10, "Q10", "work of graphs was not recorded", ["partial-graphs"]);
 
-/// One finding for all issues of a rule's kinds.
+/// Builds one finding for all issues of a rule's kinds.
 fn found(
     job: &JobFacts<'_>,
     _limits: &RuleLimits<'_>,
@@ -135,7 +135,7 @@ fn title(worst: &Issue) -> Option<&'static str> {
     })
 }
 
-/// With a capital letter and a full stop.
+/// Adds a capital letter and a full stop.
 fn sentence(text: &str) -> String {
     let mut letters = text.chars();
     let first = letters.next().map_or_else(String::new, |first| first.to_uppercase().to_string());

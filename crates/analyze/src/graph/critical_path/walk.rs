@@ -7,7 +7,7 @@ use crate::graph::{self, DependencyGraph, EdgeId, EdgeKind, NodeId, NodeTimes};
 /// Whether a walk stays on its rank or follows waits to other ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// Stays on its rank: waiting for a peer is a stretch.
+    /// Stays on its rank, where waiting for a peer is a stretch of its own.
     Rank,
     /// Follows a wait to the peer that was awaited.
     Job,
@@ -20,7 +20,7 @@ pub(crate) struct WalkStretch {
     pub end: i64,
     pub what: StretchPlace,
     pub category: PathCategory,
-    /// The edge by which it began.
+    /// The kind of edge by which it began.
     pub via: Option<EdgeKind>,
     /// A node of the rank that was waited for.
     pub peer: Option<NodeId>,
@@ -101,7 +101,7 @@ struct WalkStep {
     peer: Option<NodeId>,
 }
 
-/// The edge a walk leaves a node by.
+/// Returns the edge by which the walk leaves a node.
 fn step(relaxed: RelaxedGraph<'_>, node: NodeId, reach: Reach) -> Option<WalkStep> {
     let RelaxedGraph { measured, graph, times } = relaxed;
     let deciding = graph::deciding_edge(graph, times, node)?;
@@ -111,7 +111,8 @@ fn step(relaxed: RelaxedGraph<'_>, node: NodeId, reach: Reach) -> Option<WalkSte
     if reach == Reach::Job || !leaves {
         return Some(WalkStep { edge: deciding, peer: None });
     }
-    // Through the meeting point the walk would leave the rank; its own arrival is beside it.
+    // The node where ranks meet would lead to another rank, so the walk takes this rank's own
+    // arrival.
     let is_own = |source: NodeId| measured.origins[source.index()].row.is_some();
     let own = graph.edges_into(node).find(|(_, edge)| is_own(edge.source));
     let last = graph::deciding_edge(graph, times, edge.source);

@@ -22,7 +22,7 @@ pub(super) struct WorkPiece {
     pub row: u32,
     /// The node that waits for what came before.
     pub enter: NodeId,
-    /// The last node that begins in the window; `None` behind it.
+    /// The last node that begins in the window; `None` if none does.
     pub inside: Option<NodeId>,
     /// The node others wait for; another one only for collectives in which ranks meet, and for
     /// what reaches beyond the window.
@@ -47,7 +47,7 @@ pub(super) struct DeviceWork {
     pub works: Vec<WorkPiece>,
     /// The works of each stream, by device, then stream.
     pub streams: Vec<Range<usize>>,
-    /// Device and stream of each.
+    /// Device and stream of each entry of `streams`.
     pub names: Vec<(i32, i32)>,
     /// For each work, the start of the latest launch up to it on its stream; ascends within a
     /// stream.
@@ -59,7 +59,7 @@ pub(super) struct DeviceWork {
 }
 
 impl DeviceWork {
-    /// Device work by the host's clock.
+    /// Collects the device work of the window, with times by the host's clock.
     pub fn draft(
         draft: &mut Draft,
         (at, scope): PlacedRank<'_, '_>,
@@ -72,7 +72,7 @@ impl DeviceWork {
             .chain(scope.late_work.iter().copied())
             .map(|(row, class)| ((trace.device(row), trace.stream(row)), (row, class)))
             .collect();
-        // Rows come by start; a stable sort keeps that within a stream.
+        // Rows are sorted by start, which a stable sort keeps within a stream.
         rows.sort_by_key(|(stream, _)| *stream);
         let mut device = Self { work_of: vec![NONE; trace.slices.len()], ..Self::default() };
         for stream in rows.chunk_by(|a, b| a.0 == b.0) {
@@ -97,19 +97,19 @@ impl DeviceWork {
         device
     }
 
-    /// The work of a row, if it is in the window.
+    /// Returns the index of the work of a row, if it is in the window.
     pub fn work(&self, row: u32) -> Option<u32> {
         Some(self.work_of[row as usize]).filter(|work| *work != NONE)
     }
 
-    /// The last work of a stream whose launch began before a time.
+    /// Returns the last work of a stream whose launch began before a time.
     pub fn last_launched(&self, stream: usize, before: i64) -> Option<u32> {
         let range = self.streams[stream].clone();
         let earlier = self.launched[range.clone()].partition_point(|at| *at < before);
         (earlier > 0).then(|| (range.start + earlier - 1) as u32)
     }
 
-    /// The first work of a stream whose launch began at a time or later.
+    /// Returns the first work of a stream whose launch began at a time or later.
     pub fn first_launched(&self, stream: usize, from: i64) -> Option<u32> {
         let range = self.streams[stream].clone();
         let earlier = self.launched[range.clone()].partition_point(|at| *at < from);
@@ -132,7 +132,7 @@ fn span(scope: &Scope<'_>, row: u32, shift: i64, launched: Option<i64>) -> Optio
     (!is_outside || (start == end && start > window.start)).then_some((start, end))
 }
 
-/// A piece of work with its nodes, cut where the window ends.
+/// Adds the nodes of a piece of work, clipped to the window.
 fn work(
     draft: &mut Draft,
     scope: &Scope<'_>,
@@ -155,8 +155,8 @@ fn work(
     WorkPiece { row, enter, inside: Some(inside), leave, start, end, launch: None }
 }
 
-/// The moments between which the devices' steps lie, where they are longer than the host's: all
-/// work launched before the window has ended, and all launched inside.
+/// Adds the start and end of the devices' steps if they are longer than the host's. They start when
+/// all work launched before the window has ended, and end when all work launched inside has.
 pub(super) fn steps(
     draft: &mut Draft,
     (at, scope): PlacedRank<'_, '_>,
@@ -191,7 +191,8 @@ pub(super) fn steps(
     Some((first, last))
 }
 
-/// The nodes of a piece of work: one, or arrival and transfer where ranks meet in it.
+/// Adds the nodes of a piece of work: one, or arrival and transfer for a collective in which ranks
+/// meet.
 fn nodes(
     draft: &mut Draft,
     origin: NodeOrigin,
@@ -260,8 +261,8 @@ pub(super) fn bind(draft: &mut Draft, device: &DeviceWork, start: NodeId) {
     }
 }
 
-/// The work of a stream that another one follows. Branches of a graph overlap on one stream, so it
-/// is the nearest that had ended; without one nearby, the one before.
+/// Returns the work that a work follows on its stream. Branches of a graph overlap on one stream,
+/// so this is the nearest earlier work that had ended, or the previous one if none nearby had.
 fn before(device: &DeviceWork, first: usize, at: usize) -> Option<usize> {
     const NEARBY: usize = 16;
     let start = device.works[at].start;
@@ -271,9 +272,9 @@ fn before(device: &DeviceWork, first: usize, at: usize) -> Option<usize> {
 
 /// Usual delays before device work, for work without a known predecessor.
 struct UsualDelays {
-    /// After a launch, on a stream with nothing to do.
+    /// Delay after a launch on an idle stream.
     launch_delay: i64,
-    /// After the work before, on a stream with work waiting.
+    /// Delay after the previous work on a stream with queued work.
     gap: i64,
 }
 

@@ -11,7 +11,7 @@ pub(super) struct Draft {
     pub evidence: WaitEvidence,
 }
 
-/// A node and when it was measured.
+/// A node with its measured start.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DraftNode {
     pub kind: NodeKind,
@@ -33,7 +33,7 @@ pub(super) enum NodeOrder {
     End,
 }
 
-/// Something a node may have waited for.
+/// A node that another one may have waited for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate {
     pub source: NodeId,
@@ -49,7 +49,7 @@ impl Draft {
         NodeId(self.nodes.len() as u32 - 1)
     }
 
-    /// A moment of a rank.
+    /// Adds a node of zero length.
     pub fn marker(&mut self, scope: u32, time: i64, order: NodeOrder) -> NodeId {
         let category = PathCategory::UntracedHost;
         let origin = NodeOrigin { scope, row: None, track: None, category };

@@ -11,12 +11,12 @@ use super::draft::Draft;
 use super::wait::Waits;
 use crate::facts::scope::Scope;
 
-/// Shortest gap that needs an explanation.
+/// Minimum length of a gap that needs an explanation.
 const GAP_NS: i64 = 30_000;
 /// Work begins within this time after the end of the work it waited for.
 const NEAR_NS: i64 = 25_000;
 
-/// Adds the waits that gaps show.
+/// Adds the waits that explain the gaps.
 pub(super) fn explain(
     draft: &mut Draft,
     scope: &Scope<'_>,

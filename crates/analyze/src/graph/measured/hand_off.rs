@@ -34,7 +34,7 @@ pub(super) fn find(draft: &mut Draft, scope: &Scope<'_>, chains: &mut [Chain]) {
     }
 }
 
-/// The hand-offs from one thread to another.
+/// Returns the hand-offs from one thread to another.
 fn between(draft: &Draft, scope: &Scope<'_>, from: &Chain, to: &Chain) -> Vec<HandOff> {
     let mut found = Vec::new();
     let (mut finished, mut begun) = (0, 0);
@@ -74,7 +74,7 @@ fn pairs(trace: &Trace) -> BTreeSet<(TrackId, TrackId)> {
     ends.extend(flows.map(|flow| (flow.id, flow.track, flow.phase)));
     ends.sort_by_key(|(id, ..)| *id);
     for arrow in ends.chunk_by(|a, b| a.0 == b.0) {
-        // Processes count their arrows each from the same id on.
+        // Arrow ids are unique only within a process.
         let is_start = |end: &&(u64, TrackId, FlowPhase)| end.2 == FlowPhase::Start;
         let starts: BTreeSet<TrackId> = arrow.iter().filter(is_start).map(|end| end.1).collect();
         let ends: BTreeSet<TrackId> = arrow.iter().map(|end| end.1).collect();

@@ -18,7 +18,7 @@ use crate::graph::{EdgeKind, NodeId, NodeKind};
 pub(super) struct Chain {
     pub track: TrackId,
     pub steps: Vec<ThreadNode>,
-    /// Whether it ran operators or launched anything.
+    /// Whether the thread ran operators or launched work.
     pub works: bool,
     pub hand_offs: Vec<HandOff>,
 }
@@ -27,24 +27,25 @@ pub(super) struct Chain {
 #[derive(Debug)]
 pub(super) struct ThreadNode {
     pub node: NodeId,
-    /// When the thread came here; earlier than the node's start if it waited for a device.
+    /// Time at which the thread reached this node; earlier than the node's start if it waited for a
+    /// device.
     pub entry: i64,
-    /// The works it waited for.
+    /// Device work that it waited for.
     pub awaited: Vec<u32>,
-    /// The work that must have ended before there is room for what it launches.
+    /// The work that must end before the queue has room for what this node launches.
     pub makes_room: Option<u32>,
 }
 
-/// Another thread's node a step waited for.
+/// A node of another thread that this one waited for.
 #[derive(Debug)]
 pub(super) struct HandOff {
     pub step: usize,
     pub source: NodeId,
-    /// How long the other thread worked in the pause.
+    /// Time that the other thread worked during the pause.
     pub worked: i64,
 }
 
-/// A rank while its threads are added.
+/// State of a rank while its threads are added.
 pub(super) struct RankDraft<'a, 'b> {
     pub at: u32,
     pub scope: &'a Scope<'b>,
@@ -205,7 +206,7 @@ fn add_call(
     let mut launch = None;
     let mut rest = *segment;
     if let Some(split) = split {
-        // A blocking copy may have waited itself; then the call took no time before it.
+        // A blocking copy may have waited itself. Then the call spent no time before the copy.
         let is_held_up = match awaited.first() {
             Some(copy) => rank.waits.hold_up(segment, *copy, rank.device, &mut draft.evidence),
             None => false,
@@ -217,7 +218,7 @@ fn add_call(
     }
     let held_up = held_up(rank, segment, &rest, &awaited);
     if let Some(HeldUp { work, begin, .. }) = held_up {
-        // Up to where it found the queue full, it takes its usual time.
+        // The call takes its usual time until it finds the queue full.
         let before = ThreadSegment { end: begin, ..*segment };
         add_step(draft, rank, steps, &before, kind, Vec::new());
         rest.start = begin;
@@ -226,7 +227,7 @@ fn add_call(
     }
     let last = add_step(draft, rank, steps, &rest, kind, awaited);
     if let Some(HeldUp { resume, .. }) = held_up {
-        // The time to wake up belongs to the wait.
+        // The time to wake up counts as part of the wait.
         let node = &mut draft.nodes[last.index()];
         node.start = node.start.max(resume);
     }
@@ -248,9 +249,9 @@ fn add_call(
 struct HeldUp {
     /// The work whose end made room.
     work: u32,
-    /// When it found the queue full.
+    /// Time at which the launch found the queue full.
     begin: i64,
-    /// When it went on at the latest.
+    /// Latest time at which the launch continued.
     resume: i64,
 }
 
@@ -272,7 +273,7 @@ fn held_up(
     is_inside.then_some(HeldUp { work, begin, resume: segment.end - wait.typical_ns })
 }
 
-/// A node from where the thread stopped waiting.
+/// Adds a node that begins where the thread stopped waiting.
 fn add_step(
     draft: &mut Draft,
     rank: &RankDraft<'_, '_>,

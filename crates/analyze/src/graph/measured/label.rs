@@ -1,5 +1,6 @@
 //! Labels of nodes, and the evidence for the dependencies between them.
 
+use schema::CellType;
 use serde::Serialize;
 use trace::store::TrackId;
 
@@ -7,7 +8,7 @@ use crate::facts::scope::Scope;
 use crate::graph::node::NodeKind;
 
 /// Category of time on a critical path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, CellType)]
 #[serde(rename_all = "snake_case")]
 pub enum PathCategory {
     /// An operator on a thread, outside calls.
@@ -18,7 +19,7 @@ pub enum PathCategory {
     SynchronizationReturn,
     /// A thread in a recorded frame of Python, outside operators and calls.
     PythonFrame,
-    /// A thread between what was recorded of it: Python, mostly, where no frames were recorded.
+    /// A thread between recorded rows; mostly Python if no frames were recorded.
     UntracedHost,
     DataLoading,
     /// Time from the end of a launch to the start of its work, on a stream with no earlier work.
@@ -58,16 +59,16 @@ pub const CATEGORIES: [PathCategory; 13] = [
 #[serde(rename_all = "snake_case")]
 pub enum Party {
     Host,
-    /// The devices', what passes before they begin included.
+    /// The devices, including delays before their work starts.
     Device,
-    /// Other ranks', which are waited for.
+    /// The other ranks that are waited for.
     Peers,
 }
 
 /// The label of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeOrigin {
-    /// Place of the rank among the scopes.
+    /// Index of the rank among the scopes.
     pub scope: u32,
     /// Row of the trace; `None` for markers and meeting points.
     pub row: Option<u32>,
@@ -77,7 +78,7 @@ pub struct NodeOrigin {
     pub category: PathCategory,
 }
 
-/// A stretch of a thread in which nothing ran but what only names it.
+/// A stretch of a thread in which only an annotation was open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadLabel {
     /// Absolute time in nanoseconds.
@@ -98,7 +99,7 @@ pub struct WaitEvidence {
     pub early: u64,
     /// Waits of the host for a device that the profiler recorded (`cuda_sync`).
     pub host_waits_recorded: u64,
-    /// Inferred from the names and times of calls.
+    /// Waits of the host that were inferred from the names and times of calls.
     pub host_waits_inferred: u64,
     /// Launches that waited for a full queue, by their times.
     pub queue_waits: u64,
@@ -106,7 +107,7 @@ pub struct WaitEvidence {
     pub queue_limited: u64,
     /// Waits of a stream for another one that the profiler recorded.
     pub stream_waits_recorded: u64,
-    /// Inferred from the order of calls.
+    /// Waits of a stream that were inferred from the order of calls.
     pub stream_waits_inferred: u64,
     /// Threads that waited for another thread, by their gaps.
     pub hand_offs: u64,
@@ -144,7 +145,7 @@ impl PathCategory {
         }
     }
 
-    /// Whether a device spends it.
+    /// Returns whether devices spend the time of this category.
     pub fn is_of_device(self) -> bool {
         matches!(
             self,

@@ -16,7 +16,7 @@ const LOADING: [&str; 3] = ["_utils/pin_memory.py(", "_utils/worker.py(", "aten:
 /// Annotation around the fetch of a batch.
 const FETCHING: &str = "enumerate(DataLoader)";
 
-/// The tracks of threads that load input and fetch none.
+/// Returns the tracks of threads that load input but do not fetch it.
 pub(super) fn tracks(scope: &Scope<'_>) -> BTreeSet<TrackId> {
     let trace = scope.trace;
     let has = |parts: &[&str]| -> Vec<bool> {
@@ -80,7 +80,7 @@ pub(super) fn mark(draft: &mut Draft, chain: &mut Chain) {
     }
 }
 
-/// Finds what threads waited for that fetch batches. Such a wait is not their own work.
+/// Finds the loader work that fetching threads waited for. Such a wait is not their own work.
 pub(super) fn find(
     draft: &mut Draft,
     scope: &Scope<'_>,

@@ -30,8 +30,8 @@ impl Pauses {
         Self { by_thread }
     }
 
-    /// The edges whose pauses lie in some spans of threads of a rank, and for how many nanoseconds.
-    /// The spans of a thread must not overlap.
+    /// Returns the edges whose pauses lie in some thread spans of a rank, with the overlap in
+    /// nanoseconds. The spans of a thread must not overlap.
     pub fn within(
         &self,
         scope: u32,
@@ -51,12 +51,13 @@ impl Pauses {
 }
 
 impl MeasuredGraph {
-    /// The rank's place, the thread and the time of the pause that an edge stands for; `None` for
-    /// edges of other kinds and without weight.
+    /// Returns the rank's index, the thread and the time of the pause that an edge represents;
+    /// `None` for edges of other kinds and those without weight.
     fn pause(&self, edge: &Edge) -> Option<(u32, TrackId, Interval)> {
         let (source, target) = (edge.source.index(), edge.target.index());
         let is_pause = edge.kind == EdgeKind::ProgramOrder && edge.weight > 0;
-        // Before the first node of a thread is the start of the window, behind the last its end.
+        // The start of the window precedes the first node of a thread, and its end follows the
+        // last.
         let origin = match self.origins[target].track {
             Some(_) => self.origins[target],
             None => self.origins[source],

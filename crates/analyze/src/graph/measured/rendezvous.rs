@@ -31,7 +31,7 @@ pub(super) fn meetings(facts: &[RankFacts<'_>], collectives: &Collectives) -> Me
     for one in collectives.matched.iter().filter(|one| one.participants.len() > 1) {
         let places: Option<Vec<_>> = one.participants.iter().map(|p| place(p.rank)).collect();
         let Some(places) = places else { continue };
-        // Times by the clocks of the hosts.
+        // Converts times to the clocks of the hosts.
         let span = |(part, place): (&Participant, &usize)| {
             let device = facts[*place].scope.trace.device(part.row);
             let shift = skew::shift_ns(facts[*place].skews(), device);
@@ -91,7 +91,7 @@ pub(super) fn join(draft: &mut Draft, meetings: &Meetings) {
                 draft.edges.push(Edge { kind, source, target, weight: 0 });
             };
             join(arrival, hub);
-            // A rank alone stays on its own thread of events by this edge.
+            // This edge keeps a rank's arrival and transfer together, whatever the others do.
             join(arrival, transfer);
             join(hub, transfer);
         }

@@ -2,8 +2,10 @@ use trace::store::{NewSlice, SyncWait, Trace};
 
 use super::*;
 use crate::facts::classify::{ClassRule, Classifier};
+use crate::facts::interval::Interval;
 use crate::facts::window::WindowRule;
 
+/// Process and thread of a host row, or device and stream.
 type Track = (i64, i64);
 
 /// A trace under construction.
@@ -14,12 +16,12 @@ struct Sketch {
 }
 
 impl Sketch {
-    fn host(&mut self, category: &str, name: &str, (track, span): (Track, Track)) -> u32 {
+    fn host(&mut self, category: &str, name: &str, track: Track, span: Interval) -> u32 {
         self.trace.push(&NewSlice::new(category, name, track, span))
     }
 
-    /// A call and the kernel it launches; the row of the kernel.
-    fn kernel(&mut self, thread: Track, start: i64, stream: Track, span: Track) -> u32 {
+    /// Adds a call and the kernel that it launches, and returns the row of the kernel.
+    fn kernel(&mut self, thread: Track, start: i64, stream: Track, span: Interval) -> u32 {
         self.ids += 1;
         let correlation = Some(self.ids);
         let call = NewSlice::new("cuda_runtime", "cudaLaunchKernel", thread, (start, start + 2));
@@ -28,8 +30,8 @@ impl Sketch {
         self.trace.push(&NewSlice { correlation, ..kernel })
     }
 
-    /// A call and the row of its wait on a stream of a device.
-    fn wait(&mut self, name: &str, (thread, span): (Track, Track), stream: Track) -> (u32, u32) {
+    /// Adds a call and its wait on a stream of a device, and returns their rows.
+    fn wait(&mut self, name: &str, thread: Track, span: Interval, stream: Track) -> (u32, u32) {
         self.ids += 1;
         let correlation = Some(self.ids);
         let call = NewSlice::new("cuda_runtime", name, thread, span);
@@ -48,7 +50,7 @@ impl Sketch {
     }
 }
 
-/// The rows joined by synchronization, as (source, target).
+/// Returns the rows joined by synchronization, as (source, target).
 fn waits(graph: &MeasuredGraph) -> Vec<(u32, u32)> {
     let row = |node: NodeId| graph.origins[node.index()].row;
     let mut waits: Vec<_> = graph
@@ -72,7 +74,7 @@ fn a_recorded_wait_of_a_stream_is_of_its_device() {
     sketch.kernel(MAIN, 0, (0, 7), (5, 40));
     sketch.kernel(MAIN, 3, (0, 20), (8, 40));
     let a1 = sketch.kernel(MAIN, 6, (1, 7), (10, 50));
-    let (_, wait) = sketch.wait("cudaStreamWaitEvent", (MAIN, (9, 10)), (1, 20));
+    let (_, wait) = sketch.wait("cudaStreamWaitEvent", MAIN, (9, 10), (1, 20));
     let stream = Some(7);
     sketch.trace.slices.sync.push(wait, SyncWait { stream, ..SyncWait::default() });
     let b1 = sketch.kernel(MAIN, 12, (1, 20), (55, 60));
@@ -85,7 +87,7 @@ fn a_recorded_wait_of_the_host_is_of_its_device() {
         let mut sketch = Sketch::default();
         sketch.kernel(MAIN, 0, (0, 20), (5, 40));
         let b1 = sketch.kernel(MAIN, 3, (1, 20), (8, 30));
-        let (call, wait) = sketch.wait(name, (MAIN, (9, 60)), (1, 20));
+        let (call, wait) = sketch.wait(name, MAIN, (9, 60), (1, 20));
         sketch.trace.slices.sync.push(wait, SyncWait::default());
         assert_eq!(waits(&sketch.graph()), [(b1, call)], "{name}");
     }
@@ -97,7 +99,7 @@ fn an_inferred_wait_is_for_devices_the_thread_used() {
         let mut sketch = Sketch::default();
         let a = sketch.kernel(MAIN, 0, (0, 7), (5, 30));
         sketch.kernel(OTHER, 0, (1, 7), (5, 40));
-        let call = sketch.host("cuda_runtime", name, (MAIN, (9, 60)));
+        let call = sketch.host("cuda_runtime", name, MAIN, (9, 60));
         assert_eq!(waits(&sketch.graph()), [(a, call)], "{name}");
     }
 }
@@ -108,9 +110,9 @@ fn threads_of_two_processes_hand_nothing_over() {
     // In one process the first operator hands over to the backward pass, and that to the second.
     for (process, hand_offs) in [(900, 2), (901, 0)] {
         let mut sketch = Sketch::default();
-        sketch.host("cpu_op", "aten::mm", (MAIN, (0, 10)));
-        sketch.host("cpu_op", "aten::mm", (MAIN, (30, 40)));
-        sketch.host("cpu_op", BACKWARD, ((process, 2), (12, 20)));
+        sketch.host("cpu_op", "aten::mm", MAIN, (0, 10));
+        sketch.host("cpu_op", "aten::mm", MAIN, (30, 40));
+        sketch.host("cpu_op", BACKWARD, (process, 2), (12, 20));
         assert_eq!(sketch.graph().evidence.hand_offs, hand_offs, "process {process}");
     }
 }
@@ -120,15 +122,15 @@ fn sequence_numbers_join_the_passes_of_old_recordings() {
     for (forward_thread, hand_offs) in [(1, 2), (0, 0)] {
         let mut sketch = Sketch::default();
         // The profiler's own annotation, then an operator, is no work between the passes.
-        sketch.host("Operator", "ProfilerStep#3", (MAIN, (0, 50)));
+        sketch.host("Operator", "ProfilerStep#3", MAIN, (0, 50));
         for (name, track, span, thread) in
             [("aten::mm", MAIN, (0, 10), 0), ("MmBackward", (900, 2), (12, 20), forward_thread)]
         {
-            let row = sketch.host("Operator", name, (track, span));
+            let row = sketch.host("Operator", name, track, span);
             sketch.trace.slices.sequence.push(row, 7);
             sketch.trace.slices.forward_thread.push(row, thread);
         }
-        sketch.host("Operator", "aten::add_", (MAIN, (30, 40)));
+        sketch.host("Operator", "aten::add_", MAIN, (30, 40));
         assert_eq!(sketch.graph().evidence.hand_offs, hand_offs, "{forward_thread}");
     }
 }
@@ -138,10 +140,10 @@ fn an_unexplained_gap_waits_for_the_other_stream() {
     let mut sketch = Sketch::default();
     let ns = |us: i64| us * 1000;
     let span = |from: i64, to: i64| (ns(from), ns(to));
-    // The other thread asks for the wait, so the order of calls on this one does not tell it.
+    // The other thread requests the wait, so the order of calls on this one does not show it.
     sketch.kernel(MAIN, ns(1), (0, 7), span(10, 20));
     let transfer = sketch.kernel(MAIN, ns(4), (0, 20), span(10, 500));
-    sketch.host("cuda_runtime", "cudaStreamWaitEvent", ((900, 2), span(8, 9)));
+    sketch.host("cuda_runtime", "cudaStreamWaitEvent", (900, 2), span(8, 9));
     let next = sketch.kernel(MAIN, ns(12), (0, 7), span(510, 600));
     assert_eq!(waits(&sketch.graph()), [(transfer, next)]);
     // Work that begins long after the other stream's has ended did not wait for it.
@@ -150,7 +152,7 @@ fn an_unexplained_gap_waits_for_the_other_stream() {
     assert_eq!(waits(&sketch.graph()), [(transfer, next)]);
 }
 
-/// What the path of the one rank is spent on, by category.
+/// Returns the time on the path of the only rank, by category.
 fn spent(trace: &Trace) -> Vec<(PathCategory, i64)> {
     let scope = Scope::new(trace, WindowRule::All, &Classifier::new(ClassRule::Category));
     let scopes = [scope];
@@ -159,7 +161,7 @@ fn spent(trace: &Trace) -> Vec<(PathCategory, i64)> {
     path.parts.iter().map(|part| (part.category, part.duration_ns)).collect()
 }
 
-/// The window after an edit.
+/// Returns the length of the window after an edit.
 fn after(trace: &Trace, edit: &str) -> i64 {
     let scopes = [Scope::new(trace, WindowRule::All, &Classifier::new(ClassRule::Category))];
     let edit = crate::graph::what_if::parse(edit).unwrap();
@@ -174,19 +176,19 @@ const FETCH: &str = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next
 fn a_batch_comes_when_the_thread_that_pins_it_is_done() {
     const PINS: Track = (900, 2);
     let mut sketch = Sketch::default();
-    sketch.host("cpu_op", "aten::zero", (MAIN, (0, 10)));
-    sketch.host("user_annotation", FETCH, (MAIN, (10, 60)));
-    sketch.host("cpu_op", "aten::mm", (MAIN, (60, 100)));
-    sketch.host("cpu_op", "aten::pin_memory", (PINS, (30, 50)));
-    // Behind the fetch it pins the next batch: nobody waits for that.
-    sketch.host("cpu_op", "aten::pin_memory", (PINS, (70, 110)));
-    sketch.host("cpu_op", "aten::add", (MAIN, (100, 120)));
+    sketch.host("cpu_op", "aten::zero", MAIN, (0, 10));
+    sketch.host("user_annotation", FETCH, MAIN, (10, 60));
+    sketch.host("cpu_op", "aten::mm", MAIN, (60, 100));
+    sketch.host("cpu_op", "aten::pin_memory", PINS, (30, 50));
+    // After the fetch, the thread pins the next batch, for which nothing waits.
+    sketch.host("cpu_op", "aten::pin_memory", PINS, (70, 110));
+    sketch.host("cpu_op", "aten::add", MAIN, (100, 120));
     let trace = &sketch.trace;
     assert_eq!(sketch.graph().evidence.hand_offs, 1);
-    // 30 until it began, 20 to pin, and 10 until the batch was returned.
+    // The path has 30 until pinning began, 20 to pin, and 10 until the batch was returned.
     let expected = [(PathCategory::HostOperator, 60), (PathCategory::DataLoading, 60)];
     assert_eq!(spent(trace), expected);
-    // Pinned in no time, the batch would have come 20 earlier; fetched at once, 50.
+    // Without the time to pin, the batch would come 20 earlier; without the fetch, 50.
     assert_eq!(after(trace, "name=aten::pin_memory x0"), 100);
     assert_eq!(after(trace, &format!("name={FETCH} unblock")), 80);
     assert_eq!(after(trace, "data_loading x0"), 70);
@@ -245,7 +247,7 @@ fn python_frame_time_has_its_own_category() {
         (PathCategory::UntracedHost, 10_000),
     ];
     assert_eq!(spent(&trace), expected);
-    // Half of 10 and of 40.
+    // The edit halves the pauses of 10 and 40.
     assert_eq!(after(&trace, "python_frame x0.5"), 75_000);
     assert_eq!(after(&trace, "untraced_host x0"), 90_000);
 }

@@ -25,7 +25,7 @@ pub(super) struct Waits<'a, 'b> {
     used: Vec<BTreeSet<i32>>,
 }
 
-/// A thread's calls so far, as far as they concern what comes next.
+/// State of a thread after the calls so far, which decides what later work waits for.
 #[derive(Debug, Default)]
 pub(super) struct ThreadOrder {
     /// When the last event was recorded.
@@ -37,13 +37,13 @@ pub(super) struct ThreadOrder {
 /// A wait of a stream that is not named: it concerns the next launch on that stream.
 #[derive(Debug)]
 struct PendingWait {
-    /// No work launched later is awaited.
+    /// Time of the call: work launched later is not awaited.
     before: i64,
-    /// Streams that were launched on since.
+    /// Streams with launches since the wait.
     seen: Vec<usize>,
 }
 
-/// Unnamed waits that are kept at most.
+/// Maximum number of unnamed waits that are kept.
 const PENDING: usize = 8;
 
 impl<'a, 'b> Waits<'a, 'b> {
@@ -155,7 +155,7 @@ impl<'a, 'b> Waits<'a, 'b> {
         let correlation = self.scope.trace.slices.correlation(call)?;
         let first = self.syncs.partition_point(|(id, _)| *id < correlation);
         let same = self.syncs[first..].iter().take_while(|(id, _)| *id == correlation);
-        // Processes count ids each on their own.
+        // Correlation ids are unique only within a process.
         let slices = &self.scope.trace.slices;
         let apart = |row: u32| slices.start(row).abs_diff(slices.start(call));
         same.map(|(_, row)| *row).min_by_key(|row| apart(*row))
@@ -223,7 +223,7 @@ impl<'a, 'b> Waits<'a, 'b> {
         }
     }
 
-    /// The last work of a stream that ended before a time.
+    /// Returns the last work of a stream that ended before a time.
     fn last_ended(&self, stream: usize, device: &DeviceWork, before: i64) -> Option<u32> {
         let range = device.streams[stream].clone();
         let done = device.works[range.clone()].partition_point(|work| work.end <= before);
@@ -307,8 +307,8 @@ impl<'a, 'b> Waits<'a, 'b> {
         Some((device.first_launched(waiting, segment.start)?, source))
     }
 
-    /// Whether a copy that the host waited for began only after work launched before its call had
-    /// ended; then it waited for the one that ended last.
+    /// Returns whether earlier work held up a copy that the host waited for, and adds the wait for
+    /// the work that ended last. The work must be launched before the call and end before the copy.
     pub fn hold_up(
         &self,
         segment: &ThreadSegment,
@@ -350,12 +350,12 @@ impl<'a, 'b> Waits<'a, 'b> {
         }
     }
 
-    /// The streams the thread of a call may wait for.
+    /// Iterates over the streams that the thread of a call may wait for.
     fn reached(&self, call: u32) -> impl Iterator<Item = usize> {
         (0..self.streams.len()).filter(move |at| self.reaches(call, *at))
     }
 
-    /// Whether the thread of a call may wait for a stream.
+    /// Returns whether the thread of a call may wait for a stream.
     fn reaches(&self, call: u32, stream: usize) -> bool {
         let track = self.scope.trace.slices.track[call as usize];
         let used = &self.used[track.0 as usize];
@@ -363,7 +363,7 @@ impl<'a, 'b> Waits<'a, 'b> {
     }
 }
 
-/// For each track, the devices on which it launched work, or else those of its process.
+/// Returns for each track the devices on which it launched work, or else those of its process.
 fn used(scope: &Scope<'_>, streams: &[(i32, i32)]) -> Vec<BTreeSet<i32>> {
     let trace = scope.trace;
     let mut used = vec![BTreeSet::new(); trace.tracks.len()];
@@ -387,7 +387,7 @@ fn used(scope: &Scope<'_>, streams: &[(i32, i32)]) -> Vec<BTreeSet<i32>> {
     used
 }
 
-/// The work that ended last, alone.
+/// Keeps only the work that ended last.
 fn latest(works: Vec<u32>, device: &DeviceWork) -> Vec<u32> {
     let last = works.into_iter().max_by_key(|work| device.works[*work as usize].end);
     last.into_iter().collect()

@@ -22,11 +22,11 @@ pub struct Question {
 /// One condition on nodes.
 #[derive(Clone, Debug)]
 pub enum Selector {
-    /// Device work of a name.
+    /// Device work whose name matches.
     Kernel(Pattern),
-    /// The host's time in operators of a name, what runs inside them included.
+    /// Host time in operators whose name matches, including what runs inside them.
     Operator(Pattern),
-    /// Whatever has the name itself: an operator without what runs inside it, a call, a kernel.
+    /// Rows whose own name matches: a kernel, a call, or an operator without what runs inside it.
     Name(Pattern),
     /// Time of these categories, untraced time and delays included.
     Categories(Vec<PathCategory>),
@@ -53,7 +53,7 @@ const NAMES: &str = "host_operator, runtime_call, synchronization_return, python
     untraced_host, data_loading, launch_delay, compute, memory, communication, \
     communication_transfer or device_gap";
 
-/// Beyond it, a window of hours would leave the range of nanoseconds.
+/// Largest factor. With larger ones, a window of hours would overflow nanoseconds.
 const FACTOR_MAX: f64 = 1000.0;
 
 /// Parses a what-if question: selectors, which must all match, and the action on what they select.
@@ -113,7 +113,7 @@ fn action(word: &str) -> Result<Action, &'static str> {
 
 /// Parses a time such as `2.5ms` into nanoseconds.
 fn time_ns(text: &str) -> Option<i64> {
-    /// An hour: no window of a trace is longer.
+    /// One hour, which is longer than any window.
     const MOST_NS: f64 = 3.6e12;
     let digits = text.find(|letter: char| letter.is_alphabetic() || letter == 'µ')?;
     let (number, unit) = text.split_at(digits);
@@ -205,7 +205,8 @@ fn category(value: &str, expected: &'static str) -> Result<Selector, Refused> {
     }
 }
 
-/// The nodes and edges that are meant. Edges have no name: they are selected by category and rank.
+/// Returns the selected nodes and edges. Edges have no name, so they are selected by category and
+/// rank.
 pub(super) fn edit(job: &JobFacts<'_>, question: &Question) -> Edit {
     let (scopes, measured) = (job.scopes(), job.measured());
     // Each distinct name is tested once: by selector and rank, then name.

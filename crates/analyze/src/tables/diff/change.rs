@@ -1,11 +1,12 @@
 //! Changes between two jobs, by subject.
 
+use schema::{CellType, TableRow};
 use serde::Serialize;
 
 use super::unit::RankUnits;
 
 /// A part of the unit's time on both sides.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct PartChange {
     pub part: &'static str,
     /// Median over the units before.
@@ -13,29 +14,29 @@ pub struct PartChange {
     /// Median over the units after.
     pub after_ns: i64,
     pub delta_ns: i64,
-    /// Mean over the units before: only means add up to the mean unit.
+    /// Mean over the units before. Only means add up to the mean unit.
     pub before_mean_ns: i64,
     /// Mean over the units after.
     pub after_mean_ns: i64,
     pub mean_delta_ns: i64,
-    /// Percent of all windows, before.
+    /// Relative to all windows before, in percent.
     pub before_pct: Option<f64>,
-    /// Percent of all windows, after.
+    /// Relative to all windows after, in percent.
     pub after_pct: Option<f64>,
     /// Percent of the span from the first to the last device work of each rank, before. It leaves
     /// out idle time around the work.
     pub before_span_pct: Option<f64>,
     pub after_span_pct: Option<f64>,
-    /// `mean_delta_ns` of the change of the mean unit.
+    /// `mean_delta_ns` relative to the change of the mean unit, in percent.
     pub explained_pct: Option<f64>,
-    /// A smaller change may be chance; `None` where a side has fewer than two units.
+    /// A smaller change may be chance. `None` if a side has fewer than two units.
     pub noise_ns: Option<i64>,
     /// Whether `delta_ns` is within the noise.
     pub is_noise: bool,
 }
 
 /// The kind of thing that is compared by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, CellType)]
 #[serde(rename_all = "snake_case")]
 pub enum DiffSubject {
     /// Device work by name and shape: grid and block of kernels, bytes of copies and sets. Time on
@@ -51,8 +52,8 @@ pub enum DiffSubject {
     Call,
 }
 
-/// Whether something is on both sides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+/// Whether a row occurs on both sides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, CellType)]
 #[serde(rename_all = "snake_case")]
 pub enum Presence {
     Both,
@@ -61,31 +62,31 @@ pub enum Presence {
 }
 
 /// Time spent on one thing (a kernel, an operator, a call) on both sides.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct SpentChange {
-    /// What is compared, and which time counts.
+    /// The kind of row, which decides the time that counts.
     pub subject: DiffSubject,
-    /// Its name; the operators from the outermost to it for a path.
+    /// Name of the row. For a path, all operators from the outermost to it.
     pub name: String,
     /// Empty for things without a shape.
     pub shape: String,
     pub presence: Presence,
-    /// How often in all windows, before.
+    /// Number of occurrences in all windows before.
     pub before_count: u64,
-    /// How often in all windows, after.
+    /// Number of occurrences in all windows after.
     pub after_count: u64,
-    /// How often in a unit, before, three decimals.
+    /// Occurrences per unit before, rounded to three decimals.
     pub before_per_unit: f64,
-    /// How often in a unit, after, three decimals.
+    /// Occurrences per unit after, rounded to three decimals.
     pub after_per_unit: f64,
     /// Mean per unit, before.
     pub before_ns: i64,
     /// Mean per unit, after.
     pub after_ns: i64,
     pub delta_ns: i64,
-    /// `delta_ns` of the unit before.
+    /// `delta_ns` relative to the unit before, in percent.
     pub unit_pct: Option<f64>,
-    /// A smaller change may be chance; `None` where a side has fewer than two units.
+    /// A smaller change may be chance. `None` if a side has fewer than two units.
     pub noise_ns: Option<i64>,
     /// Whether the change is within the noise.
     pub is_noise: bool,
@@ -118,7 +119,7 @@ impl Shift {
         shift
     }
 
-    /// Whether a change may be chance.
+    /// Returns whether a change may be chance.
     pub fn is_noise_of(&self, delta_ns: i64) -> bool {
         delta_ns == 0 || self.noise_ns.is_some_and(|noise| delta_ns.abs() <= noise)
     }
@@ -129,7 +130,7 @@ pub(super) fn mean(values: &[i64]) -> f64 {
     sum as f64 / values.len().max(1) as f64
 }
 
-/// The square of the standard error of a mean; `None` of fewer than two values.
+/// Returns the square of the standard error of a mean, or `None` for fewer than two values.
 fn squared_error(values: &[i64]) -> Option<f64> {
     if values.len() < 2 {
         return None;

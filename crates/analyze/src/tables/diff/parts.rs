@@ -16,7 +16,7 @@ const TOTALS: [&str; 3] = ["busy", "communication", "memory"];
 /// Nanoseconds per unit, of each part.
 #[derive(Default)]
 struct UnitParts {
-    /// From the first to the last device work, of all ranks.
+    /// Time from the first to the last device work, summed over ranks.
     span_ns: i64,
     parts: [Vec<i64>; PARTS.len()],
     totals: [Vec<i64>; TOTALS.len()],

@@ -8,7 +8,7 @@ use trace::store::{EventKind, StringId, Trace};
 use super::change::DiffSubject;
 use super::unit::RankUnits;
 
-/// Between the operators of a path.
+/// Separator between the operators of a path.
 const INSIDE: &str = " > ";
 
 /// Strips the step number of names such as `ProfilerStep#12`.
@@ -32,7 +32,7 @@ pub struct Spent {
 #[derive(Debug, Default)]
 pub struct SpentRow {
     pub count: u64,
-    /// Nanoseconds per unit, up to the last in which it is.
+    /// Nanoseconds per unit, up to the last unit in which it occurs.
     pub ns: Vec<i64>,
 }
 
@@ -163,7 +163,7 @@ fn calls(sample: &RankUnits<'_>) -> HashMap<StringId, SpentRow> {
     collect(sample, trace.rows().filter(is_call).map(named))
 }
 
-/// The paths of a call tree: each its parent's and a name.
+/// Interned paths of a call tree: each is a parent path and a name.
 #[derive(Default)]
 struct Paths {
     known: HashMap<(Option<u32>, StringId), u32>,

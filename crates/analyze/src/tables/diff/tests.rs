@@ -70,7 +70,7 @@ fn a_change_within_the_scatter_of_the_steps_is_noise() {
     let steady = diff(&[run(&[20, 40, 20, 40])], &[run(&[22, 42, 22, 42])], WindowRule::Steps);
     let gemm = change(&steady, DiffSubject::Kernel, "gemm");
     assert_eq!((gemm.before_ns, gemm.after_ns, gemm.is_noise), (30, 32, true));
-    // Standard errors of √(400/3/4) each.
+    // The standard error of each mean is √(400/3/4).
     assert_eq!(gemm.noise_ns, Some(17));
     let moved = diff(&[run(&[20, 22, 20, 22])], &[run(&[42, 40, 42, 40])], WindowRule::Steps);
     assert!(!change(&moved, DiffSubject::Kernel, "gemm").is_noise);
@@ -94,7 +94,7 @@ fn single_windows_have_no_noise_and_all_ranks_count() {
 #[test]
 fn subjects_are_keyed_by_name_shape_and_path() {
     let mut other = run(&[20, 20, 20]);
-    // A kernel of another shape, and an operator only here.
+    // One side has a kernel of another shape, and an operator of its own.
     let shape = *other.slices.launch_shape.iter().next().expect("a shape").1;
     let slice = NewSlice::new("kernel", "gemm", (0, 7), (180, 190));
     let row = other.push(&slice);
@@ -129,7 +129,7 @@ fn subjects_are_keyed_by_name_shape_and_path() {
 fn the_verdict_names_parts_and_operators_or_the_noise() {
     let text = |before: &[Trace], after: &[Trace], rule| diff(before, after, rule).verdict.text;
     let slower = text(&[run(&[20, 20])], &[run(&[50, 50]), run(&[50, 50])], WindowRule::Steps);
-    // A step of 100 ns on both sides: what the device did is no change of it.
+    // Steps take 100 ns on both sides, so a change on the device does not change them.
     assert_eq!(slower, "100 → 100 ns: no change");
     let long = |steps: &[i64]| {
         let mut trace = Trace::default();
@@ -151,7 +151,7 @@ fn the_verdict_names_parts_and_operators_or_the_noise() {
     let (before, after) = (long(&[0, 1_000, 2_000]), long(&[0, 1_500, 3_000]));
     let diff = diff(std::slice::from_ref(&before), &[after], WindowRule::Steps);
     let verdict = &diff.verdict;
-    // 1,000 ns thrice against 1,500 twice and 1,000.
+    // Three units of 1,000 ns, against two of 1,500 ns and one of 1,000 ns.
     assert_eq!(
         (verdict.before_ns, verdict.after_ns, verdict.outcome),
         (1_000, 1_333, DiffOutcome::WithinNoise)

@@ -20,7 +20,7 @@ pub enum DiffUnit {
 }
 
 impl DiffUnit {
-    /// The finest that all ranks have.
+    /// Chooses the finest unit that all ranks have.
     pub fn choose<'a>(mut scopes: impl Iterator<Item = &'a Scope<'a>>) -> Self {
         let has_steps = |scope: &Scope<'_>| {
             let window = &scope.window;
@@ -36,14 +36,15 @@ pub struct RankUnits<'a> {
     pub tree: &'a OperatorTree,
     /// Owners of the device work.
     pub attribution: &'a Attribution,
-    /// One behind the other, from the window's start to its end.
+    /// Consecutive spans from the window's start to its end.
     pub units: Vec<Interval>,
-    /// Units of the ranks before.
+    /// Number of units of the ranks before this one.
     pub first: usize,
 }
 
 impl RankUnits<'_> {
-    /// The unit a time is in, counted over all ranks; `None` outside the window.
+    /// Returns the index of the unit that contains a time, counted over all ranks; `None` outside
+    /// the window.
     pub fn unit_at(&self, time: i64) -> Option<usize> {
         let behind = self.units.partition_point(|(start, _)| *start <= time);
         let unit = behind.checked_sub(1)?;
@@ -51,7 +52,7 @@ impl RankUnits<'_> {
     }
 }
 
-/// The ranks of one side.
+/// Cuts the ranks of one side into units.
 pub fn samples<'a>(ranks: &'a [RankFacts<'_>], unit: DiffUnit) -> Vec<RankUnits<'a>> {
     let mut first = 0;
     let mut samples = Vec::with_capacity(ranks.len());

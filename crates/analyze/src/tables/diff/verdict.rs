@@ -6,9 +6,9 @@ use super::change::{DiffSubject, PartChange, Shift, SpentChange};
 use crate::percent::percent;
 use crate::text::time;
 
-/// Operators and calls that the line names.
+/// Number of operators and calls that the line names.
 const NAMED: usize = 2;
-/// A smaller share of the change is not worth a name, percent.
+/// Minimum share of the change, in percent, for an operator or call to be named.
 const WORTH_PCT: f64 = 10.0;
 /// If less of the time is under names that both recordings have, they may be of different jobs;
 /// percent.
@@ -25,20 +25,20 @@ pub struct DiffVerdict {
     pub before_median_ns: i64,
     pub after_median_ns: i64,
     pub delta_ns: i64,
-    /// `delta_ns` of the unit before.
+    /// `delta_ns` relative to the unit before, in percent.
     pub delta_pct: Option<f64>,
-    /// A smaller change may be chance; `None` where a side has fewer than two units.
+    /// A smaller change may be chance. `None` if a side has fewer than two units.
     pub noise_ns: Option<i64>,
     /// Parts of the unit whose change exceeds noise, the greatest first. Empty without device work.
     pub parts: Vec<Cause>,
-    /// How close these parts come to the whole change, 100 at best.
+    /// Sum of these parts relative to the whole change, in percent; 100 at best.
     pub explained_pct: Option<f64>,
     /// What changed most in the direction of the whole: operators by the device time of what they
     /// launch, or where the device waits for the host, operators and calls by host time.
     pub names: Vec<Cause>,
 }
 
-/// Which way a job went.
+/// Direction in which the unit changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DiffOutcome {
@@ -62,8 +62,8 @@ pub struct Cause {
     pub explained_pct: Option<f64>,
 }
 
-/// The verdict on what changed. `unit` is the change of the mean unit, beside the medians of both
-/// sides; `shared_pct` is how much of the time is under names that both have.
+/// Summarizes what changed. `unit` is the change of the mean unit, with the medians of both sides;
+/// `shared_pct` is the share of the time under names that both sides have.
 pub fn judge_change(
     unit: &Shift,
     [before_median_ns, after_median_ns]: [i64; 2],
@@ -168,7 +168,7 @@ fn line(verdict: &DiffVerdict) -> String {
     text
 }
 
-/// A sentence about the medians, if they moved less than half as far as the means.
+/// Returns a sentence about the medians if they changed less than half as much as the means.
 fn medians(verdict: &DiffVerdict) -> String {
     let is_change = matches!(verdict.outcome, DiffOutcome::Slower | DiffOutcome::Faster);
     let moved = (verdict.after_median_ns - verdict.before_median_ns) * verdict.delta_ns.signum();
@@ -179,7 +179,7 @@ fn medians(verdict: &DiffVerdict) -> String {
     format!(". The median went {span}: a few long ones make the difference of the means")
 }
 
-/// A warning where the two recordings have little in common.
+/// Returns a warning if the two recordings have little in common.
 fn doubt(shared_pct: Option<f64>) -> String {
     let few = shared_pct.filter(|share| *share < SHARED_MIN_PCT);
     few.map_or_else(String::new, |share| {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use schema::{CellType, TableRow};
 use serde::Serialize;
 use trace::store::StringId;
 
@@ -13,11 +14,12 @@ use crate::facts::tree::OperatorTree;
 use crate::facts::window::{self, WindowRule};
 use crate::percent::percent;
 
-/// Why a device did nothing. Up to the end of the launching call it is what its thread did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+/// Why a device did nothing. Until the launching call ends, the cause is the activity of its
+/// thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, CellType)]
 #[serde(rename_all = "snake_case")]
 pub enum DeviceCause {
-    /// The thread still waited for the device, which had nothing left to do.
+    /// The thread still waited for the device, which had already finished its work.
     SyncDrain,
     /// The thread fetched the next batch.
     Input,
@@ -42,7 +44,7 @@ pub enum DeviceCause {
 }
 
 /// One cause's share of a device's idle time.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct DeviceIdle {
     pub rank: u32,
     pub device: i32,
@@ -53,9 +55,9 @@ pub struct DeviceIdle {
     /// Relative to the device's idle time, in percent.
     pub idle_pct: Option<f64>,
     pub window_pct: Option<f64>,
-    /// What of it lies in gaps that began while the thread waited for the device.
+    /// Part of `idle_ns` in gaps that began while the thread waited for the device.
     pub after_sync_ns: i64,
-    /// The smallest part of a gap.
+    /// Smallest part of a gap that this cause has.
     pub min_ns: i64,
     pub p50_ns: i64,
     pub mean_ns: f64,
@@ -63,15 +65,15 @@ pub struct DeviceIdle {
 }
 
 /// Operator or frame in which a host thread spent the idle time of a device.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct IdleOwner {
     pub rank: u32,
     pub device: i32,
     pub cause: DeviceCause,
-    /// The innermost operator, frame of Python or range of the user that ran, or that launched
-    /// what the device waited for; else the call. `None` where nothing was recorded.
+    /// The innermost operator, Python frame or user range that ran, or that launched the work that
+    /// the device waited for; otherwise the call. `None` if nothing was recorded.
     pub owner: Option<String>,
-    /// In how many gaps it has a part.
+    /// Number of gaps that it contributes to.
     pub gap_count: u64,
     pub idle_ns: i64,
     /// Relative to the device's idle time, in percent.
@@ -79,7 +81,7 @@ pub struct IdleOwner {
 }
 
 /// A stretch of the window in which no stream of a device worked.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct Gap {
     pub rank: u32,
     pub device: i32,
@@ -88,25 +90,25 @@ pub struct Gap {
     /// Absolute time in nanoseconds.
     pub end_ns: i64,
     pub idle_ns: i64,
-    /// The cause of most of it.
+    /// The cause with the largest part of the gap.
     pub cause: DeviceCause,
-    /// Who owns most of that part.
+    /// The owner of most of that part.
     pub owner: Option<String>,
     /// Whether the thread waited for the device when the gap began.
     pub is_after_sync: bool,
-    /// The row of the work that ended it; `None` behind the last.
+    /// The row of the work that ended the gap; `None` after the last work.
     pub ending_row: Option<u32>,
     /// The row of the call that launched this work.
     pub call_row: Option<u32>,
 }
 
-/// A gap before it is labelled, not clipped to the window.
+/// A gap without a cause yet, not clipped to the window.
 #[derive(Clone, Copy)]
 struct Bare {
     device: i32,
     from: i64,
     to: i64,
-    /// [`DeviceCause::Head`] or [`DeviceCause::Tail`] where that is all to be said.
+    /// Set to [`DeviceCause::Head`] or [`DeviceCause::Tail`] if that explains the whole gap.
     edge: Option<DeviceCause>,
     ending: Option<u32>,
 }
@@ -196,7 +198,7 @@ fn owner_rows(
     owned.into_iter().take(count).map(row).collect()
 }
 
-/// A labelled gap; `None` where no part of it lies in the window.
+/// Builds a gap with its cause and owner, or returns `None` if it lies outside the window.
 fn gap(scope: &Scope<'_>, bare: &Bare, parts: &GapParts) -> Option<Gap> {
     // Equal causes: the first one wins.
     let (cause, _, owners) = parts.by_cause().rev().max_by_key(|(_, ns, _)| *ns)?;
@@ -216,7 +218,7 @@ fn gap(scope: &Scope<'_>, bare: &Bare, parts: &GapParts) -> Option<Gap> {
     })
 }
 
-/// Finds and labels every gap.
+/// Finds every gap and splits it by cause.
 fn each(
     scope: &Scope<'_>,
     tree: &OperatorTree,
@@ -257,11 +259,11 @@ fn each(
     }
 }
 
-/// Device work outside the window: what the gaps at its edges really lie between.
+/// Device work outside the window, between which the gaps at its edges really lie.
 struct Outside;
 
 impl Outside {
-    /// The latest end before the window, by device.
+    /// Returns the latest end before the window, by device.
     fn before(scope: &Scope<'_>) -> BTreeMap<i32, Option<i64>> {
         let mut ends = BTreeMap::<i32, Option<i64>>::new();
         Self::each(scope, |row| {
@@ -274,7 +276,7 @@ impl Outside {
         ends
     }
 
-    /// The first start behind the window and its row, by device.
+    /// Returns the first start after the window and its row, by device.
     fn after(scope: &Scope<'_>) -> BTreeMap<i32, (i64, u32)> {
         let mut starts = BTreeMap::<i32, (i64, u32)>::new();
         Self::each(scope, |row| {
@@ -288,7 +290,7 @@ impl Outside {
     }
 
     fn each(scope: &Scope<'_>, visit: impl FnMut(u32)) {
-        // Other windows hold all work there is, or all that counts.
+        // Windows of other rules contain all the work that counts.
         if scope.window.rule == WindowRule::Steps {
             let lost = window::lost_start(scope.trace);
             let is_work = |row: &u32| {
@@ -351,13 +353,13 @@ impl GapParts {
         }
     }
 
-    /// Cause, nanoseconds, and the parts of each owner.
+    /// Iterates over the causes, with their time and the parts of each owner.
     fn by_cause(&self) -> impl DoubleEndedIterator<Item = (DeviceCause, i64, &[GapPart])> {
         let runs = self.of.chunk_by(|a, b| a.0 == b.0);
         runs.map(|run| (run[0].0, run.iter().map(|(.., ns)| ns).sum(), run))
     }
 
-    /// One part for each cause and owner.
+    /// Merges the parts of the same cause and owner.
     fn merge(&mut self) {
         self.of.sort_unstable();
         self.of.dedup_by(|later, kept| {

@@ -7,14 +7,15 @@ use crate::percent::percent;
 /// Thresholds that separate the causes of gaps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdleSettings {
-    /// A shorter wait of work that was launched before is what the device needs between two rows.
+    /// A shorter gap before work that was already launched is the device's own delay between two
+    /// rows.
     pub kernel_wait_ns: i64,
-    /// How many owners of a device's idle time are listed.
+    /// Maximum number of owners listed per device.
     pub owner_count: usize,
 }
 
 impl IdleSettings {
-    /// 30 µs, as Holistic Trace Analysis has it, and ten owners.
+    /// 30 µs, as in Holistic Trace Analysis, and ten owners.
     pub const USUAL: Self = Self { kernel_wait_ns: 30_000, owner_count: 10 };
 }
 

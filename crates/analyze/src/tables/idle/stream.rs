@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use schema::{CellType, TableRow};
 use serde::Serialize;
 
 use super::share::{IdleSettings, IdleShare};
@@ -9,7 +10,7 @@ use crate::facts::interval::Interval;
 use crate::facts::scope::Scope;
 
 /// Why a stream did nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, CellType)]
 #[serde(rename_all = "snake_case")]
 pub enum StreamCause {
     /// The work ending the gap was launched after the gap began.
@@ -27,7 +28,7 @@ pub enum StreamCause {
 }
 
 /// One cause's share of a stream's idle time.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct StreamIdle {
     pub rank: u32,
     pub device: i32,
@@ -44,7 +45,7 @@ pub struct StreamIdle {
     pub max_ns: i64,
 }
 
-/// A stream as its rows go by.
+/// State of a stream while its rows are visited in order.
 struct IdleStream {
     /// The latest end so far.
     busy_until: i64,

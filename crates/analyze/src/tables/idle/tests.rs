@@ -8,7 +8,10 @@ use crate::facts::tree;
 use crate::facts::window::WindowRule;
 use crate::tables::breakdown;
 
-const MAIN: (i64, i64) = (900, 901);
+/// Process and thread of a host row, or device and stream.
+type Track = (i64, i64);
+
+const MAIN: Track = (900, 901);
 
 /// A trace under construction: times in µs.
 #[derive(Default)]
@@ -25,7 +28,7 @@ impl Sketch {
     }
 
     /// A call of the main thread and the kernel it launches.
-    fn kernel(&mut self, call: Interval, stream: (i64, i64), span: Interval) -> &mut Self {
+    fn kernel(&mut self, call: Interval, stream: Track, span: Interval) -> &mut Self {
         self.launches += 1;
         let correlation = Some(self.launches);
         for (category, name, track, span) in
@@ -38,13 +41,13 @@ impl Sketch {
         self
     }
 
-    fn orphan(&mut self, stream: (i64, i64), span: Interval) -> &mut Self {
+    fn orphan(&mut self, stream: Track, span: Interval) -> &mut Self {
         let span = (span.0 * 1000, span.1 * 1000);
         self.trace.push(&NewSlice::new("kernel", "gemm", stream, span));
         self
     }
 
-    /// The causes of device 0 in µs, the sum checked against the breakdown.
+    /// Returns the causes of device 0 in µs, and checks their sum against the breakdown.
     fn causes(&self) -> Vec<(DeviceCause, i64)> {
         let scope = self.scope(WindowRule::All);
         let idle = compute_idle_time(&scope, &tree::build(&self.trace), &IdleSettings::USUAL);
@@ -75,7 +78,7 @@ fn a_gap_is_split_by_what_the_launching_thread_did() {
         .host("cpu_op", "aten::stack", (16, 20))
         .host("cpu_op", "aten::mm", (30, 50))
         .kernel((40, 43), (0, 7), (47, 60));
-    // 10 sync 12 untraced 15 input 25 untraced 30 mm 40 launch 43 delay 47.
+    // Timeline in µs: 10 sync 12 untraced 15 input 25 untraced 30 mm 40 launch 43 delay 47.
     let causes = sketch.causes();
     let expected = [
         (SyncDrain, 2),

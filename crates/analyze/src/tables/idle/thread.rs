@@ -55,9 +55,9 @@ struct Traits {
 /// The input loading and the owner that a row belongs to.
 #[derive(Clone, Copy, Default)]
 struct RowContext {
-    /// The outermost row around that fetches the next batch.
+    /// The outermost row around it that fetches the next batch.
     input: Option<StringId>,
-    /// The innermost operator, frame of Python or range of the user; of input its outermost row.
+    /// The innermost operator, Python frame or user range. For input, its outermost row.
     owner: Option<StringId>,
 }
 
@@ -134,7 +134,8 @@ impl<'a> HostThreads<'a> {
         let start = |row: &u32| self.trace.slices.start(*row);
         let rows = tree.thread(track).map_or(&[][..], |thread| tree.rows_of(thread));
         let mut rows = rows[rows.partition_point(|row| start(row) <= from)..].iter();
-        // The open rows: those that began in the span, above the row that was open before it.
+        // The open rows that began in the span. Rows that were open before it are found through
+        // `before`.
         let mut stack: Vec<OpenRow> = Vec::new();
         let mut before = tree.deepest_at(track, from);
         let mut cursor = from;

@@ -23,8 +23,8 @@ pub fn short_name(name: &str) -> &str {
 /// Maximum length, in characters, of the part that distinguishes kernels with one short name.
 const DIFFERENCE: usize = 48;
 
-/// A label for each of some names, which are all different: the short name. Where several names
-/// have one short name, what differs between them follows in brackets, so that labels differ, too.
+/// Returns a label for each of some distinct names: the short name, followed in brackets by the
+/// difference where several names share a short name.
 ///
 /// # Cost
 /// `O(n log n)` in the names, times their length.
@@ -65,7 +65,7 @@ fn differences(names: &[&str]) -> Vec<String> {
     let is_same =
         |letter: &dyn Fn(&[char]) -> char| all.iter().all(|name| letter(name) == letter(&all[0]));
     let first = (0..least).find(|at| !is_same(&|name| name[*at])).unwrap_or(least);
-    // Whole words: back to behind the last sign.
+    // Cuts at whole words: goes back to the last character that is not part of a word.
     let is_of_word = |letter: &char| letter.is_alphanumeric() || *letter == '_';
     let begin = all[0][..first].iter().rposition(|letter| !is_of_word(letter));
     let begin = begin.map_or(0, |at| at + 1);
@@ -88,7 +88,8 @@ fn differences(names: &[&str]) -> Vec<String> {
     all.iter().map(text).collect()
 }
 
-/// Suffix that our own collectives carry for tools that classify by name (decision 0006).
+/// Suffix of the collectives of rowmill's own trainer, for tools that classify by name (decision
+/// 0006).
 pub const IN_PLACE: &str = " (in place of ncclKernel)";
 
 /// Strips the suffix meant for other tools.
@@ -96,7 +97,7 @@ pub fn plain_name(name: &str) -> &str {
     name.strip_suffix(IN_PLACE).unwrap_or(name)
 }
 
-/// The last part of a name, and the text behind the bracket that follows it.
+/// Returns the last part of a name, and the text after the bracket that follows it.
 fn last_part(name: &str) -> (&str, &str) {
     const UNNAMED: &[u8] = b"(anonymous namespace)::";
     let bytes = name.as_bytes();

@@ -2,10 +2,17 @@ use trace::store::{NewSlice, Trace};
 
 use super::*;
 use crate::facts::classify::{ClassRule, Classifier};
+use crate::facts::interval::Interval;
 use crate::facts::window::WindowRule;
 
-fn row(trace: &mut Trace, category: &str, name: &str, at: (i64, (i64, i64), u64)) {
-    let (track, span, correlation) = at;
+fn row(
+    trace: &mut Trace,
+    category: &str,
+    name: &str,
+    track: i64,
+    span: Interval,
+    correlation: u64,
+) {
     let slice = NewSlice::new(category, name, (track, track), span);
     trace.push(&NewSlice { correlation: Some(correlation), ..slice });
 }
@@ -14,17 +21,17 @@ fn example() -> Trace {
     let mut trace = Trace::default();
     // A launch of one, a graph of three, work from before the recording, a launch whose work is
     // lost, and work before its call.
-    row(&mut trace, "cuda_driver", "cuLaunchKernel", (9, (100, 110), 1));
-    row(&mut trace, "kernel", "gemm", (0, (115, 140), 1));
-    row(&mut trace, "cuda_runtime", "cudaGraphLaunch", (9, (120, 150), 2));
-    row(&mut trace, "kernel", "b", (0, (170, 180), 2));
-    row(&mut trace, "kernel", "a", (0, (160, 165), 2));
-    row(&mut trace, "gpu_memcpy", "Memcpy DtoD", (0, (190, 200), 2));
-    row(&mut trace, "kernel", "gemm", (0, (90, 95), 77));
-    row(&mut trace, "cuda_runtime", "cudaMemcpyAsync", (9, (210, 220), 78));
-    row(&mut trace, "cuda_runtime", "cudaStreamSynchronize", (9, (222, 223), 79));
-    row(&mut trace, "cuda_runtime", "cudaLaunchKernel", (9, (240, 250), 3));
-    row(&mut trace, "kernel", "gemm", (0, (233, 234), 3));
+    row(&mut trace, "cuda_driver", "cuLaunchKernel", 9, (100, 110), 1);
+    row(&mut trace, "kernel", "gemm", 0, (115, 140), 1);
+    row(&mut trace, "cuda_runtime", "cudaGraphLaunch", 9, (120, 150), 2);
+    row(&mut trace, "kernel", "b", 0, (170, 180), 2);
+    row(&mut trace, "kernel", "a", 0, (160, 165), 2);
+    row(&mut trace, "gpu_memcpy", "Memcpy DtoD", 0, (190, 200), 2);
+    row(&mut trace, "kernel", "gemm", 0, (90, 95), 77);
+    row(&mut trace, "cuda_runtime", "cudaMemcpyAsync", 9, (210, 220), 78);
+    row(&mut trace, "cuda_runtime", "cudaStreamSynchronize", 9, (222, 223), 79);
+    row(&mut trace, "cuda_runtime", "cudaLaunchKernel", 9, (240, 250), 3);
+    row(&mut trace, "kernel", "gemm", 0, (233, 234), 3);
     trace
 }
 

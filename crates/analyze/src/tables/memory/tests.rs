@@ -3,13 +3,13 @@ use trace::store::NewSlice;
 use super::*;
 use crate::facts::tree;
 
-fn event(trace: &mut Trace, time: i64, bytes: i64, totals: (i64, i64)) {
+fn event(trace: &mut Trace, time: i64, bytes: i64, allocated: i64, reserved: i64) {
     trace.allocations.push(Allocation {
         time,
         address: 0,
         bytes,
-        total_allocated: totals.0,
-        total_reserved: totals.1,
+        total_allocated: allocated,
+        total_reserved: reserved,
         device_type: 1,
         device: 0,
         track: trace.slices.track[0],
@@ -27,10 +27,10 @@ fn the_peak_names_its_operator_and_the_share_no_tensor_uses() {
     ] {
         trace.push(&NewSlice::new(category, name, (1, 1), (start, end)));
     }
-    event(&mut trace, 62, -100, (300, 1000));
-    event(&mut trace, 15, 200, (200, 500));
-    event(&mut trace, 25, 200, (400, 1000));
-    event(&mut trace, 90, 100, (400, 1000));
+    event(&mut trace, 62, -100, 300, 1000);
+    event(&mut trace, 15, 200, 200, 500);
+    event(&mut trace, 25, 200, 400, 1000);
+    event(&mut trace, 90, 100, 400, 1000);
     let memory = measure_memory(&trace, &tree::build(&trace));
     let times: Vec<i64> = memory.timeline.iter().map(|point| point.time_ns).collect();
     assert_eq!(times, [15, 25, 62, 90]);
@@ -51,7 +51,7 @@ fn without_totals_bytes_count_from_nothing() {
     let mut trace = Trace::default();
     trace.push(&NewSlice::new("cpu_op", "a", (1, 1), (0, 10)));
     for (time, bytes) in [(1, 50), (2, 70), (3, -50)] {
-        event(&mut trace, time, bytes, (0, 0));
+        event(&mut trace, time, bytes, 0, 0);
     }
     let memory = measure_memory(&trace, &tree::build(&trace));
     assert_eq!(memory.peaks[0].allocated_bytes_max, 120);
@@ -66,8 +66,8 @@ fn without_totals_bytes_count_from_nothing() {
 fn sums_stop_at_the_greatest_integer() {
     let mut trace = Trace::default();
     trace.push(&NewSlice::new("cpu_op", "aten::empty", (1, 1), (0, 100)));
-    event(&mut trace, 1, i64::MAX, (0, i64::MIN));
-    event(&mut trace, 2, i64::MAX, (0, i64::MIN));
+    event(&mut trace, 1, i64::MAX, 0, i64::MIN);
+    event(&mut trace, 2, i64::MAX, 0, i64::MIN);
     let memory = measure_memory(&trace, &tree::build(&trace));
     assert_eq!(memory.peaks[0].allocated_bytes_max, i64::MAX);
     assert_eq!(memory.operators[0].allocated_bytes, i64::MAX);

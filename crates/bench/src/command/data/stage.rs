@@ -1,4 +1,4 @@
-//! One stage on one file: in this process, or in one of its own.
+//! Runs one stage on one file, in this process or in a separate one.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -18,17 +18,17 @@ use crate::args::BenchStage;
 use bench::sample::{BenchSample, Conditions, Watch};
 use setup::error::Error;
 
-/// What one process measured.
+/// The measurements of one process.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Once {
     pub rows: u64,
     pub seconds: f64,
-    /// Peak of anonymous memory.
+    /// Peak of anonymous memory in bytes.
     pub peak_bytes: u64,
     conditions: Conditions,
 }
 
-/// Runs `stage` in a process of its own; folders that it makes lie in `folder`.
+/// Runs `stage` in a separate process. Its output folders are created in `folder`.
 pub fn alone(
     stage: BenchStage,
     file: &Path,
@@ -49,7 +49,7 @@ pub fn alone(
     Ok(BenchSample { value: once, conditions: once.conditions })
 }
 
-/// Removes the folders of a turn.
+/// Removes the output folders of one turn.
 pub fn clear(folder: &Path) -> Result<(), Error> {
     for stage in [BenchStage::Convert, BenchStage::Parquet] {
         let made = folder.join(stage.name());
@@ -58,7 +58,7 @@ pub fn clear(folder: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Runs `stage` here and now.
+/// Runs `stage` in this process.
 pub fn run(stage: BenchStage, file: &Path, folder: &Path, threads: usize) -> Result<Once, Error> {
     let pool = Pool::new(threads);
     let inputs = match stage {
@@ -70,15 +70,16 @@ pub fn run(stage: BenchStage, file: &Path, folder: &Path, threads: usize) -> Res
         BenchStage::Scan => scanned(&inputs, threads)?,
         BenchStage::Convert => {
             let criteo = json!({"format": "criteo", "preset": "criteo-dlrm"});
-            prepared((&inputs, criteo), &folder.join(stage.name()), threads)?
+            prepared(&inputs, criteo, &folder.join(stage.name()), threads)?
         }
-        BenchStage::Parquet => prepared((&inputs, columns()), &folder.join(stage.name()), threads)?,
+        BenchStage::Parquet => prepared(&inputs, columns(), &folder.join(stage.name()), threads)?,
     };
     let (seconds, conditions) = watch.stop(&pool);
     Ok(Once { rows, seconds, peak_bytes: alone::peak_anonymous(), conditions })
 }
 
-/// Rows of all columns, which are kept until the end.
+/// Reads all columns of the text, which are kept in memory until the end. Returns the number of
+/// rows.
 fn scanned(inputs: &[String], threads: usize) -> Result<u64, Error> {
     let mut blocks = Vec::new();
     scan_criteo_files(inputs, threads, |block| {
@@ -88,12 +89,8 @@ fn scanned(inputs: &[String], threads: usize) -> Result<u64, Error> {
     Ok(blocks.iter().map(|block| block.len() as u64).sum())
 }
 
-fn prepared(
-    (inputs, config): (&[String], Value),
-    out: &Path,
-    threads: usize,
-) -> Result<u64, Error> {
-    let config: DataConfig = serde_json::from_value(config).map_err(Error::Json)?;
+fn prepared(inputs: &[String], config: Value, out: &Path, threads: usize) -> Result<u64, Error> {
+    let config: DataConfig = serde_json::from_value(config)?;
     let request = PrepareRequest {
         inputs,
         config: &config,
@@ -109,14 +106,14 @@ fn prepared(
     Ok(prepare(&request, &mut |_| {})?.dataset.rows())
 }
 
-/// The Parquet files of a prepared folder.
+/// Lists the Parquet files of a prepared folder.
 fn parts(folder: &Path) -> Result<Vec<String>, Error> {
     let dataset = Dataset::open(folder)?;
     let path = |part: &::data::DatasetPart| folder.join(&part.file).display().to_string();
     Ok(dataset.manifest().parts.iter().map(path).collect())
 }
 
-/// The columns of such a file, as they are.
+/// Configures the columns of a prepared Parquet file without transforms.
 fn columns() -> Value {
     let named = |prefix: &str, kind: &str, count: usize| -> Vec<Value> {
         let column = |i: usize| match kind {

@@ -1,4 +1,5 @@
-//! A linear layer of random numbers, whose products can be called one by one. Times nothing.
+//! A linear layer of random numbers, whose products can be called one by one. Callers measure the
+//! time.
 
 use device::ops::gemm::{
     self, Activation, InputGradient, LinearWeight, Matrix, OperandMut, pairs, panels,
@@ -10,7 +11,7 @@ use schema::{GemmProduct, Op, Precision};
 use crate::args::GemmShape;
 use setup::error::Error;
 
-/// `Y[M, N] = relu(X[M, K] Wᵀ + bias)` with the gradients of all of them, X the output of a ReLU.
+/// The layer `Y[M, N] = relu(X[M, K] Wᵀ + bias)` with all gradients; X is the output of a ReLU.
 pub struct Layer {
     shape: GemmShape,
     x: Matrix,
@@ -24,7 +25,8 @@ pub struct Layer {
 }
 
 impl Layer {
-    /// A layer of this shape. What pads the panels is random too, which changes no time.
+    /// Creates a layer of this shape. The padding of the panels is random too, which does not
+    /// affect the time.
     pub fn new(cpu: &Cpu, shape: &GemmShape, precision: Precision) -> Result<Self, Error> {
         let GemmShape { m, k, n } = *shape;
         let draw = |stream: u64, count: usize| -> Vec<f32> {
@@ -57,7 +59,7 @@ impl Layer {
         })
     }
 
-    /// One of the products.
+    /// Computes one of the products.
     pub fn multiply(&mut self, cpu: &Cpu, product: GemmProduct) -> Result<Op, Error> {
         let GemmShape { m: b, k, n } = self.shape;
         let Self { x, weight, bias, y, d_y, d_x, d_weight, d_bias, .. } = self;

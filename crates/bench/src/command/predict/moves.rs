@@ -1,5 +1,5 @@
-//! The pricing of a sharding-plan search: a whole step, and again after a table has moved; and of
-//! single kernels.
+//! Measures the pricing in a sharding-plan search: a whole step, a step after one table has moved,
+//! and single kernels.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -17,18 +17,18 @@ use setup::error::Error;
 use setup::render;
 use setup::{Session, config};
 
-/// A ready-made configuration of 1,000 tables.
+/// A built-in configuration with 1,000 tables.
 const CONFIG: &str = "dlrm-1000-tables";
 /// Sixteen hosts of eight H100: 128 ranks.
 const HARDWARE: &str = "16xh100x8";
-/// Moves between two looks at the clock.
+/// Number of moves per time measurement.
 const MOVES: usize = 200;
 
-/// A measured device, whose own trees are the largest.
+/// A measured device. Its trees are the largest, so its prices cost the most.
 const MEASURED: &str = "v100";
-/// Kernels of each kind, no two alike, priced between two looks at the clock.
+/// Number of kernels of each kind per time measurement, all different.
 const WORKS: u64 = 500;
-/// The most that a price may take.
+/// Most microseconds that the price of a kernel may take.
 const PRICE_US_MOST: f64 = 10.0;
 
 /// Median times of pricing a step and of moving a table.
@@ -38,22 +38,22 @@ struct MovesReport {
     ranks: usize,
     whole_ms: f64,
     move_us: f64,
-    /// Whole steps over moves.
+    /// Time of a whole step ÷ time of a move.
     ratio: f64,
-    /// A kernel, by kind.
+    /// Time per price, by kind of kernel.
     prices: Vec<KernelPriceRow>,
-    /// Bar of every kind.
+    /// The limit for every kind of kernel.
     price_us_most: f64,
 }
 
-/// The prices of one kind.
+/// Time per price for one kind of kernel.
 #[derive(Debug, Serialize)]
 struct KernelPriceRow {
     kind: &'static str,
     price_us: f64,
 }
 
-/// Runs the command without traces.
+/// Runs the command if no traces are given.
 pub fn run(args: &BenchPredict, session: &Session) -> Result<(), Error> {
     let job = config::job(CONFIG, &[])?.config;
     let topology = Topology::parse(HARDWARE).map_err(KernelError::from)?;
@@ -70,6 +70,8 @@ pub fn run(args: &BenchPredict, session: &Session) -> Result<(), Error> {
         black_box(timed(&mut whole, || predict::step::price(workload, conditions))?);
         let begin = Instant::now();
         for at in 0..MOVES {
+            // The factors 37 and 101 spread consecutive moves over ranks and tiles without a random
+            // generator.
             let number = turn * MOVES + at;
             let to = Rank((number * 37 % ranks as usize) as u32);
             black_box(pricer.move_tile(number * 101 % tiles, to));
@@ -89,7 +91,7 @@ pub fn run(args: &BenchPredict, session: &Session) -> Result<(), Error> {
     session.console.report(&report, table)
 }
 
-/// What a price takes, where no kernel is priced twice.
+/// Measures the time per price. No kernel is priced twice, so caches do not help.
 fn prices(args: &BenchPredict) -> Result<Vec<KernelPriceRow>, Error> {
     let device = hardware(MEASURED).map_err(KernelError::from)?;
     let mut rows = Vec::new();
@@ -101,6 +103,7 @@ fn prices(args: &BenchPredict) -> Result<Vec<KernelPriceRow>, Error> {
         for _ in 0..args.repeats {
             timed(&mut seconds, || {
                 for work in &works {
+                    // `black_box` keeps the compiler from removing prices whose value is unused.
                     black_box(model.price(work, device));
                 }
             });
@@ -113,7 +116,7 @@ fn prices(args: &BenchPredict) -> Result<Vec<KernelPriceRow>, Error> {
     Ok(rows)
 }
 
-/// A kernel of some sizes as models have them.
+/// Creates a kernel with sizes that are typical of models.
 fn work(kind: Kind, random: CounterRng) -> Result<Work, KernelError> {
     let size = |at: u64, most: u64| 1 + random.below(at, most);
     match kind {

@@ -1,4 +1,4 @@
-//! The text of a trace of any size: the events of a smaller one, again and again, later each time.
+//! Writes the text of a trace of any size, by repeating the events of a smaller one at later times.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -7,22 +7,22 @@ use std::path::Path;
 
 use setup::error::Error;
 
-/// Numbers that grow with each repetition: times, so that the repetitions follow each other, and
-/// correlation ids, so that launches stay unique.
+/// Keys of the numbers that grow with each repetition: times, so that the repetitions follow each
+/// other, and correlation ids, so that launches stay unique.
 const SHIFTED: [&str; 2] = ["\"ts\": ", "\"correlation\": "];
 
-/// Bytes written at once: the page cache keeps a file in pieces as large as the writes that made
-/// it, and reads large pieces faster, as it does those of a file copied or downloaded.
+/// Size of a write. The page cache keeps a file in units of the size of its writes and reads larger
+/// units faster. Large writes give the same units as a file that was copied or downloaded.
 const BLOCK: usize = 1 << 20;
 
-/// Text up to a number, the number's whole part, and how much it grows.
+/// The text up to a number, the whole part of the number, and its growth per repetition.
 struct TextPiece<'a> {
     text: &'a str,
     number: u64,
     is_time: bool,
 }
 
-/// The uncompressed text of a trace.
+/// Reads the uncompressed text of a trace.
 pub fn read_events(path: &Path) -> Result<String, Error> {
     let file = File::open(path).map_err(Error::io(path, "read"))?;
     let mut text = Vec::new();
@@ -41,7 +41,7 @@ pub fn repeat(
     let (head, events, tail) = split(source);
     let (pieces, rest) = pieces(events);
     let times = || pieces.iter().filter(|piece| piece.is_time).map(|piece| piece.number);
-    // Rows at time 0 or on another clock must not stretch the shift.
+    // Rows at time 0 or on another clock must not enlarge the shift.
     let first = times().filter(|time| *time > 0).min().unwrap_or_default();
     let span = times().max().unwrap_or_default().saturating_sub(first) + 1;
     let ids = pieces.iter().filter(|piece| !piece.is_time).map(|piece| piece.number).max();
@@ -68,13 +68,14 @@ pub fn repeat(
         }
         out.write_all(tail.as_bytes())?;
         out.flush()?;
-        // The disk's work is over before anything is measured.
+        // The disk must have written everything before a measurement starts.
         out.get_ref().sync_all()
     };
     write().map_err(Error::io(to, "write"))
 }
 
-/// Up to the first event, the events, and what follows the last.
+/// Splits a trace into the text before the first event, the events, and the text after the last
+/// one.
 fn split(source: &str) -> (&str, &str, &str) {
     let key = source.find("\"traceEvents\"").unwrap_or_default();
     let start = source[key..].find('[').map_or(0, |at| key + at + 1);
@@ -82,7 +83,8 @@ fn split(source: &str) -> (&str, &str, &str) {
     (&source[..start], &source[start..end], &source[end..])
 }
 
-/// Bytes up to the bracket that closes the list whose inside begins here.
+/// Returns the number of bytes before the bracket that closes the list. `text` begins inside the
+/// list.
 fn list_length(text: &[u8]) -> usize {
     let (mut depth, mut in_text, mut escaped) = (0usize, false, false);
     for (at, byte) in text.iter().enumerate() {
@@ -120,8 +122,8 @@ fn pieces(events: &str) -> (Vec<TextPiece<'_>>, &str) {
     (pieces, rest)
 }
 
-/// One step of a job in the layout of PyTorch's profiler: operators, their launches, kernels with
-/// all their arguments, and the arrows between.
+/// Creates one step of a job in the layout of PyTorch's profiler: operators, their launches,
+/// kernels with all their arguments, and the arrows between them.
 pub fn typical() -> String {
     const OPERATORS: usize = 1000;
     let mut events = Vec::with_capacity(OPERATORS * 5 + 1);
@@ -164,7 +166,7 @@ fn operator(i: usize) -> String {
     let (operator, kernel) = NAMES[i % NAMES.len()];
     let (start, id, correlation) = (5_000_001 + 40 * i, i + 2, i + 9000);
     let mut text = String::new();
-    // A string never fails to take text.
+    // Writing to a String cannot fail.
     let _ = write!(
         text,
         r#"  {{
@@ -210,7 +212,7 @@ mod tests {
     fn repeated_events_follow_each_other_under_new_ids() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("long.json");
-        // Lists behind the events are not events.
+        // Lists after the events must not be taken for events.
         let source = typical().replace("\"traceName\"", "\"ERROR\": [\"a ] b\"], \"traceName\"");
         repeat(&source, 3 * source.len() as u64 - 1000, &path, &mut |_| {}).unwrap();
         let long = trace::open::parse(&std::fs::read(&path).unwrap()).unwrap();

@@ -115,7 +115,7 @@ fn measure_processes(
     session: &Session,
 ) -> Result<ExitCode, Error> {
     let (points, link) = (points(args), link(args));
-    world.tell(LaunchedTask {
+    world.broadcast_order(LaunchedTask {
         points: points.iter().map(|point| (point.verb as usize, point.bytes)).collect(),
         link: args.latency.zip(args.bandwidth),
     })?;

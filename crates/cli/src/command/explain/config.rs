@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::args::Document;
 use setup::Session;
-use setup::error::Error;
+use setup::error::{Error, UsageError};
 use setup::render;
 
 /// A configuration key, as it is printed in JSON.
@@ -28,7 +28,7 @@ pub fn run(key: Option<&str>, document: Option<Document>, session: &Session) -> 
     match (document, key) {
         (Some(Document::Markdown), _) => session.console.print(markdown_reference().trim_end()),
         (Some(Document::JsonSchema), _) => {
-            let schema = serde_json::to_string_pretty(&config_schema()).map_err(Error::Json)?;
+            let schema = serde_json::to_string_pretty(&config_schema())?;
             session.console.print(&schema)
         }
         (None, Some(key)) => explain_key(key, session),
@@ -82,7 +82,7 @@ fn explain_key(key: &str, session: &Session) -> Result<(), Error> {
     if found.is_empty() {
         let near = reference::nearest(key, KEYS.iter().map(ConfigKey::name)).map(reference::find);
         let near = near.unwrap_or_default().iter().map(|key| key.path.to_owned()).collect();
-        return Err(Error::NoSuchKey { key: key.to_owned(), near });
+        return Err(UsageError::NoSuchKey { key: key.to_owned(), near }.into());
     }
     let all: Vec<ExplainedKey> = found.iter().map(|key| key_fields(key)).collect();
     session

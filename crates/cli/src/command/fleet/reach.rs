@@ -9,7 +9,7 @@ use std::time::Duration;
 use fleet::ipc::control;
 use fleet::ipc::socket::SocketPlace;
 use setup::Session;
-use setup::error::Error;
+use setup::error::{Error, RunError};
 
 use crate::agent_client::{Client, connect_remote, find_hint};
 use crate::args::Reach;
@@ -50,14 +50,14 @@ fn find_local_socket(reach: &Reach) -> SocketPlace {
 fn list_slurm_hosts(job: i64) -> Result<Vec<String>, Error> {
     let run = |program: &'static str, words: &[&str]| {
         let output = Command::new(program).args(words).output();
-        let output = output.map_err(|source| Error::Program { program, source })?;
+        let output = output.map_err(|source| RunError::Program { program, source })?;
         let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
         if output.status.success() && !text.is_empty() {
             Ok(text)
         } else {
             let said = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
             let said = if said.is_empty() { "none".to_owned() } else { said };
-            Err(Error::Slurm { job, said })
+            Err(Error::from(RunError::Slurm { job, said }))
         }
     };
     let list = run("squeue", &["--noheader", "--job", &job.to_string(), "--format", "%N"])?;

@@ -8,7 +8,7 @@ use fleet::wire::{ProcessRow, Status};
 
 use crate::agent_client::{Client, HostClock};
 use crate::args::ProcessSelection;
-use setup::error::Error;
+use setup::error::{Error, RunError};
 use setup::error_text::plain;
 
 /// The pids of the chosen processes, by the name of their host.
@@ -76,7 +76,7 @@ pub fn choose<'a>(
     if chosen.is_empty() && !selection.is_all() && statuses.clone().next().is_some() {
         let all = statuses.flat_map(|(_, status)| &status.processes);
         let there = list_jobs(all.filter(|row| row.skip.is_none()));
-        return Err(Error::NoProcess { selection: selection.describe(), there });
+        return Err(RunError::NoProcess { selection: selection.describe(), there }.into());
     }
     Ok(chosen)
 }
@@ -109,19 +109,19 @@ pub fn check_one_job<'a>(
         let machine: (&String, Vec<u32>) = machine;
         if let Some(first) = named.insert(machine, name).filter(|_| !status.processes.is_empty()) {
             let (first, second) = (first.to_owned(), name.to_owned());
-            return Err(Error::SameHost { first, second });
+            return Err(RunError::SameHost { first, second }.into());
         }
     }
     let rows: Vec<&ProcessRow> = chosen_rows(statuses, chosen).collect();
     let jobs: BTreeSet<String> = rows.iter().map(|row| job_title(row)).collect();
     if jobs.len() > 1 {
-        return Err(Error::ManyJobs { there: list_jobs(rows.into_iter()) });
+        return Err(RunError::ManyJobs { there: list_jobs(rows.into_iter()) }.into());
     }
     let mut by_rank = BTreeMap::new();
     for row in rows {
         let Some(rank) = row.rank else { continue };
         if let Some(first) = by_rank.insert(rank, row.pid) {
-            return Err(Error::SameRank { rank, first, second: row.pid });
+            return Err(RunError::SameRank { rank, first, second: row.pid }.into());
         }
     }
     Ok(())

@@ -21,7 +21,7 @@ use crate::args::{Align, FleetTrace, ProcessSelection, With};
 use crate::capture_outcome::{self as outcome, CaptureOutcome, CaptureRow};
 use crate::capture_request::check_empty_folder;
 use setup::Session;
-use setup::error::Error;
+use setup::error::{Error, RunError};
 use setup::error_text::plain;
 use setup::interrupt;
 use setup::{output, render};
@@ -215,7 +215,7 @@ fn check_any_order(rows: Vec<CaptureRow>) -> Result<Vec<CaptureRow>, Error> {
         return Ok(rows);
     }
     let problems: Vec<String> = rows.into_iter().filter_map(|row| row.reason).collect();
-    Err(Error::NoOrder { problems: problems.join("; ") })
+    Err(RunError::NoOrder { problems: problems.join("; ") }.into())
 }
 
 /// Chooses the time, by our clock in Unix milliseconds, from which agents answer polls. It is after

@@ -10,7 +10,7 @@ use trace::store::Trace;
 
 use crate::args::StepSelection;
 use setup::Session;
-use setup::error::Error;
+use setup::error::{Error, UsageError};
 use setup::recorded_steps::{Steps, calibrate_steps, prepare_job, recorded_machine};
 
 /// A recorded step with the calibration that prices it.
@@ -58,10 +58,10 @@ pub fn read_step(
 pub fn read_calibration(path: &Path) -> Result<Calibration, Error> {
     let text = std::fs::read_to_string(path).map_err(Error::io(path, "read"))?;
     let calibration = Calibration::from_json(&text);
-    calibration.map_err(|source| Error::CalibrationFile {
+    Ok(calibration.map_err(|source| UsageError::CalibrationFile {
         path: path.to_owned(),
         source: Box::new(source),
-    })
+    })?)
 }
 
 /// With `-v`, prints the machine on which a calibration was collected. Used where no recording
@@ -85,5 +85,5 @@ pub fn check_machine(path: &Path, calibrated: &Machine, recorded: &Machine) -> R
         format!("{host} with {}", devices(machine))
     };
     let (expected, got) = (describe(recorded), describe(calibrated));
-    Err(Error::OtherMachine { path: path.to_owned(), expected, got })
+    Err(UsageError::OtherMachine { path: path.to_owned(), expected, got }.into())
 }

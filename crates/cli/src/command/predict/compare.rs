@@ -4,16 +4,17 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use schema::{CellType, TableRow};
 use serde::Serialize;
 
 use crate::args::PredictEvaluate;
 use setup::Session;
-use setup::error::Error;
+use setup::error::{Error, UsageError};
 use setup::recorded_steps::{Steps, open_recordings, prepare_job, whole_scopes};
 use setup::table_output::{self, TableTarget};
 
 /// Kind of a row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, CellType)]
 #[serde(rename_all = "snake_case")]
 enum ComparedPart {
     /// A rank's step on the host.
@@ -23,7 +24,7 @@ enum ComparedPart {
 }
 
 /// The predicted and the measured time of a rank's step, or of device work with one name.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, TableRow)]
 struct ComparisonRow {
     subject: ComparedPart,
     name: String,
@@ -52,7 +53,7 @@ pub fn run(args: &PredictEvaluate, session: &Session) -> Result<(), Error> {
         let measured_times = measured.times.get(key);
         if key.0 == ComparedPart::Step && measured_times.is_none() {
             let rank = key.1.trim_start_matches("rank ").parse().unwrap_or_default();
-            return Err(Error::NotMeasured { rank });
+            return Err(UsageError::NotMeasured { rank }.into());
         }
         let predicted_ns = mean(predicted.times.get(key), predicted.step_count);
         let measured_ns = mean(measured_times, measured.step_count);

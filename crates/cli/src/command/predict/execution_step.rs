@@ -16,7 +16,7 @@ use super::hardware_step::Hardware;
 use super::simulated_traces::write_traces;
 use crate::args::PredictStep;
 use setup::Session;
-use setup::error::Error;
+use setup::error::{Error, UsageError};
 use setup::table_output::{self, TableTarget};
 
 /// Predicts a step of execution traces from the calibration in a file, and prints it.
@@ -93,9 +93,11 @@ pub fn add_origin(source: predict::Error, traces: &[ExecutionTrace]) -> Error {
         _ => None,
     };
     match traces.iter().find(|trace| Some(trace.rank) == rank) {
-        Some(trace) => {
-            Error::ExecutionTrace { origin: trace.origin.to_string(), source: Box::new(source) }
+        Some(trace) => UsageError::ExecutionTrace {
+            origin: trace.origin.to_string(),
+            source: Box::new(source),
         }
+        .into(),
         None => source.into(),
     }
 }

@@ -3,6 +3,7 @@
 use analyze::findings::{SavingSource, Severity};
 use predict::finding_savings;
 use predict::prediction::{self, Draws};
+use schema::TableRow;
 use serde::Serialize;
 
 use super::calibrated::{CalibratedStep, read_step};
@@ -14,7 +15,7 @@ use setup::recorded_steps::{open_recordings, whole_scopes};
 use setup::table_output::{self, TableTarget};
 
 /// A finding with its savings by simulation and by the recording.
-#[derive(Serialize)]
+#[derive(Serialize, TableRow)]
 struct FindingRow {
     rule: String,
     severity: Severity,

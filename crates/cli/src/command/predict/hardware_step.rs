@@ -13,17 +13,18 @@ use kernel_model::cpu::CpuModel;
 use kernel_model::{Error as KernelError, Estimate};
 use predict::overheads;
 use predict::step::{self, Conditions, Models, Stage, StepDomain, StepPrice, StepPricer};
+use schema::TableRow;
 use schema::Topology;
 use serde::Serialize;
 use setup::Session;
-use setup::error::Error;
+use setup::error::{Error, UsageError};
 use setup::kernel_files::{model_path, read_model};
 use setup::render;
 use setup::table_output::{self, TableTarget};
 use setup::workload::Workload;
 
 /// A step of `--by step`, with its bounds on the slowest rank.
-#[derive(Serialize)]
+#[derive(Serialize, TableRow)]
 struct HardwareStepRow<'a> {
     model: &'a str,
     hardware: &'a str,
@@ -50,7 +51,7 @@ struct HardwareStepRow<'a> {
 }
 
 /// A row of the table of stages: predicted time with its bounds, and its share of the step.
-#[derive(Serialize)]
+#[derive(Serialize, TableRow)]
 struct StageRow {
     stage: &'static str,
     mean_ns: f64,
@@ -60,7 +61,7 @@ struct StageRow {
 }
 
 /// A row of the table of ranks: predicted time of each stage on one rank.
-#[derive(Serialize)]
+#[derive(Serialize, TableRow)]
 struct RankStagesRow {
     rank: u32,
     lookup_ns: f64,
@@ -74,7 +75,7 @@ struct RankStagesRow {
 }
 
 /// A row of the table of operations: predicted time of one operation with its bounds.
-#[derive(Serialize)]
+#[derive(Serialize, TableRow)]
 struct OpRow {
     op: &'static str,
     shapes: String,
@@ -86,7 +87,7 @@ struct OpRow {
 }
 
 /// A row of the table of memory: bytes for one purpose, and their share of all.
-#[derive(Serialize)]
+#[derive(Serialize, TableRow)]
 struct MemoryRow<'a> {
     memory: &'a str,
     bytes: u64,
@@ -131,7 +132,7 @@ impl Hardware {
             return Err(unknown);
         }
         let text = std::fs::read_to_string(&file).map_err(Error::io(&file, "read"))?;
-        let wrong = |source| Error::Kernels { path: file.clone(), source };
+        let wrong = |source| UsageError::Kernels { path: file.clone(), source };
         let Some(spec) = device::parse(&text).map_err(wrong)? else {
             return Ok(Self::Cpu(Box::new(CpuModel::parse(&text).map_err(wrong)?)));
         };
@@ -180,7 +181,7 @@ impl Hardware {
                     price.cost.fits = peak.total.0 <= model.machine.spec.memory_bytes;
                     for part in &peak.parts {
                         // The JSON of `rowmill train --estimate` uses the same names.
-                        let name = serde_json::to_value(part.of).map_err(Error::Json)?;
+                        let name = serde_json::to_value(part.of)?;
                         let name = name.as_str().unwrap_or(part.of.name()).to_owned();
                         memory.push((name, part.bytes.0));
                     }

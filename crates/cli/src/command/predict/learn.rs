@@ -22,7 +22,7 @@ use crate::args::PredictLearn;
 use folder::{HARDWARE, write};
 use setup::Session;
 use setup::args::NeverRunStep;
-use setup::error::Error;
+use setup::error::{Error, UsageError};
 use setup::output;
 use setup::render;
 use setup::suite::SUITE;
@@ -49,7 +49,7 @@ pub fn run(args: &PredictLearn, session: &Session) -> Result<(), Error> {
         if let Some(other) = args.measured.iter().find(|path| *path != folder) {
             let expected = "a recorded suite alone".to_owned();
             let source = KernelError::Model { expected, got: format!("{} too", other.display()) };
-            return Err(Error::Kernels { path: folder.clone(), source });
+            return Err(UsageError::Kernels { path: folder.clone(), source }.into());
         }
         return recorded::run(folder, &args.output, session);
     }
@@ -87,7 +87,8 @@ fn join_steps(paths: &[PathBuf]) -> Result<Option<MeasuredSteps>, Error> {
         match &mut all {
             None => all = Some(found),
             Some(all) => {
-                all.join(found).map_err(|source| Error::Kernels { path: path.clone(), source })?;
+                all.join(found)
+                    .map_err(|source| UsageError::Kernels { path: path.clone(), source })?;
             }
         }
     }
@@ -101,7 +102,8 @@ fn read_steps(path: &Path) -> Result<MeasuredSteps, Error> {
     File::open(&file)
         .and_then(|packed| unpacked(packed)?.read_to_string(&mut text))
         .map_err(Error::io(&file, "read"))?;
-    MeasuredSteps::parse(&text).map_err(|source| Error::Kernels { path: file, source })
+    let steps = MeasuredSteps::parse(&text);
+    Ok(steps.map_err(|source| UsageError::Kernels { path: file, source })?)
 }
 
 fn learn_model(measured: &MeasuredSteps) -> Result<(CpuModel, Vec<CpuKindErrors>), Error> {
@@ -144,7 +146,7 @@ fn format_report(report: &CpuReport) -> String {
             |value: f64| if value.is_finite() { format!("{value:.1}") } else { String::new() };
         vec![
             kind.kind.clone(),
-            kind.learnt.to_string(),
+            kind.learned.to_string(),
             kind.judged.to_string(),
             percent(kind.gmae_pct),
             percent(kind.mape_pct),
@@ -155,7 +157,7 @@ fn format_report(report: &CpuReport) -> String {
     };
     let header = [
         "operation",
-        "learnt",
+        "learned",
         "judged",
         "GMAE %",
         "mean %",
@@ -165,7 +167,7 @@ fn format_report(report: &CpuReport) -> String {
     ];
     let rows: Vec<Vec<String>> = report.kinds.iter().map(row).collect();
     format!(
-        "{facts}\n\nErrors on steps that nothing was learnt from:\n{}",
+        "{facts}\n\nErrors on steps that nothing was learned from:\n{}",
         render::grid(&header, &rows)
     )
 }

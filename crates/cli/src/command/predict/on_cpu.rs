@@ -5,7 +5,7 @@ use kernel_model::cpu::Machine;
 use predict::step::largest_batch;
 use train::memory::{MemoryMoment, WeightSource};
 
-use setup::memory::{MemoryLook, RunSize};
+use setup::memory_check::{DataSize, RunSize};
 use setup::workload::Workload;
 
 /// Number of batches that a run keeps in memory.
@@ -17,14 +17,14 @@ pub fn peak(workload: &Workload, pooling: u32, machine: &Machine) -> Option<Memo
     let rows = BATCHES * config.training.batch_size as u64;
     let run = RunSize {
         job: &workload.job,
-        look: MemoryLook::for_batches(config, rows, pooling as usize),
+        data: DataSize::for_batches(config, rows, pooling as usize),
         tiling: &workload.tiling,
         threads: machine.threads as usize,
         processes: None,
         traced_steps: 0,
         weights: WeightSource::Initial,
     };
-    run.room().estimate.peak().cloned()
+    run.compare().estimate.peak().cloned()
 }
 
 /// Finds the largest batch, over all ranks, with which the run fits; `None` where one sample is too

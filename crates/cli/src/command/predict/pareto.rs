@@ -5,6 +5,7 @@ use std::fmt::Write;
 use std::ops::Range;
 
 use predict::step::SweepRow;
+use schema::TableRow;
 use serde::Serialize;
 
 use super::drawing::escaped;
@@ -25,7 +26,7 @@ const COLOURS: [&str; 8] =
     ["#4878a8", "#d1822c", "#3f8f5a", "#b0413e", "#7a5ea8", "#7b5b46", "#c26fa3", "#6b6b6b"];
 
 /// A row of a sweep, with the pooling it is of.
-#[derive(Serialize)]
+#[derive(Serialize, TableRow)]
 pub struct PooledRow {
     pub pooling: u32,
     #[serde(flatten)]

@@ -1,18 +1,19 @@
 //! `rowmill predict resize`: predicts a step at a size between or beyond two recorded ones.
 
 use predict::prediction::PredictedStepRow;
+use schema::TableRow;
 use serde::Serialize;
 
 use super::calibrated::check_machine;
 use crate::args::PredictResize;
 use setup::Session;
 use setup::error::Error;
-use setup::resized_step::{between_recordings, recorded};
+use setup::resized_step::{predict_between, read_recording};
 use setup::step_times::measured;
 use setup::table_output::{self, TableTarget};
 
 /// The predicted step of one rank at one size, beside the measured step where it was recorded.
-#[derive(Serialize)]
+#[derive(Serialize, TableRow)]
 struct SizeRow {
     size: u64,
     #[serde(flatten)]
@@ -21,14 +22,14 @@ struct SizeRow {
 
 /// Runs `rowmill predict resize` and prints its result.
 pub fn run(args: &PredictResize, session: &Session) -> Result<(), Error> {
-    let (small, large) = (recorded(&args.small, session)?, recorded(&args.large, session)?);
-    check_machine(&args.large, &large.calibration.machine, &small.calibration.machine)?;
     let (from, until) = args.sizes;
+    let small = read_recording(&args.small, from, session)?;
+    let large = read_recording(&args.large, until, session)?;
+    check_machine(&args.large, &large.calibration.machine, &small.calibration.machine)?;
     let measured = measured(&args.measured, session)?;
     let mut rows = Vec::new();
     for (at, to) in args.to.iter().enumerate() {
-        let prediction =
-            between_recordings((&small, &large), args.sizes, (*to, args.draws.into()))?;
+        let prediction = predict_between(&small, &large, *to, args.draws.into())?;
         let is_measured = at + 1 == args.to.len();
         let share = (*to as f64 - from as f64) / (until as f64 - from as f64);
         for (place, mut predicted) in prediction.rows.into_iter().enumerate() {

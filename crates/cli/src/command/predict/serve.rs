@@ -14,7 +14,7 @@ use super::calibrated::read_step;
 use crate::args::PredictServe;
 use crate::server::{ServedPage, Server};
 use setup::Session;
-use setup::error::Error;
+use setup::error::{Error, RunError};
 use setup::interrupt;
 use setup::open_job::job_title;
 use setup::recorded_steps::{open_recordings, whole_scopes};
@@ -31,7 +31,7 @@ pub fn run(args: &PredictServe, session: &Session) -> Result<(), Error> {
     let calibrated =
         read_step(args.calibration.as_deref(), args.selection, &traces, &scopes, session)?;
     let port = args.port;
-    let server = Server::bind(port).map_err(|source| Error::Serve { port, source })?;
+    let server = Server::bind(port).map_err(|source| RunError::Serve { port, source })?;
     let origin = PageOrigin::Editor { edit: server.path(EDIT) };
     let title = job_title(&args.paths);
     let step = &calibrated.step;
@@ -53,7 +53,7 @@ pub fn run(args: &PredictServe, session: &Session) -> Result<(), Error> {
     let console = session.console;
     console.say("open this address in a browser of this machine; Ctrl-C ends");
     console.print(&server.to_string())?;
-    server.run(&stop, &find).map_err(|source| Error::Serve { port, source })
+    Ok(server.run(&stop, &find).map_err(|source| RunError::Serve { port, source })?)
 }
 
 /// A recorded step and its prediction, from which pages with any edits are made.

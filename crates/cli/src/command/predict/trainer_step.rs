@@ -5,6 +5,7 @@ use std::path::Path;
 
 use predict::prediction::{self, PredictedStepRow};
 use predict::program::from_trainer::{self, ops};
+use schema::TableRow;
 use serde::Serialize;
 
 use super::calibrated::{read_calibration, report_machine};
@@ -16,7 +17,7 @@ use setup::table_output::{self, TableTarget};
 use setup::workload::Workload;
 
 /// The predicted step of one rank, with the workload it is of.
-#[derive(Serialize)]
+#[derive(Serialize, TableRow)]
 struct WorkloadRow<'a> {
     config: &'a str,
     batch_size: usize,

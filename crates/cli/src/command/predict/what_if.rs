@@ -14,7 +14,7 @@ use super::calibrated::read_step;
 use super::serve::EditedStepPage;
 use crate::args::PredictWhatIf;
 use setup::Session;
-use setup::error::Error;
+use setup::error::{Error, UsageError};
 use setup::open_job::job_title;
 use setup::output;
 use setup::recorded_steps::{open_recordings, whole_scopes};
@@ -42,13 +42,13 @@ pub fn run(args: &PredictWhatIf, session: &Session) -> Result<(), Error> {
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
         let edited = base.with(&name, &edits.edit, draws);
         let edited = edited
-            .map_err(|source| Error::Edits { path: path.clone(), source: Box::new(source) })?;
+            .map_err(|source| UsageError::Edits { path: path.clone(), source: Box::new(source) })?;
         rows.extend(edited.rows);
     }
     if !measured.is_empty() {
         for row in &mut rows {
             let of_rank = measured.iter().find(|one| one.rank == row.rank);
-            let of_rank = of_rank.ok_or(Error::NotMeasured { rank: row.rank })?;
+            let of_rank = of_rank.ok_or(UsageError::NotMeasured { rank: row.rank })?;
             // The baseline assumes that the edits change nothing.
             let baseline_ns = row.base_ns.unwrap_or(row.step_ns) as f64;
             row.add_measured(of_rank.mean_ns, of_rank.noise_pct, baseline_ns);
@@ -78,8 +78,11 @@ fn warn_of_network(edits: &Edits, recorded: usize, session: &Session) {
 
 fn read_edits(path: &Path) -> Result<Edits, Error> {
     let text = fs::read_to_string(path).map_err(Error::io(path, "read"))?;
-    toml::from_str(&text)
-        .map_err(|source| Error::EditsFile { path: path.to_owned(), source: Box::new(source) })
+    let edits = toml::from_str(&text);
+    Ok(edits.map_err(|source| UsageError::EditsFile {
+        path: path.to_owned(),
+        source: Box::new(source),
+    })?)
 }
 
 /// Writes the read-only page of a prediction.

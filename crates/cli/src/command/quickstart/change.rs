@@ -13,7 +13,7 @@ use train::run::{RunOutcome, TraceRequest};
 use setup::Session;
 use setup::error::Error;
 use setup::render;
-use setup::resized_step::{between_recordings, recorded};
+use setup::resized_step::{predict_between, read_recording};
 use setup::step_times::{Drift, measured};
 
 /// The steps recorded of each batch size. The ones before them warm up the caches.
@@ -64,13 +64,14 @@ pub fn try_change(
         fs::remove_dir_all(&trial).map_err(Error::io(&trial, "remove"))?;
         Ok(!outcome.interrupted)
     };
-    let sizes = (batch / 2, batch);
-    if !record(sizes.0)? || !record(sizes.1)? {
+    let half = batch / 2;
+    if !record(half)? || !record(batch)? {
         return Ok(None);
     }
-    let (small, large) = (recorded(&trace(sizes.0), session)?, recorded(&trace(sizes.1), session)?);
+    let small = read_recording(&trace(half), half, session)?;
+    let large = read_recording(&trace(batch), batch, session)?;
     let to = 2 * batch;
-    let prediction = between_recordings((&small, &large), sizes, (to, DRAWS))?;
+    let prediction = predict_between(&small, &large, to, DRAWS)?;
     let Some(predicted) = prediction.rows.first() else { return Ok(None) };
     session.console.say(format_args!(
         "      predicted step of {to} samples, before any was run: {}",

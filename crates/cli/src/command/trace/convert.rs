@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use analyze::classify::ClassRule;
 use analyze::job::RankFacts;
 use analyze::{Classifier, Scope, WindowRule, clock, collectives, coverage, kernels, ops};
+use schema::TableRow;
 use serde::Serialize;
 use trace::export::{self, ExportedEvents};
 use trace::merge::{self, Merged, Offsets};
@@ -14,11 +15,11 @@ use trace::store::{Job, Trace};
 
 use crate::trace_files::{estimate_clocks, export_options, is_same, refuse_input, trim_to_covered};
 
-use super::query::{WithCutNotice, path_names};
+use super::query::path_names;
 use crate::args::ConvertTo;
 use setup::Session;
 use setup::args::OutputFormat;
-use setup::error::Error;
+use setup::error::{Error, UsageError};
 use setup::open_job::{Extent, keep_ranks, open_job};
 use setup::output;
 use setup::render::{self, Console};
@@ -44,8 +45,8 @@ struct WrittenTrace {
 }
 
 /// A row of `events.parquet`: one slice of a trace.
-#[derive(Serialize)]
-struct EventRow<'a> {
+#[derive(Serialize, TableRow)]
+pub struct EventRow<'a> {
     rank: u32,
     row: u32,
     category: &'a str,
@@ -92,10 +93,11 @@ pub fn convert(request: &ConversionRequest<'_>, to: Option<ConvertTo>) -> Result
     check_name(request.out, to)?;
     let job = open_input(request)?;
     if job.traces.len() > 1 {
-        return Err(Error::SeveralRanks {
+        return Err(UsageError::SeveralRanks {
             paths: path_names(request.paths),
             ranks: job.traces.len(),
-        });
+        }
+        .into());
     }
     let out = name_for_format(request.out, to);
     let written = write(&out, &merge::alone(&job.traces[0]))?;
@@ -117,7 +119,7 @@ fn check_name(out: &Path, to: Option<ConvertTo>) -> Result<(), Error> {
     if known || to.is_some() {
         return Ok(());
     }
-    Err(Error::UnknownFormat { path: out.to_owned() })
+    Err(UsageError::UnknownFormat { path: out.to_owned() }.into())
 }
 
 /// Adjusts a file name so that the writer, which goes by the name, uses the requested format.
@@ -135,7 +137,7 @@ fn name_for_format(out: &Path, to: Option<ConvertTo>) -> PathBuf {
 fn open_input(request: &ConversionRequest<'_>) -> Result<Job, Error> {
     let out = request.out;
     if let Some(path) = request.paths.iter().find(|path| path.is_file() && is_same(path, out)) {
-        return Err(Error::OutputIsInput { path: path.clone() });
+        return Err(UsageError::OutputIsInput { path: path.clone() }.into());
     }
     let mut job = open_job(request.paths, Extent::Everything, request.session)?.job;
     refuse_input(&job, out)?;
@@ -248,25 +250,11 @@ impl TableWriter<'_> {
         self.folder.join(format!("{name}.parquet"))
     }
 
-    fn write_table<T: Serialize>(&self, name: &str, rows: &[T]) -> Result<(), Error> {
+    fn write_table<T: Serialize + TableRow>(&self, name: &str, rows: &[T]) -> Result<(), Error> {
         let path = self.path(name);
-        if rows.is_empty() {
-            self.console.say(format_args!("{name}: not written, because it has no rows"));
-            return Ok(());
-        }
         let console = Console { format: OutputFormat::Parquet, ..self.console };
         let target = TableTarget { output: Some(&path), top: None };
-        match self.missing {
-            None => table_output::write_rows(console, rows, target)?,
-            missing => {
-                let marked = |row| WithCutNotice { content: Some(row), recording_cut: missing };
-                table_output::write_rows(
-                    console,
-                    &rows.iter().map(marked).collect::<Vec<_>>(),
-                    target,
-                )?;
-            }
-        }
+        table_output::write_rows_with_cut_notice(console, rows, target, self.missing)?;
         let count = render::counted(rows.len() as u64, "row");
         self.console.say(format_args!("{}: {count}", path.display()));
         Ok(())

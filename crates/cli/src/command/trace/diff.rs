@@ -17,7 +17,7 @@ use crate::trace_files::refuse_input;
 use crate::trace_summary::shorten_name;
 use setup::Session;
 use setup::args::Selection;
-use setup::error::Error;
+use setup::error::{Error, UsageError};
 use setup::open_job::job_title;
 use setup::open_job::open_selection;
 use setup::output;
@@ -34,7 +34,7 @@ pub fn run(
     session: &Session,
 ) -> Result<(), Error> {
     let [before, after] = &selection.paths[..] else {
-        return Err(Error::TwoRecordings { got: selection.paths.len() });
+        return Err(UsageError::TwoRecordings { got: selection.paths.len() }.into());
     };
     let side = |path: &Path| Selection { paths: vec![path.to_owned()], ..selection.clone() };
     let [before, after] = [side(before), side(after)];
@@ -59,7 +59,10 @@ pub fn run(
         session
             .console
             .say("the recordings cannot be compared: their missing parts would count as changes");
-        return before.put::<()>(&[]);
+        return match by {
+            None | Some(DiffBy::Part) => before.put::<PartChange>(&[]),
+            Some(_) => before.put::<SpentChange>(&[]),
+        };
     }
     if let Some(out) = report {
         let names = [0, 1].map(|at| job_title(&selection.paths[at..=at]));

@@ -2,22 +2,21 @@
 
 use std::path::{Path, PathBuf};
 
+use schema::TableRow;
 use serde::Serialize;
 use trace::chakra::{self, Graph};
 use trace::execution_trace::{self, ExecutionTrace};
 use trace::link::{self, LinkMethod};
 use trace::store::{Loss, Losses, TraceOrigin};
 
-use super::query::WithCutNotice;
 use setup::Session;
-use setup::args::OutputFormat;
 use setup::error::Error;
 use setup::open_job::{Extent, open_job, report_missing};
 use setup::table_output::{self, TableTarget};
 
 /// An execution trace of one rank, with how much of it links to the timeline.
-#[derive(Serialize)]
-struct GraphRow {
+#[derive(Serialize, TableRow)]
+pub struct GraphRow {
     rank: u32,
     file: String,
     schema: String,
@@ -78,14 +77,11 @@ pub fn run(
         graph_row(graph, trace.map(|trace| link::join(graph, trace)).as_ref())
     }));
     let target = TableTarget { output, top: None };
-    if cut.is_empty() {
-        return table_output::write_rows(session.console, &rows, target);
+    let missing = (!cut.is_empty()).then(|| cut.join("; "));
+    if let Some(missing) = &missing {
+        report_missing(session, missing)?;
     }
-    let missing = cut.join("; ");
-    report_missing(session, &missing)?;
-    let missing = Some(missing.as_str()).filter(|_| session.console.format != OutputFormat::Table);
-    let marked = |row| WithCutNotice { content: Some(row), recording_cut: missing };
-    table_output::write_rows(session.console, &rows.iter().map(marked).collect::<Vec<_>>(), target)
+    table_output::write_rows_with_cut_notice(session.console, &rows, target, missing.as_deref())
 }
 
 /// Describes the missing part of a file, or returns `None` if the file is complete.

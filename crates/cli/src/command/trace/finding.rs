@@ -10,13 +10,14 @@ use analyze::findings::{
 };
 use analyze::job::JobFacts;
 use analyze::kernels::short_name;
+use schema::TableRow;
 use serde::Serialize;
 
 use super::query::TraceQuery;
 use crate::args::FailOn;
 use crate::finding_text::{heading, severity_word, wrap_indented};
 use setup::args::OutputFormat;
-use setup::error::{EXIT_BROKEN, EXIT_FOUND, Error, unless_closed};
+use setup::error::{EXIT_BROKEN, EXIT_FOUND, Error, UsageError, unless_closed};
 use setup::findings::find_findings;
 use setup::render;
 use setup::table_output;
@@ -60,10 +61,11 @@ pub(super) fn run(
 fn read_settings(path: Option<&Path>) -> Result<RuleSettings, Error> {
     let Some(path) = path else { return Ok(RuleSettings::default()) };
     let text = fs::read_to_string(path).map_err(Error::io(path, "read"))?;
-    toml::from_str(&text).map_err(|error| Error::RulesFile {
+    let settings = toml::from_str(&text);
+    Ok(settings.map_err(|error: toml::de::Error| UsageError::RulesFile {
         path: path.to_owned(),
         reason: error.to_string().trim_end().replace('\n', "\n  "),
-    })
+    })?)
 }
 
 fn print_report(query: &TraceQuery<'_>, report: &FindingReport) -> Result<(), Error> {
@@ -74,19 +76,17 @@ fn print_report(query: &TraceQuery<'_>, report: &FindingReport) -> Result<(), Er
     }
     let text = match console.format {
         OutputFormat::Csv | OutputFormat::Parquet => return query.put(&finding_rows(report)),
-        OutputFormat::Json => {
-            serde_json::to_string(&query.with_cut_notice(report)).map_err(Error::Json)?
-        }
+        OutputFormat::Json => serde_json::to_string(&query.with_cut_notice(report))?,
         OutputFormat::Sarif => sarif::sarif_text(report, &query.chosen.job)?,
         OutputFormat::Md => markdown_table(report),
         OutputFormat::Table => findings_text(report, query.target.top.unwrap_or(usize::MAX)),
     };
-    table_output::deliver(output, |out| writeln!(out, "{text}").map_err(Error::Output))
+    table_output::deliver(output, |out| writeln!(out, "{text}").map_err(Error::output))
 }
 
 /// A finding as a row of CSV or Parquet.
-#[derive(Serialize)]
-struct FindingRow<'a> {
+#[derive(Serialize, TableRow)]
+pub struct FindingRow<'a> {
     rule: &'a str,
     title: &'a str,
     severity: Severity,

@@ -10,7 +10,7 @@ use trace::store::Trace;
 use super::collective::is_usable;
 use super::query::TraceQuery;
 use crate::args::PathBy;
-use setup::error::Error;
+use setup::error::{Error, UsageError};
 use setup::render;
 
 /// Runs `rowmill trace critical-path` and prints its result.
@@ -21,7 +21,7 @@ pub fn run(query: &TraceQuery<'_>, by: Option<PathBy>, edits: &[String]) -> Resu
     let job = JobFacts::new(&scopes);
     report_evidence(query, job.measured());
     if !questions.is_empty() {
-        return print_what_if(query, by, &what_if::answer_questions(&job, &questions));
+        return print_what_if(query, by, what_if::answer_questions(&job, &questions));
     }
     let all = job.paths();
     let is_usable = |path: &&Path| path.rank.is_some_and(|rank| is_usable(&scopes, rank));
@@ -50,7 +50,11 @@ fn print_segments(
     query.put(&path.map_or_else(Vec::new, |path| path.rows(scopes)))
 }
 
-fn print_what_if(query: &TraceQuery<'_>, by: Option<PathBy>, found: &WhatIf) -> Result<(), Error> {
+fn print_what_if(
+    query: &TraceQuery<'_>,
+    by: Option<PathBy>,
+    mut found: WhatIf,
+) -> Result<(), Error> {
     let nanos = |ns: i64| render::nanos(ns as f64);
     for edit in &found.edits {
         query.session.console.say(format_args!(
@@ -70,12 +74,15 @@ fn print_what_if(query: &TraceQuery<'_>, by: Option<PathBy>, found: &WhatIf) -> 
             ));
         }
     }
+    // A recording without a covered part has no figures.
+    if !query.chosen.job.traces.iter().any(Trace::is_usable) {
+        found.windows.clear();
+        found.parts.clear();
+    }
     match by {
-        // No rank has a usable recording, so there are no rows.
-        _ if !query.chosen.job.traces.iter().any(Trace::is_usable) => query.put::<()>(&[]),
         None => query.put(&found.windows),
         Some(PathBy::Category) => query.put(&found.parts),
-        Some(_) => Err(Error::WhatIfTable),
+        Some(_) => Err(UsageError::WhatIfTable.into()),
     }
 }
 

@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 
 use analyze::job::{JobFacts, RankFacts};
+use schema::TableRow;
 use serde::Serialize;
 use setup::Session;
 use setup::args::{OutputFormat, Selection};
 use setup::error::Error;
 use setup::open_job::{SelectedJob, open_selection};
-use setup::table_output::{self, TableTarget};
+use setup::table_output::{self, TableTarget, WithCutNotice};
 
 use crate::trace_files::refuse_input;
 
@@ -33,33 +34,12 @@ impl<'a> TraceQuery<'a> {
     ///
     /// # Errors
     /// The output cannot be written.
-    pub fn put<T: Serialize>(&self, rows: &[T]) -> Result<(), Error> {
+    pub fn put<T: Serialize + TableRow>(&self, rows: &[T]) -> Result<(), Error> {
         if let Some(output) = self.target.output {
             refuse_input(&self.chosen.job, output)?;
         }
-        let console = self.session.console;
         let missing = self.chosen.missing.as_deref();
-        match (missing, console.format) {
-            // For people, the missing parts are already reported above the table.
-            (None, _) | (_, OutputFormat::Table) => {
-                table_output::write_rows(console, rows, self.target)
-            }
-            // An empty table has no columns, so it could not show that the recording is incomplete.
-            // Write one row with the notice alone.
-            (Some(_), _) if rows.is_empty() => table_output::write_rows(
-                console,
-                &[WithCutNotice::<()> { content: None, recording_cut: missing }],
-                self.target,
-            ),
-            (Some(_), _) => {
-                let marked = |row| WithCutNotice { content: Some(row), recording_cut: missing };
-                table_output::write_rows(
-                    console,
-                    &rows.iter().map(marked).collect::<Vec<_>>(),
-                    self.target,
-                )
-            }
-        }
+        table_output::write_rows_with_cut_notice(self.session.console, rows, self.target, missing)
     }
 
     /// Adds to a page the line about missing parts of its recordings.
@@ -83,22 +63,12 @@ impl<'a> TraceQuery<'a> {
         refuse_input(&self.chosen.job, output)?;
         table_output::deliver(Some(output), |out| {
             let text = match console.format {
-                OutputFormat::Json => serde_json::to_string(page).map_err(Error::Json)?,
+                OutputFormat::Json => serde_json::to_string(page)?,
                 _ => table(page),
             };
             writeln!(out, "{text}").map_err(Error::io(output, "write"))
         })
     }
-}
-
-/// A row or a page, with one more field about missing parts of the recordings. Programs read it,
-/// since they do not see the warning on stderr.
-#[derive(Serialize)]
-pub struct WithCutNotice<'a, T> {
-    #[serde(flatten)]
-    pub content: Option<&'a T>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub recording_cut: Option<&'a str>,
 }
 
 /// Collects the rows that `rows` computes for each rank, in rank order.

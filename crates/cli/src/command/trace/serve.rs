@@ -16,7 +16,7 @@ use crate::server::{ServedPage, Server};
 use crate::trace_files::{estimate_clocks, export_options};
 use crate::trace_page::{build_report, open_content};
 use setup::Session;
-use setup::error::Error;
+use setup::error::{Error, RunError};
 use setup::interrupt;
 use setup::render::Console;
 
@@ -26,7 +26,7 @@ const TRACE: &str = "trace.pftrace";
 /// Runs `rowmill trace serve` until Ctrl-C.
 pub fn run(content: &ReportContent, port: u16, session: &Session) -> Result<(), Error> {
     let chosen = open_content(content, session)?;
-    let server = Server::bind(port).map_err(|source| Error::Serve { port, source })?;
+    let server = Server::bind(port).map_err(|source| RunError::Serve { port, source })?;
     let origin = PageOrigin::Server { trace: server.path(TRACE), file_name: TRACE.to_owned() };
     let report = build_report(&chosen, content, session)?;
     let page = ServedPage {
@@ -46,7 +46,7 @@ pub fn run(content: &ReportContent, port: u16, session: &Session) -> Result<(), 
     let stop = interrupt::stop_flag("stopping");
     console.say("open this address in a browser on this machine; Ctrl-C stops the server");
     console.print(&server.to_string())?;
-    server.run(&stop, &find).map_err(|source| Error::Serve { port, source })
+    Ok(server.run(&stop, &find).map_err(|source| RunError::Serve { port, source })?)
 }
 
 /// The file with all ranks, written on the first request because merging takes long and few users

@@ -16,7 +16,7 @@ use train::run::{
 
 use crate::args::Train;
 use setup::device::ComputeDevice;
-use setup::error::Error;
+use setup::error::{Error, UsageError};
 use setup::interrupt;
 use setup::on_device;
 use setup::process_group::World;
@@ -57,7 +57,7 @@ pub fn lead(
     let bf16_products = products.map(|products| products.name().to_owned());
     let run = ProcessRun { native, bf16_products, ..ProcessRun::new(prepared.request())? };
     world.fail_into(&run.run_folder);
-    world.tell(run)?;
+    world.broadcast_order(run)?;
     let mut comm = world.take_comm()?;
     // Every rank writes its part of a checkpoint, so all must see the same run folder.
     check_shared(&mut comm, &prepared.request().run_folder)?;
@@ -77,9 +77,11 @@ impl ProcessRun {
         let origin = || "the run of rank 0".to_owned();
         let config = request.config.to_toml();
         Ok(Self {
-            config: config
-                .map_err(|source| Error::Config { origin: origin(), source: Box::new(source) })?,
-            plan: serde_json::to_string(&request.plan).map_err(Error::Json)?,
+            config: config.map_err(|source| UsageError::Config {
+                origin: origin(),
+                source: Box::new(source),
+            })?,
+            plan: serde_json::to_string(&request.plan)?,
             train: absolute(request.train.dir()),
             train_rows: request.train_rows.clone(),
             evaluation: evaluation.map(|(data, rows)| (absolute(data.dir()), rows.clone())),
@@ -111,7 +113,7 @@ impl ProcessRun {
     /// Opens the data and builds the run of this rank.
     fn into_request(self, args: &Train, threads: usize) -> Result<RunRequest, Error> {
         let origin = "the run of rank 0";
-        let config = JobConfig::parse(&self.config, &[]).map_err(|source| Error::Config {
+        let config = JobConfig::parse(&self.config, &[]).map_err(|source| UsageError::Config {
             origin: origin.to_owned(),
             source: Box::new(source),
         })?;

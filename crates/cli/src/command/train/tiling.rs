@@ -3,7 +3,7 @@
 
 use schema::{ShardingPlan, TableConfig};
 use setup::args::Sharding;
-use setup::error::Error;
+use setup::error::{Error, UsageError};
 use setup::plan::{self, Tiling};
 
 use crate::args::Train;
@@ -45,14 +45,14 @@ pub fn choose_tiling(
     }
     match started.filter(|&started| started != ranks) {
         None => Ok(tiling),
-        Some(started) => Err(Error::OtherRanks { asked: ranks, started }),
+        Some(started) => Err(UsageError::OtherRanks { asked: ranks, started }.into()),
     }
 }
 
 /// Refuses an option that has an effect only with several ranks if there is only one.
 fn check_ranks(ranks: u32, given: Option<&'static str>) -> Result<(), Error> {
     match given {
-        Some(option) if ranks == 1 => Err(Error::OneRank { option }),
+        Some(option) if ranks == 1 => Err(UsageError::OneRank { option }.into()),
         _ => Ok(()),
     }
 }

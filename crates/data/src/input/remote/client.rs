@@ -89,6 +89,7 @@ impl Client {
         if let Some(same) = request.same {
             headers.push(("if-match".to_owned(), same.to_owned()));
         }
+        // Only one redirection is followed, so that two regions cannot refer to each other forever.
         let mut followed_region = false;
         loop {
             let AddressedRequest { url, headers, with } =
@@ -104,6 +105,8 @@ impl Client {
             let answer = call.call().map_err(|error| classify_error(&url, &error))?;
             let region = answer.headers().get("x-amz-bucket-region");
             if let Some(region) = region.and_then(|region| region.to_str().ok())
+                // S3 answers a request for another region with one of these codes and names the
+                // right region.
                 && matches!(answer.status().as_u16(), 301 | 307 | 400 | 403)
                 && !std::mem::replace(&mut followed_region, true)
                 && let Ok(BucketKey { bucket, .. }) = bucket_and_key(request.input)

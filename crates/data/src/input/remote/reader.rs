@@ -92,8 +92,7 @@ impl Read for Prefetch {
             let Some(next) = self.pending.pop_front() else { return Ok(0) };
             self.ahead = (self.ahead + 1).min(AHEAD);
             self.start()?;
-            let bytes =
-                next.recv().map_err(|_| io::Error::other("a thread that fetches ended"))??;
+            let bytes = next.recv().map_err(|_| io::Error::other("a fetching thread ended"))??;
             self.current = (bytes, 0);
         }
         let (bytes, at) = &mut self.current;

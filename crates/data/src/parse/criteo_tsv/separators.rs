@@ -33,27 +33,27 @@ impl<'a> Separators<'a> {
     /// line. The last line may end with the text.
     #[inline(always)]
     pub(super) fn next_line(&mut self, tabs: &mut [usize; TABS_MOST]) -> (usize, usize) {
-        let mut found = 0;
+        let mut tab_count = 0;
         loop {
             let Masks { line_ends, .. } = self.left;
             let before = line_ends.wrapping_sub(1) & !line_ends;
             let mut left = self.left.tabs & before;
             while left != 0 {
-                tabs[found % TABS_MOST] = self.base + left.trailing_zeros() as usize;
-                found += 1;
+                tabs[tab_count % TABS_MOST] = self.base + left.trailing_zeros() as usize;
+                tab_count += 1;
                 left &= left - 1;
             }
             if line_ends != 0 {
                 let end = self.base + line_ends.trailing_zeros() as usize;
                 self.left.tabs &= !before;
                 self.left.line_ends &= line_ends - 1;
-                return (found, end);
+                return (tab_count, end);
             }
             self.base += WIDTH;
             if self.base >= self.text.len() {
                 // Further calls keep returning the end.
                 (self.base, self.left) = (self.text.len(), Masks::default());
-                return (found, self.text.len());
+                return (tab_count, self.text.len());
             }
             self.left = masks_at(self.text, self.base);
         }

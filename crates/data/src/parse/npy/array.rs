@@ -51,10 +51,10 @@ impl Array {
 
     /// Reads the header from `read`. Errors name `path`.
     pub(super) fn new(path: PathBuf, mut read: Box<dyn Read + Send>) -> Result<Self, Error> {
-        let mut taken = read.by_ref().take(u64::MAX);
-        let header = read_header(&mut taken).map_err(|error| match error.kind() {
+        let mut limited = read.by_ref().take(u64::MAX);
+        let header = read_header(&mut limited).map_err(|error| match error.kind() {
             ErrorKind::UnexpectedEof => {
-                let bytes = u64::MAX - taken.limit();
+                let bytes = u64::MAX - limited.limit();
                 let problem = format!("expected a NumPy array, got only {bytes} bytes");
                 Error::Array { path: path.clone(), problem }
             }

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use ::parquet::arrow::ArrowWriter;
 use ::parquet::basic::{Compression, ZstdLevel};
 use ::parquet::file::properties::WriterProperties;
-use arrow_array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray, UInt64Array};
+use arrow_array::{
+    ArrayRef, BooleanArray, Float64Array, Int64Array, RecordBatch, StringArray, UInt64Array,
+};
 
 use crate::error::Error;
 
@@ -17,6 +19,7 @@ pub enum ColumnValues {
     Integers(Vec<Option<i64>>),
     Unsigned(Vec<Option<u64>>),
     Floats(Vec<Option<f64>>),
+    Booleans(Vec<Option<bool>>),
     Text(Vec<Option<String>>),
 }
 
@@ -24,24 +27,27 @@ pub enum ColumnValues {
 #[derive(Clone, Debug, PartialEq)]
 pub struct TableColumn {
     pub name: String,
+    pub is_nullable: bool,
     pub values: ColumnValues,
 }
 
 /// Encodes `columns` as a Parquet file in memory. Errors name `path`.
 ///
 /// # Errors
-/// [`Error::Parquet`], also if columns differ in length.
+/// [`Error::Parquet`], also if columns differ in length, or if one that is not nullable has a null.
 pub fn encode_table(path: &Path, columns: Vec<TableColumn>) -> Result<Vec<u8>, Error> {
     let arrays = columns.into_iter().map(|column| {
         let array: ArrayRef = match column.values {
             ColumnValues::Integers(values) => Arc::new(Int64Array::from(values)),
             ColumnValues::Unsigned(values) => Arc::new(UInt64Array::from(values)),
             ColumnValues::Floats(values) => Arc::new(Float64Array::from(values)),
+            ColumnValues::Booleans(values) => Arc::new(BooleanArray::from(values)),
             ColumnValues::Text(values) => Arc::new(StringArray::from(values)),
         };
-        (column.name, array)
+        (column.name, array, column.is_nullable)
     });
-    let batch = RecordBatch::try_from_iter(arrays).map_err(|e| Error::parquet(path)(e.into()))?;
+    let batch = RecordBatch::try_from_iter_with_nullable(arrays)
+        .map_err(|e| Error::parquet(path)(e.into()))?;
     let write = || {
         let level = ZstdLevel::try_new(1)?;
         let properties =
@@ -52,3 +58,6 @@ pub fn encode_table(path: &Path, columns: Vec<TableColumn>) -> Result<Vec<u8>, E
     };
     write().map_err(Error::parquet(path))
 }
+
+#[cfg(test)]
+mod tests;

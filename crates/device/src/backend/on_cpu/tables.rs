@@ -11,7 +11,7 @@ use crate::ops::embedding_forward::{self, TileView};
 use crate::ops::{Slot, SlotOutput, extent};
 use crate::weights::WeightsView;
 
-/// Tiles with their states, and what their updates are sorted in.
+/// Tiles with their states, and the scratch buffers in which an update sorts its ids.
 #[derive(Debug, Default)]
 pub struct CpuTables {
     tiles: Vec<TileValues>,
@@ -19,7 +19,7 @@ pub struct CpuTables {
     /// Elements of a pooled row: Σ D over the slots.
     width: usize,
     scratch: Scratch,
-    /// Empty between calls, for the memory of their lists of tiles.
+    /// Empty between calls. Kept only to reuse the memory of the lists of tiles.
     views: Vec<TileView<'static>>,
     views_mut: Vec<TileMut<'static>>,
 }
@@ -31,7 +31,7 @@ impl CpuTables {
         Self { tiles, slots, width, scratch, views, views_mut }
     }
 
-    /// Weights and state of some rows of a tile.
+    /// Returns weights and state of a range of rows of a tile.
     pub(super) fn tile(&self, TileRows { tile, rows }: &TileRows) -> (WeightsView<'_>, &[f32]) {
         let TileValues { weights, state, rows: all, dim, .. } = &self.tiles[*tile];
         let width = state.len() / (*all).max(1);
@@ -39,7 +39,7 @@ impl CpuTables {
         (weights, &state[rows.start * width..rows.end * width])
     }
 
-    /// Writes the pooled rows to the front of `out`.
+    /// Writes the pooled rows to the first elements of `out`.
     pub(super) fn lookup(
         &mut self,
         cpu: &Cpu,
@@ -64,7 +64,7 @@ impl CpuTables {
         looked_up
     }
 
-    /// Updates the rows of the last lookup from the front of `gradient`.
+    /// Updates the rows of the last lookup, whose gradients are the first elements of `gradient`.
     pub(super) fn update(
         &mut self,
         cpu: &Cpu,
@@ -93,7 +93,8 @@ impl CpuTables {
     }
 }
 
-/// An empty list in the memory of another one, of whose type it differs in lifetimes alone.
+/// Returns an empty list that reuses the memory of `list`. The two element types differ only in
+/// their lifetimes.
 fn emptied<A, B>(list: Vec<A>) -> Vec<B> {
     list.into_iter().filter_map(|_| None).collect()
 }

@@ -9,11 +9,11 @@ use crate::ops::exchange::cuda::{DeviceGiven, ExchangeKernel as Kernels, Routes}
 use crate::ops::exchange::{OwnedColumns, PooledColumns};
 use crate::ops::extent;
 
-/// Routes, and room for what other ranks give and get.
+/// Routes of the exchange, and buffers for the vectors that other ranks send and receive.
 #[derive(Debug, Default)]
 pub struct Exchange {
     assembled: Option<Routes>,
-    /// Routes of the gradient columns that each rank gets.
+    /// Routes of the gradient columns that each rank receives.
     gathered: Vec<Routes>,
     widths: Vec<usize>,
     row: usize,

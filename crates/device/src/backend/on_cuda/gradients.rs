@@ -9,7 +9,7 @@ use crate::ops::extent;
 use crate::ops::gemm::cuda::Operand;
 
 impl Cuda {
-    /// Renews what products read of a weight.
+    /// Refreshes the copies of a weight that matrix products read.
     pub(super) fn renew(&self, queue: &Queue, weight: &Weight) -> Result<(), DriverError> {
         let buffers = weight.buffers();
         let Some(rounded) = buffers.rounded() else { return Ok(()) };
@@ -28,7 +28,7 @@ impl Cuda {
         self.kernels.gemm.column_sums(&queue.stream, shape, d_y, [sums, &partials])
     }
 
-    /// Puts a sum over all ranks in the gradient's place.
+    /// Replaces the gradient by the sum over all ranks.
     pub(super) fn take_sum(
         &self,
         queue: &Queue,

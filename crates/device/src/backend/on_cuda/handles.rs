@@ -1,5 +1,5 @@
 //! The trainer's handles to GPU memory: matrices, vectors, weights, ids, and the queue that orders
-//! the work on them. Knows no operation.
+//! the work on them. Independent of the operations.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -19,13 +19,14 @@ use crate::ops::gemm::cuda::{Operand, partial_bytes};
 /// Bytes of a bf16.
 pub(super) const NARROW: usize = size_of::<u16>();
 
-/// A stream with what its operations work in.
+/// A stream with the scratch buffers of its operations.
 #[derive(Debug)]
 pub struct Queue {
     pub stream: Arc<Stream>,
-    /// Partial sums over the rows of a matrix; operations of one queue use it one after the other.
+    /// Partial sums over the rows of a matrix. Operations of one queue run one after the other, so
+    /// they share this buffer.
     partials: RefCell<Option<Buffer>>,
-    /// Values on their way to a message.
+    /// Host copy of values that are about to be sent to another rank.
     pub(super) lent: RefCell<Vec<f32>>,
 }
 
@@ -38,7 +39,7 @@ impl Queue {
         })
     }
 
-    /// Room for the sums over the rows of a matrix of this shape.
+    /// Returns a scratch buffer for the sums over the rows of a matrix of this shape.
     pub(super) fn partials(
         &self,
         driver: &Driver,
@@ -48,7 +49,7 @@ impl Queue {
     }
 }
 
-/// The buffer, reallocated if it is too small.
+/// Returns the buffer, reallocated if it is too small.
 pub(super) fn grown(
     driver: &Driver,
     buffer: &mut Option<Buffer>,
@@ -70,7 +71,7 @@ pub struct Vector {
 }
 
 impl Vector {
-    /// The buffer of a vector that has at least so many values.
+    /// Returns the buffer of a vector that has at least `len` values.
     pub(super) fn get(
         &self,
         op: &'static str,
@@ -88,7 +89,7 @@ impl Vector {
 pub struct Matrix {
     pub(super) values: Vector,
     pub(super) precision: Precision,
-    /// The host's rows on their way here.
+    /// Pinned memory through which the host's rows are uploaded.
     pub(super) staging: Staging,
 }
 
@@ -135,7 +136,7 @@ pub struct Weight {
 #[derive(Debug)]
 pub(super) struct WeightBuffers {
     pub values: Buffer,
-    /// The values as products in bf16 read them.
+    /// The values rounded to bf16, for products in bf16.
     rounded: Option<Buffer>,
     pub gradient: Buffer,
     /// Optimizer state in the layout of checkpoints.
@@ -161,7 +162,9 @@ impl Weight {
     }
 
     pub(super) fn buffers(&self) -> &WeightBuffers {
-        let Some(buffers) = &self.buffers else { unreachable!("a handle of nothing is not used") };
+        let Some(buffers) = &self.buffers else {
+            unreachable!("operations never get an empty handle")
+        };
         buffers
     }
 }
@@ -200,7 +203,8 @@ impl WeightBuffers {
     }
 }
 
-/// Bytes of a weight with gradient, state and what its products and updates need.
+/// Bytes of a weight with its gradient, its state and the scratch buffers of its products and
+/// updates.
 pub(super) fn weight_bytes(shape: WeightShape) -> usize {
     let mut bytes = 0;
     let WeightShape { n, k, precision, optimizer } = shape;
@@ -215,37 +219,38 @@ pub(super) fn weight_bytes(shape: WeightShape) -> usize {
     bytes
 }
 
-/// The ids of a batch. Their memory grows by doubling, so that it soon fits every batch.
+/// The ids of a batch. Their buffers grow by doubling, so few reallocations are needed until every
+/// batch fits.
 #[derive(Debug, Default)]
 pub struct Jagged {
     ids: Option<Buffer>,
     offsets: Option<Buffer>,
     weights: Option<Buffer>,
     scales: Option<Buffer>,
-    /// Ids and bags there is room for.
+    /// Numbers of ids and of bags that the buffers can hold.
     capacity: (usize, usize),
     staging: Staging,
 }
 
-/// A part of a batch on its way: where in pinned memory, and where to.
+/// A part of a batch during its upload: its place in pinned memory and its target buffer.
 struct StagedPart<'a> {
     at: usize,
     bytes: &'a [u8],
     to: Buffer,
 }
 
-/// The ids of a batch that were sent.
+/// The uploaded ids of a batch.
 pub(super) struct Sent<'a> {
     pub ids: &'a Buffer,
     pub offsets: &'a Buffer,
     pub weights: Option<&'a Buffer>,
     pub scales: Option<&'a Buffer>,
-    /// Ids there is room for.
+    /// Number of ids that the buffers can hold.
     pub capacity: usize,
 }
 
 impl Jagged {
-    /// Sends a batch whose layout was checked.
+    /// Uploads a batch whose layout has been checked.
     pub(super) fn send(
         &mut self,
         host: &Pool,
@@ -291,7 +296,8 @@ impl Jagged {
         Ok(())
     }
 
-    /// What was sent, of a batch that has weights and scales or has not.
+    /// Returns the uploaded buffers, with the weights of ids and the scales of bags that the batch
+    /// has.
     pub(super) fn sent(&self, has_weights: bool, has_scales: bool) -> Option<Sent<'_>> {
         Some(Sent {
             ids: self.ids.as_ref()?,

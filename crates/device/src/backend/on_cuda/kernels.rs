@@ -13,7 +13,7 @@ use crate::ops::interaction::cuda::Interaction;
 use crate::ops::jagged::cuda::Jagged as Bags;
 use crate::ops::loss::cuda::DeviceLoss;
 
-/// Every source there is, for `cargo xtask kernels` and the mutation test.
+/// All kernel sources, for `cargo xtask kernels` and the mutation test.
 pub const SOURCES: &[KernelSource] = &[
     ops::activation::cuda::SOURCE,
     ops::cross::cuda::SOURCE,
@@ -44,7 +44,7 @@ pub(super) struct Kernels {
 }
 
 impl Kernels {
-    /// Compiles and loads all.
+    /// Compiles and loads the kernels of all operations.
     ///
     /// # Errors
     /// As [`Driver::module`].

@@ -1,11 +1,12 @@
-//! Device timestamps of a stream, taken by events, for traces of GPU work. Knows no operation.
+//! Device timestamps of a stream, taken by events, for traces of GPU work. Independent of the
+//! operations.
 
 use std::sync::Arc;
 
 use crate::cuda::{Driver, DriverError, EventPurpose, Stream, StreamEvent};
 use crate::error::Error;
 
-/// Moments of one queue, counted from one at which the host and the device met.
+/// Completion times of one queue, relative to an origin at which the host waited for the device.
 #[derive(Debug)]
 pub struct QueueMoments {
     driver: Driver,
@@ -22,7 +23,7 @@ impl QueueMoments {
         Ok(Self { driver, stream, zero, events: Vec::new(), marked: 0 })
     }
 
-    /// Waits for the queue: now becomes the origin of later moments. Forgets all marks.
+    /// Waits for the queue, makes the present the origin of later times, and removes all marks.
     ///
     /// # Errors
     /// [`Error::Driver`].
@@ -32,7 +33,7 @@ impl QueueMoments {
         Ok(self.zero.synchronize()?)
     }
 
-    /// Marks the moment at which the queue has done what it was given so far; does not wait.
+    /// Marks the completion of all work queued so far. Does not wait.
     ///
     /// # Errors
     /// [`Error::Driver`].
@@ -45,7 +46,7 @@ impl QueueMoments {
         Ok(())
     }
 
-    /// Waits for all marks; nanoseconds to each since [`Self::begin`].
+    /// Waits for all marks and returns the nanoseconds from [`Self::begin`] to each.
     ///
     /// # Errors
     /// [`Error::Driver`].

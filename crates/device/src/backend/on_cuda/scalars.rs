@@ -1,5 +1,5 @@
-//! The numbers of a step in one block of device memory: the host writes it before the step, kernels
-//! read it and store the outcome there.
+//! The scalars of a step in one block of device memory. The host writes the block before the step;
+//! kernels read it and store the outcome in it.
 //!
 //! ```text
 //! dense rule 48 | sparse rule 48 | normaliser f64 | …       written before a step
@@ -27,13 +27,13 @@ const UPDATED: usize = FIRST_BAD + 8;
 const STOP: usize = UPDATED + 24;
 const BYTES: usize = STOP + 8;
 
-/// The block of one model, and the copies of it that are on their way.
+/// The scalar block of one model, and its copies in transfer to the host.
 #[derive(Debug, Default)]
 pub struct Scalars {
     block: Option<ScalarBlock>,
 }
 
-/// The numbers on the device, and on the host those of the last step that was begun.
+/// The scalars on the device, and the host's copy of the inputs of the last step that was begun.
 #[derive(Debug)]
 pub(super) struct ScalarBlock {
     pub dense: Buffer,
@@ -46,21 +46,21 @@ pub(super) struct ScalarBlock {
     written: Buffer,
     outcome: Buffer,
     pub step: Option<StepScalars>,
-    /// Labels of a batch, and losses of its samples.
+    /// Labels of a batch, and the losses of its samples.
     labels: Option<Buffer>,
     losses: Option<Buffer>,
     staging: Staging,
     label_staging: Staging,
-    /// Host memory for outcomes that are not awaited.
+    /// Pinned memory and events that no transfer uses at present.
     spare: Vec<(Pinned, StreamEvent)>,
 }
 
-/// An outcome on its way to the host.
+/// The outcome of a step in transfer to the host.
 #[derive(Debug)]
 pub struct Ended(InFlight);
 
 impl Scalars {
-    /// A block in `memory`, which is 0.
+    /// Wraps `memory`, which the caller has zeroed, as a block.
     pub(super) fn new(driver: &Driver, memory: &Buffer) -> Result<Self, DriverError> {
         let outcome = memory.slice(LOSS..BYTES)?;
         let mut spare = Vec::new();
@@ -91,26 +91,28 @@ impl Scalars {
     pub(super) const BYTES: usize = BYTES;
 
     pub(super) fn block(&self) -> &ScalarBlock {
-        let Some(block) = &self.block else { unreachable!("a handle of nothing is not used") };
+        let Some(block) = &self.block else { unreachable!("operations never get an empty handle") };
         block
     }
 
     pub(super) fn block_mut(&mut self) -> &mut ScalarBlock {
-        let Some(block) = &mut self.block else { unreachable!("a handle of nothing is not used") };
+        let Some(block) = &mut self.block else {
+            unreachable!("operations never get an empty handle")
+        };
         block
     }
 }
 
 impl ScalarBlock {
-    /// The numbers of the step that was begun.
+    /// The scalars of the step that was begun.
     pub fn step(&self) -> &StepScalars {
         let Some(step) = &self.step else {
-            unreachable!("the numbers of a step are written before it")
+            unreachable!("begin writes the scalars before other operations of a step")
         };
         step
     }
 
-    /// Writes the numbers of a step.
+    /// Uploads the scalars of a step.
     pub fn begin(&mut self, stream: &Stream, step: &StepScalars) -> Result<(), DriverError> {
         self.step = Some(*step);
         let (mut pinned, done) = self.staging.take(stream.driver(), STOP)?;
@@ -134,7 +136,7 @@ impl ScalarBlock {
         Ok(())
     }
 
-    /// Sends labels; gives where they are, and room for the losses of their samples.
+    /// Uploads the labels. Returns their buffer and a buffer for the losses of their samples.
     pub fn labels(
         &mut self,
         stream: &Stream,
@@ -151,7 +153,7 @@ impl ScalarBlock {
         Ok((on_device, losses))
     }
 
-    /// Sends what the step found out to the host.
+    /// Starts the transfer of a step's results to the host.
     pub fn end(&mut self, stream: &Stream) -> Result<Ended, DriverError> {
         let (pinned, done) = match self.spare.pop() {
             Some(block) => block,
@@ -163,7 +165,7 @@ impl ScalarBlock {
         Ok(Ended(stream.download_pinned(&self.outcome, pinned, done)?))
     }
 
-    /// Waits for what a step found out.
+    /// Waits for the results of a step.
     pub fn outcome(&mut self, Ended(flight): Ended) -> Result<StepOutcome, Error> {
         let (pinned, event) = flight.wait()?;
         let word = |at: usize| {

@@ -1,14 +1,15 @@
 //! Per-step uploads through pinned memory: the host fills one block while the device reads the
-//! other. Independent of what the bytes mean.
+//! other. Independent of the meaning of the bytes.
 
 use std::collections::VecDeque;
 
 use crate::cuda::{Driver, DriverError, EventPurpose, InFlight, Pinned, StreamEvent};
 
-/// How many blocks are used in turn: a step may be given to the device before the last one ends.
+/// Two blocks alternate, because the host may queue a step before the device has finished the last
+/// one.
 const BLOCKS: usize = 2;
 
-/// Pinned blocks that are used in turn.
+/// Pinned blocks that are used in rotation.
 #[derive(Debug, Default)]
 pub struct Staging {
     bytes: usize,
@@ -17,8 +18,8 @@ pub struct Staging {
 }
 
 impl Staging {
-    /// A block of at least so many bytes that no copy reads any more. Blocks are allocated by the
-    /// first call, and again when a call needs more bytes.
+    /// Returns a block of at least `bytes` bytes, after the last copy that reads it has ended.
+    /// Blocks are allocated by the first call, and again when a call needs more bytes.
     ///
     /// # Errors
     /// [`DriverError::Call`].
@@ -44,7 +45,7 @@ impl Staging {
         oldest.wait()
     }
 
-    /// Keeps a block until its copy is done.
+    /// Holds a block until its copy is done.
     pub fn put(&mut self, flight: InFlight) {
         self.in_flight.push_back(flight);
     }

@@ -15,7 +15,7 @@ use crate::ops::embedding_forward::cuda::{
 use crate::ops::{Slot, SlotOutput, extent};
 use crate::weights::{Weights, WeightsView};
 
-/// Tiles with their states, their slots, and what their updates are sorted in.
+/// Tiles with their states and slots, and the sort buffers of their updates.
 #[derive(Debug, Default)]
 pub struct Tables {
     tiles: Vec<CudaTile>,
@@ -27,7 +27,7 @@ pub struct Tables {
     workspace: Option<(WorkspaceShape, Workspace)>,
 }
 
-/// Lists that kernels read.
+/// Lists of tiles and slots that kernels read.
 #[derive(Debug)]
 struct Blocks {
     tiles: Buffer,
@@ -49,11 +49,11 @@ struct CudaTile {
 /// A batch to be looked up or updated.
 #[derive(Clone, Copy)]
 pub(super) struct CudaBatch<'a> {
-    /// As it was sent.
+    /// The ids as they were uploaded.
     pub ids: &'a Jagged,
-    /// F, which is the number of slots, and B.
+    /// `[F, B]`: the number of slots and the number of samples.
     pub shape: [usize; 2],
-    /// Whether ids have weights and bags have scales.
+    /// Whether ids have weights, and whether bags have scales.
     pub factors: [bool; 2],
 }
 
@@ -84,7 +84,8 @@ impl Tables {
             tiles: put(stream, &tile_bytes(&views))?,
             slots: put(stream, &slot_bytes(&slots, &dims, SlotOutput::Pooled, &[]))?,
         };
-        // The host's copies go when this returns.
+        // The host's lists are freed when this function returns, so the copies must have read them
+        // by then.
         stream.synchronize()?;
         let width = slots.iter().map(|slot| dims[slot.tile]).sum();
         let widest = dims.iter().copied().max().unwrap_or(0);
@@ -108,7 +109,7 @@ impl Tables {
         })
     }
 
-    /// Writes the pooled rows to the front of `out`.
+    /// Writes the pooled rows to the first elements of `out`.
     pub(super) fn lookup(
         &self,
         kernel: &EmbeddingForward,
@@ -127,7 +128,7 @@ impl Tables {
         Ok(kernel.launch(stream, &lookup, [out, &scalars.first_bad])?)
     }
 
-    /// Updates the rows of the last lookup from the front of `gradient`.
+    /// Updates the rows of the last lookup, whose gradients are the first elements of `gradient`.
     pub(super) fn update(
         &mut self,
         stream: &Stream,
@@ -153,7 +154,8 @@ impl Tables {
             factors: if has_factors { Factors::Present } else { Factors::Absent },
         };
         if self.workspace.as_ref().is_none_or(|(made, _)| *made != shape) {
-            // First, so that both need not fit at once.
+            // The old workspace is freed first, so that the old and the new one need not fit at the
+            // same time.
             self.workspace = None;
             self.workspace = Some((shape, Workspace::new(stream.driver(), shape)?));
         }
@@ -170,7 +172,7 @@ impl Tables {
         Ok(kernels.launch(stream, &lookup, &gradient, workspace)?)
     }
 
-    /// Weights and state of some rows of a tile, copied to `room`.
+    /// Copies weights and state of a range of rows of a tile to `room`.
     pub(super) fn tile<'a>(
         &self,
         stream: &Stream,
@@ -221,14 +223,14 @@ impl CudaTile {
     }
 }
 
-/// A buffer with these bytes.
+/// Allocates a buffer and uploads these bytes to it.
 pub(super) fn put(stream: &Stream, bytes: &[u8]) -> Result<Buffer, DriverError> {
     let buffer = stream.driver().alloc(bytes.len())?;
     stream.upload(&buffer, 0, bytes)?;
     Ok(buffer)
 }
 
-/// The ids of a batch were not sent.
+/// The error for a batch whose ids were not uploaded.
 fn unsent(op: &'static str) -> Error {
     Error::Shape { op, what: "batches of ids on the device", expected: 1, got: 0 }
 }

@@ -1,5 +1,5 @@
-//! Compiles a kernel's source to a library with the C++ compiler, once per source and flags. Never
-//! runs it.
+//! Compiles a kernel's source to a library with the C++ compiler, once per source and flags.
+//! `emulated.rs` runs it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,18 +11,18 @@ use crate::cuda::error::DriverError;
 use crate::cuda::kernel_cache::{KernelCache, key};
 use crate::cuda::source::PRELUDE;
 
-/// Marks files of the cache as made by the host's compiler, whose name is part of theirs.
+/// Part of the file names in the cache; it marks libraries made by the host's compiler.
 const COMPILER: &str = "host";
 
 const SHIM: &str = include_str!("shim.h");
 const RUNTIME: &str = include_str!("runtime.cpp");
 
-/// No contraction: multiplies and adds round apart, as in the oracles. What has no value gets a
-/// pattern that is none.
+/// Without contraction, multiplications and additions round separately, as in the oracles.
+/// Uninitialized variables are filled with a pattern that is not a valid number.
 const FLAGS: &[&str] = &[
     "-std=c++17",
     "-O1",
-    // Version 5 loses the names that #line gives, at least to addr2line.
+    // With DWARF 5, `addr2line` does not find the file names that #line gives, so we use DWARF 4.
     "-g1",
     "-gdwarf-4",
     "-fPIC",
@@ -33,9 +33,10 @@ const FLAGS: &[&str] = &[
     "-Wno-unused-function",
 ];
 const KERNEL_FLAGS: &[&str] = &["-ftrivial-auto-var-init=pattern", "-Werror=uninitialized"];
-/// Calls in front of every access; `runtime.cpp` answers them, no library of a sanitizer is linked.
+/// The compiler inserts a call before every access; `runtime.cpp` defines the called functions, and
+/// no sanitizer library is linked.
 const CHECKED_FLAGS: &[&str] = &["-fsanitize=thread"];
-/// Linked to the libraries of both sanitizers. The first mistake ends the process.
+/// Flags for AddressSanitizer and UndefinedBehaviorSanitizer. The first error ends the process.
 const SANITIZER_FLAGS: &[&str] =
     &["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"];
 
@@ -47,7 +48,7 @@ fn flags_of(checks: Checks) -> &'static [&'static str] {
     }
 }
 
-/// The library of a source in the cache, made where it is missing.
+/// Returns the library of a source in the cache, compiled if it is missing.
 pub fn compiled(emulation: &Emulation, name: &str, text: &str) -> Result<PathBuf, DriverError> {
     let replaced = emulation.replaced.iter().find(|(name, _)| *name == "prelude");
     let prelude = replaced.map_or(PRELUDE, |(_, text)| text);
@@ -58,23 +59,24 @@ pub fn compiled(emulation: &Emulation, name: &str, text: &str) -> Result<PathBuf
     let stem = name.replace('/', "-").replace(".cu", "");
     let (cache, file) = (KernelCache::new(&emulation.cache)?, format!("{stem}-{key}.so"));
     let library = emulation.cache.join(&file);
-    // A damaged file is made anew.
+    // A damaged file is compiled again.
     if matches!(cache.read(&file), Ok(Some(_))) {
         return Ok(library);
     }
     cache.create()?;
-    // A folder of its own: another thread or process may be making the same one.
+    // Each compilation has its own folder, because another thread or process may be compiling the
+    // same source.
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let folder = emulation.cache.join(format!(".{stem}-{key}-{}-{number}", std::process::id()));
     fs::create_dir_all(&folder).map_err(|error| broken(&folder, &error))?;
     let made = make(emulation, &folder, name, &source, &flags);
-    // What is left of a failed compilation is of no use.
+    // A failed removal leaves only temporary files.
     let _ = fs::remove_dir_all(&folder);
     cache.write(&file, &made?, COMPILER)
 }
 
-/// The bytes of the library, made in `folder`.
+/// Compiles the library in `folder` and returns its bytes.
 fn make(
     emulation: &Emulation,
     folder: &Path,
@@ -82,7 +84,7 @@ fn make(
     source: &str,
     flags: &[&str],
 ) -> Result<Vec<u8>, DriverError> {
-    // What runs the blocks is the same for all kernels.
+    // `runtime.cpp`, which runs the blocks, is the same for all kernels.
     let compiler = emulation.compiler.display().to_string();
     let runtime = format!("runtime-{}.o", key(&[&compiler, SHIM, RUNTIME]));
     let cache = KernelCache::new(&emulation.cache)?;
@@ -101,7 +103,8 @@ fn make(
             log,
         };
         let mut command = Command::new(&emulation.compiler);
-        // What is loaded before this program is not for the compiler.
+        // A library that is preloaded into this program (LD_PRELOAD) must not be loaded into the
+        // compiler.
         command.args(arguments).current_dir(folder).env_remove("LD_PRELOAD");
         let output = command.output();
         let output = output.map_err(|error| failed(error.to_string()))?;

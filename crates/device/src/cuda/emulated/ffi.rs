@@ -14,9 +14,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::cuda::error::DriverError;
 use crate::cuda::grid::CheckedGrid;
 
-/// As the driver aligns what it allocates.
+/// The alignment of the CUDA driver's allocations.
 const ALIGNMENT: usize = 256;
-/// What the red zones hold, and what a new buffer holds: no number, no index.
+/// Fill byte of red zones and of new buffers. As a number it is implausible, and as an index it is
+/// out of bounds.
 const ZONE: u8 = 0xa5;
 const POISON: u8 = 0xff;
 
@@ -24,13 +25,12 @@ const POISON: u8 = 0xff;
 pub struct Allocation {
     region: Region,
     start: *mut u8,
-    /// Bytes from there to the buffer.
+    /// Bytes from the start of the allocation to the buffer.
     before: usize,
     layout: Layout,
 }
 
-// SAFETY: the memory belongs to this value alone; kernels touch it only while the device's lock is
-// held.
+// SAFETY: this value owns the memory, and kernels access it only while the device's lock is held.
 unsafe impl Send for Allocation {}
 
 /// A buffer as emulated kernels see it. The layout must match the struct in the kernels' prelude.
@@ -44,17 +44,18 @@ struct Region {
 }
 
 impl Allocation {
-    /// Poisoned memory, or nothing where there is none left.
+    /// Allocates poisoned memory; `None` if memory runs out.
     pub fn new(bytes: usize, red_zone: usize) -> Option<Self> {
         let before = red_zone.next_multiple_of(ALIGNMENT);
         let all = bytes.checked_add(before + red_zone)?;
         let layout = Layout::from_size_align(all, ALIGNMENT).ok()?;
-        // SAFETY: the layout is not empty.
+        // SAFETY: the size of the layout is above 0, because of the red zones.
         let start = unsafe { alloc(layout) };
         if start.is_null() {
             return None;
         }
-        // SAFETY: all three parts lie in the allocation.
+        // SAFETY: red zones and buffer lie inside the allocation, whose size is the sum of the
+        // three.
         let first = unsafe {
             start.write_bytes(ZONE, before);
             let first = start.add(before);
@@ -77,15 +78,15 @@ impl Allocation {
         self.region.bytes as usize
     }
 
-    /// `bytes` from `address` on, where they lie in this buffer.
+    /// Returns `bytes` bytes from `address` on if they lie in this buffer.
     pub fn part(&mut self, address: u64, bytes: usize) -> Option<&mut [u8]> {
         let offset = usize::try_from(address.checked_sub(self.region.start)?).ok()?;
         let end = offset.checked_add(bytes)?;
         if end > self.len() {
             return None;
         }
-        // SAFETY: the buffer starts `before` bytes into the allocation and `end` is in it; every
-        // byte has been written.
+        // SAFETY: the buffer starts `before` bytes into the allocation, and `end` was checked to
+        // lie in it. `new` initialized every byte.
         Some(unsafe { slice::from_raw_parts_mut(self.start.add(self.before + offset), bytes) })
     }
 }
@@ -94,20 +95,21 @@ impl Drop for Allocation {
     fn drop(&mut self) {
         if !self.region.shadow.is_null() {
             let bytes = shadow_bytes(self.len());
-            // SAFETY: the runtime mapped so many bytes for a region of this length.
+            // SAFETY: `runtime.cpp` mapped the shadow with `shadow_bytes` of this region's length.
             unsafe { libc::munmap(self.region.shadow, bytes) };
         }
-        // SAFETY: allocated with this layout.
+        // SAFETY: `new` allocated `start` with this layout.
         unsafe { dealloc(self.start, self.layout) };
     }
 }
 
-/// As `zeroed((region.bytes / CELL_BYTES + 1) * sizeof(Cell))` in `runtime.cpp`.
+/// Size of the shadow memory of a region. Must equal `zeroed((region.bytes / CELL_BYTES + 1) *
+/// sizeof(Cell))` in `runtime.cpp`.
 fn shadow_bytes(bytes: usize) -> usize {
     (bytes / 2 + 1) * 48
 }
 
-/// What went wrong, as the runtime writes it.
+/// A fault as the runtime writes it. The layout must match `runtime.cpp`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Fault {
@@ -169,7 +171,7 @@ struct EmulatedTask {
     stamp: *mut u32,
 }
 
-/// How a launch is run.
+/// How the emulator runs a launch.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct LaunchOptions {
@@ -184,25 +186,26 @@ type EntryFunction = unsafe extern "C" fn(*const c_void);
 /// fault.
 type LaunchFunction = unsafe extern "C" fn(*const EmulatedTask, *mut Fault) -> i32;
 
-/// A library made of a kernel's source, loaded for good.
+/// A library compiled from a kernel's source. It stays loaded until the process ends.
 pub struct KernelLibrary {
     pub path: PathBuf,
     handle: *mut c_void,
     launch: LaunchFunction,
-    /// Symbols with their sizes, as `nm -S` prints them.
+    /// Symbols with their sizes, as printed by `nm -S`.
     symbols: String,
-    /// The state of its runtime is one for all threads.
+    /// Held during a launch, because all threads share the state of the library's runtime.
     busy: Mutex<()>,
 }
 
-// SAFETY: the handle is only passed to dlsym; a launch is made under the lock.
+// SAFETY: the handle is only passed to `dlsym`, which any thread may call; launches are serialized
+// by the lock `busy`.
 unsafe impl Send for KernelLibrary {}
-// SAFETY: shared references launch under the lock alone, and look up names in a library that stays
-// loaded.
+// SAFETY: shared references launch only under the lock `busy`, and look up names in a library that
+// stays loaded.
 unsafe impl Sync for KernelLibrary {}
 
 impl KernelLibrary {
-    /// Opens what lies at `path`; the same library again where it is open.
+    /// Opens the library at `path`. A library that is already open is returned again.
     pub fn open(path: &Path) -> Result<Arc<Self>, DriverError> {
         static OPEN: Mutex<Vec<Arc<KernelLibrary>>> = Mutex::new(Vec::new());
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -217,19 +220,19 @@ impl KernelLibrary {
     fn load(path: &Path) -> Result<Self, DriverError> {
         let broken = |problem: String| DriverError::Cache { path: path.to_owned(), problem };
         let name = CString::new(path.as_os_str().as_bytes()).map_err(|e| broken(e.to_string()))?;
-        // SAFETY: `name` ends with NUL; the library is one that this program made, and nothing
-        // runs when it is loaded.
+        // SAFETY: `name` ends with NUL. This program compiled the library, and the library runs no
+        // code when it is loaded.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if handle.is_null() {
-            // SAFETY: dlopen has just failed, so there is a text that ends with NUL.
+            // SAFETY: `dlopen` has just failed, so `dlerror` returns a text that ends with NUL.
             let text = unsafe { CStr::from_ptr(libc::dlerror()) };
             return Err(broken(text.to_string_lossy().into_owned()));
         }
         let launch = symbol(handle, c"rowmill_launch");
         let launch = launch.ok_or_else(|| broken("no rowmill_launch in it".to_owned()))?;
-        // SAFETY: `runtime.cpp` gives the function this signature.
+        // SAFETY: `runtime.cpp` defines the function with this signature.
         let launch = unsafe { std::mem::transmute::<*mut c_void, LaunchFunction>(launch) };
-        // `nm` comes with the compiler.
+        // `nm` is installed with the compiler.
         let symbols = Command::new("nm").arg("-S").arg(path).env_remove("LD_PRELOAD").output();
         let symbols = symbols.map_err(|error| broken(format!("nm: {error}")))?;
         let symbols = String::from_utf8_lossy(&symbols.stdout).into_owned();
@@ -238,14 +241,14 @@ impl KernelLibrary {
 }
 
 fn symbol(handle: *mut c_void, name: &CStr) -> Option<*mut c_void> {
-    // SAFETY: the handle is of a library that stays loaded, or all of the process; the name ends
-    // with NUL.
+    // SAFETY: the handle belongs to a library that stays loaded, or stands for the whole process;
+    // the name ends with NUL.
     let address = unsafe { libc::dlsym(handle, name.as_ptr()) };
     (!address.is_null()).then_some(address)
 }
 
-/// Bytes of a static variable of the kernel `name`, if a line of `nm -S` shows one. The shim gives
-/// shared memory that storage; kernels have no other static variables.
+/// Returns the size of a static variable of the kernel `name`, if a line of `nm -S` shows one. The
+/// shim stores shared memory in static variables, and kernels have no other static variables.
 fn declared(line: &str, name: &str) -> Option<usize> {
     let mut words = line.split(' ').skip(1);
     let (bytes, _, symbol) = (words.next()?, words.next()?, words.next()?);
@@ -253,7 +256,7 @@ fn declared(line: &str, name: &str) -> Option<usize> {
     is_of_kernel.then(|| usize::from_str_radix(bytes, 16).ok())?
 }
 
-/// Whether AddressSanitizer's library is part of this process.
+/// Whether AddressSanitizer's library is loaded into this process.
 pub fn has_sanitizer() -> bool {
     symbol(libc::RTLD_DEFAULT, c"__asan_init").is_some()
 }
@@ -273,7 +276,7 @@ impl Entry {
         let find =
             |prefix: &str| symbol(library.handle, &CString::new(format!("{prefix}_{name}")).ok()?);
         let (function, shape) = (find("rowmill_entry")?, find("rowmill_shape")?);
-        // SAFETY: the macro KERNEL of `prelude.cu` gives both these types.
+        // SAFETY: the macro KERNEL of `prelude.cu` defines both symbols with these types.
         let (function, shape) = unsafe {
             let function = std::mem::transmute::<*mut c_void, EntryFunction>(function);
             (function, shape.cast::<[u32; 2]>().read())
@@ -287,17 +290,18 @@ impl Entry {
         &self.library
     }
 
-    /// Bytes of the shared memory that the kernel declares.
+    /// Bytes of shared memory that the kernel declares.
     pub fn declared_shared(&self) -> usize {
         self.declared_shared
     }
 
-    /// Bytes of the arguments and threads of a block, at most.
+    /// Bytes of the kernel's arguments, and the most threads of a block.
     pub fn shape(&self) -> [u32; 2] {
         self.shape
     }
 
-    /// Runs all blocks; gives what went wrong. `arguments` are as long as [`Self::shape`] says.
+    /// Runs all blocks and returns the first fault. `arguments` must be as long as [`Self::shape`]
+    /// requires.
     pub fn run(
         &self,
         grid: CheckedGrid,
@@ -324,9 +328,9 @@ impl Entry {
         };
         let mut fault = Fault::NONE;
         let _busy = self.library.busy.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: the caller holds all buffers; the arguments are as long as the kernel reads. What
-        // the kernel itself does is checked where that is asked for, and found by the red zones
-        // else.
+        // SAFETY: the caller keeps all buffers alive, and the arguments have the length that the
+        // kernel reads. Wrong accesses of the kernel itself are checked one by one if requested,
+        // and otherwise detected by the red zones.
         let failed = unsafe { (self.library.launch)(&raw const task, &raw mut fault) } != 0;
         for (buffer, region) in buffers.iter_mut().zip(regions) {
             buffer.region.shadow = region.shadow;

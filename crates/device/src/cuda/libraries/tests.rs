@@ -1,4 +1,4 @@
-//! The search on trees of empty files.
+//! Tests of the library search on trees of empty files.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -17,7 +17,7 @@ fn tree(paths: &[&str]) -> Folder {
     root
 }
 
-/// Candidates below `root`, as paths in it; the linker's names as they are.
+/// Lists the candidates below `root` as relative paths, and the linker's names unchanged.
 fn candidates(root: &Path, roots: &LibraryRoots, library: CudaLibrary) -> Vec<String> {
     let found = LibrarySearch::new(roots).candidates(library);
     let shown = |path: PathBuf| path.strip_prefix(root).unwrap_or(&path).display().to_string();
@@ -81,8 +81,6 @@ fn versions_are_compared_as_numbers_and_each_file_is_tried_once() {
     assert_eq!(candidates(root.root(), &roots, CudaLibrary::Nccl), expected);
 }
 
-/// `bin/python3` of the system leads to a virtual environment, whose program leads to another
-/// installation: the packages of both are searched.
 #[test]
 fn packages_are_found_beside_the_python_in_path() {
     let root = tree(&[

@@ -1,4 +1,4 @@
-//! The launches of the activations on a GPU.
+//! Launches of the activation kernels on a GPU.
 
 use crate::cuda::{
     Buffer, Driver, DriverError, Grid, Kernel, KernelArguments, KernelSource, Stream,
@@ -34,7 +34,7 @@ impl Activation {
         })
     }
 
-    /// `d_y = 0 where y ≤ 0`, in place.
+    /// Applies the gradient of ReLU in place: `d_y = 0 where y ≤ 0`.
     ///
     /// # Errors
     /// As [`Stream::launch`].
@@ -99,7 +99,7 @@ impl Activation {
     }
 }
 
-/// The arguments of a kernel of logits.
+/// Builds the arguments of a kernel that reads logits.
 fn logit_arguments([logits, probabilities]: [&Buffer; 2], elements: usize) -> KernelArguments {
     KernelArguments::new().buffer(logits).buffer(probabilities).u64(0).count(elements).u32(0).u32(0)
 }

@@ -1,8 +1,9 @@
 //! Element-wise activations: the gradient of ReLU where no product precedes it, and the sigmoid.
-//! ReLU itself is fused into `gemm`. Independent of matrices: elements are all it sees, in chunks
-//! of a fixed length.
+//! ReLU itself is fused into `gemm`. Works on plain elements, in chunks of a fixed length, without
+//! regard to the shape of a matrix.
 //!
-//! One loop serves every instruction set: it compiles to vectors as it is, and memory bounds it.
+//! One loop serves every instruction set, because the compiler vectorizes it and memory is the
+//! limit.
 
 pub mod cuda;
 pub mod scalar;
@@ -11,13 +12,13 @@ use crate::cpu::Cpu;
 use crate::error::Error;
 use crate::ops::extent;
 
-/// Elements of a chunk: 64 KiB, which stay in the second-level cache.
+/// Elements of a chunk: 64 KiB, which fit in the second-level cache.
 const CHUNK: usize = 16_384;
 
 /// `d_y = 0 where y ≤ 0`, in place, from the output `y` of a ReLU.
 ///
 /// # Errors
-/// [`Error::Shape`] where the lengths differ, before any work.
+/// [`Error::Shape`] if the lengths differ, before any work.
 pub fn relu_backward(cpu: &Cpu, y: &[f32], d_y: &mut [f32]) -> Result<(), Error> {
     extent::check("relu backward", "y, one per element of d_y", d_y.len(), y.len())?;
     cpu.pool.run_slices(d_y, CHUNK, |chunk, d_y| {
@@ -31,7 +32,7 @@ pub fn relu_backward(cpu: &Cpu, y: &[f32], d_y: &mut [f32]) -> Result<(), Error>
 /// `probabilities = 1 / (1 + e^−logits)`, overwritten; computed in f64 and rounded once.
 ///
 /// # Errors
-/// [`Error::Shape`] where the lengths differ, before any work.
+/// [`Error::Shape`] if the lengths differ, before any work.
 pub fn sigmoid(cpu: &Cpu, logits: &[f32], probabilities: &mut [f32]) -> Result<(), Error> {
     const OP: &str = "sigmoid";
     extent::check(OP, "probabilities, one per logit", logits.len(), probabilities.len())?;

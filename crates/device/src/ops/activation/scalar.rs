@@ -2,7 +2,7 @@
 
 use crate::real::Real;
 
-/// `max(x, 0)`; NaN stays NaN so that a diverging run is seen.
+/// `max(x, 0)`; NaN stays NaN, so that a diverging run is noticed.
 #[inline(always)]
 pub fn relu<R: Real>(x: R) -> R {
     if x < R::ZERO { R::ZERO } else { x }
@@ -14,7 +14,7 @@ pub fn relu_gradient<R: Real>(y: R, d_y: R) -> R {
     if y <= R::ZERO { R::ZERO } else { d_y }
 }
 
-/// `1 / (1 + e^−x)`, without overflow at either end.
+/// `1 / (1 + e^−x)`, without overflow for large `|x|`.
 #[inline(always)]
 pub fn sigmoid<R: Real>(x: R) -> R {
     let e = (-x.abs()).exp();

@@ -1,4 +1,4 @@
-//! The launches of the cross layer's element-wise part on a GPU, on row-major matrices.
+//! Launches of the cross layer's element-wise kernels on a GPU, on row-major matrices.
 
 use crate::cuda::{
     Buffer, Driver, DriverError, Grid, Kernel, KernelArguments, KernelSource, Stream,
@@ -39,9 +39,9 @@ pub struct DeviceBackward<'a> {
     pub bias: &'a Buffer,
     /// Gradient of the output.
     pub d_out: &'a Buffer,
-    /// Gradient of `u`, overwritten; its column sums are the bias's.
+    /// Gradient of `u`, overwritten. Its column sums are the gradient of the bias.
     pub d_u: &'a Buffer,
-    /// Gradient of `x0`, added to.
+    /// Gradient of `x0`; the layer's part is added to it.
     pub d_x0: &'a Buffer,
     /// The direct part of the gradient of `x`, overwritten.
     pub d_x: &'a Buffer,

@@ -1,9 +1,9 @@
-//! The element-wise part of a low-rank cross layer (DCN v2): `out = x0 ⊙ (u + bias) + x`.
-//! The products `u = W (V x)` are `gemm`'s; this module knows nothing of them.
+//! The element-wise part of a low-rank cross layer (DCN v2): `out = x0 ⊙ (u + bias) + x`. The
+//! products `u = W (V x)` are computed by `gemm`.
 //!
-//! All matrices are in panels ([`crate::ops::gemm::panels`]); each panel is a small matrix of its
-//! own here. One loop serves every instruction set: it compiles to vectors as it is, and memory
-//! bounds it.
+//! All matrices are in panels ([`crate::ops::gemm::panels`]); here each panel is treated as a small
+//! matrix. One loop serves every instruction set, because the compiler vectorizes it and memory is
+//! the limit.
 
 pub mod cuda;
 pub mod scalar;
@@ -14,7 +14,7 @@ use crate::ops::extent;
 use crate::ops::gemm::column_sums;
 use crate::ops::gemm::panels::{self, PANEL};
 
-/// Elements of a chunk: whole rows of one panel.
+/// Elements of a chunk, rounded to whole rows of one panel.
 const CHUNK: usize = 16_384;
 
 /// Arguments of [`forward`], all `[B, N]` in panels except the bias.
@@ -47,7 +47,7 @@ pub struct Backward<'a> {
     pub d_u: &'a mut [f32],
     /// Gradient of the bias, `[N]`, overwritten.
     pub d_bias: &'a mut [f32],
-    /// Gradient of `x0`, `[B, N]` in panels, added to.
+    /// Gradient of `x0`, `[B, N]` in panels; the layer's part is added to it.
     pub d_x0: &'a mut [f32],
     /// The direct part of the gradient of `x`, `[B, N]` in panels, overwritten; the caller adds the
     /// part through `u` (`gemm::backward_input`, accumulating).
@@ -139,7 +139,7 @@ fn panel_bias(bias: &[f32], panel: usize) -> [f32; PANEL] {
     padded
 }
 
-/// B, if the elements are whole rows.
+/// Returns B if the elements form whole rows.
 fn check_rows(op: &'static str, width: usize, elements: usize) -> Result<usize, Error> {
     let row = panels::len(1, width);
     let b = elements.checked_div(row).unwrap_or(0);

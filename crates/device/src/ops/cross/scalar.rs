@@ -1,5 +1,5 @@
-//! The oracle of the cross layer's element-wise part, on rows of one width.
-//! The fast version runs the same loops on chunks of rows.
+//! The oracle of the cross layer's element-wise parton row-major matrices. The fast version runs
+//! the same loops on chunks of rows.
 
 use crate::real::Real;
 

@@ -1,4 +1,4 @@
-//! The launches of the dense update on a GPU, on row-major parameters.
+//! Launches of the dense update on a GPU, on row-major parameters.
 
 use schema::{Granularity, Optimizer};
 
@@ -17,26 +17,26 @@ const LAMB_THREADS: u32 = 512;
 /// A parameter on the device.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceParameter<'a> {
-    /// Which rule `rule` holds.
+    /// The kind of the rule in `rule`.
     pub kind: Optimizer,
-    /// [`crate::optimizer::device_block`].
+    /// The rule with this step's constants, written by [`crate::optimizer::device_block`].
     pub rule: &'a Buffer,
     /// f32 `[rows, dim]`, updated in place.
     pub weights: &'a Buffer,
     /// f32 `[rows, dim]`.
     pub gradient: &'a Buffer,
-    /// f32, as [`super::DenseUpdate::state`]; `None` where the rule has none.
+    /// f32, laid out like [`super::DenseUpdate::state`]; `None` if the rule has no state.
     pub state: Option<&'a Buffer>,
-    /// u32 `[1]`: nothing is updated unless it is 0.
+    /// u32 `[1]`: the update is skipped unless it is 0.
     pub stop: &'a Buffer,
     pub elements: usize,
     /// Elements of a row.
     pub dim: usize,
-    /// Scratch memory of LAMB, of [`scratch_bytes`] bytes; other rules use none.
+    /// Scratch memory of [`scratch_bytes`] bytes for LAMB; other rules use none.
     pub scratch: Option<&'a Buffer>,
 }
 
-/// Bytes of LAMB's scratch for a parameter: sums of squares per block, then the ratio.
+/// Bytes of LAMB's scratch memory for a parameter: sums of squares per block, then the ratio.
 #[must_use]
 pub fn scratch_bytes(elements: usize) -> usize {
     (2 * elements.div_ceil(lamb::BLOCK) + 1) * size_of::<f32>()

@@ -1,4 +1,5 @@
-//! The optimizer step of a weight, taken part by part as the product completes its gradient.
+//! The optimizer step of a weight, applied to each part as soon as the product has completed its
+//! gradient.
 //!
 //! ```text
 //! apart:  product writes dW │ update reads dW, reads and writes W, writes the form
@@ -25,18 +26,18 @@ use crate::optimizer::{UpdateRule, split_state};
 /// gradient.
 #[derive(Debug)]
 pub struct FusedArguments<'a> {
-    /// The rule with this step's constants; [`is_fused`] for its kind.
+    /// The rule with this step's constants. [`is_fused`] must hold for its kind.
     pub rule: UpdateRule,
     /// `[N, K]`, updated in place with the forms that products read.
     pub weight: &'a mut LinearWeight,
     /// Optimizer state, [`state_len`] values.
     pub state: &'a mut [f32],
-    /// The product that makes the gradient.
+    /// The product that computes the gradient.
     pub product: LinearBackwardWeight<'a>,
 }
 
-/// Whether the rule takes each value alone: row-wise Adagrad needs whole rows of the gradient, LAMB
-/// all of it.
+/// Whether the rule updates each value independently. Row-wise Adagrad needs whole rows of the
+/// gradient, and LAMB needs all of it.
 #[must_use]
 pub fn is_fused(optimizer: Optimizer) -> bool {
     optimizer.granularity() == Granularity::Element
@@ -45,13 +46,14 @@ pub fn is_fused(optimizer: Optimizer) -> bool {
 /// [`gemm::backward_weight`] and then [`run_weight`](super::run_weight) in one pass.
 ///
 /// # Cost
-/// Those of both; most of the update's bytes pass while the product computes.
+/// The sum of both. Most memory traffic of the update is hidden behind the arithmetic of the
+/// product.
 /// # Numerics
-/// The bytes of the two one after the other.
+/// The same bytes as the two functions in sequence.
 /// # Errors
 /// [`Error::Shape`] and [`Error::Precision`] before any work.
 /// # Panics
-/// Where the rule [is not fused](is_fused).
+/// If the rule [is not fused](is_fused).
 pub fn run_with_gradient(cpu: &Cpu, arguments: FusedArguments<'_>) -> Result<(), Error> {
     const OP: &str = "dense_update";
     let FusedArguments { rule, weight, state, product } = arguments;
@@ -67,13 +69,13 @@ pub fn run_with_gradient(cpu: &Cpu, arguments: FusedArguments<'_>) -> Result<(),
     gemm::backward_weight_into(cpu, product, Some(&update))
 }
 
-/// A weight being updated.
+/// A weight during its update.
 struct Update<'a> {
     isa: Isa,
     rule: UpdateRule,
     n: usize,
     values: DisjointMut<'a, f32>,
-    /// Laid out as the values, or empty.
+    /// Optimizer states in the layout of the values; empty if the rule has none.
     states: [DisjointMut<'a, f32>; 2],
     renewal: Renewal<'a>,
 }
@@ -85,8 +87,8 @@ impl Consumer for Update<'_> {
 
     unsafe fn take(&self, panel: usize, rows: Range<usize>, gradient: &[f32]) {
         let place = panels::rows_of(self.n, panel, &rows);
-        // SAFETY: the caller vouches for rows inside the weight, given once; a state that is not
-        // empty has a value where the weight has one.
+        // SAFETY: the caller passes rows inside the weight, each once. A state that is not empty is
+        // as long as the values.
         unsafe {
             let state = self
                 .states

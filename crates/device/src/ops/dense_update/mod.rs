@@ -1,8 +1,7 @@
 //! The optimizer step of dense parameters, in place, from a whole gradient: on plain rows
 //! ([`run`]), or on a weight in panels and the copies its products read ([`run_weight`]). Most
 //! weight updates are fused into the product that computes the gradient ([`run_with_gradient`]).
-//! The rules are [`crate::optimizer`]'s; this module cuts parameters into chunks and knows no
-//! layers.
+//! The rules are [`crate::optimizer`]'s; this module only cuts parameters into chunks.
 #![expect(unsafe_code, reason = "rows of panels are scattered, so slices cannot part them")]
 
 pub mod cuda;
@@ -42,11 +41,11 @@ pub struct DenseUpdate<'a> {
     pub dim: usize,
 }
 
-/// Updates every parameter once. LAMB takes the parameter as one row: one ratio per tensor.
+/// Updates every value once. LAMB treats the parameter as one row, so it has one ratio per tensor.
 ///
 /// # Cost
-/// Reads 8 bytes and writes 4 per parameter, and both ways 4 per value of state: bandwidth-bound.
-/// LAMB reads weights and state a second time.
+/// Reads 8 bytes and writes 4 per parameter, and both reads and writes 4 per state value:
+/// bandwidth-bound. LAMB reads weights and state a second time.
 /// # Numerics
 /// The bytes of [`scalar::update`] on every instruction set and for any thread count.
 /// # Errors
@@ -61,7 +60,8 @@ pub fn run(cpu: &Cpu, arguments: DenseUpdate<'_>) -> Result<(), Error> {
     if weights.is_empty() {
         return Ok(());
     }
-    // Apart from row-wise Adagrad, every element is treated alike: any cut serves as rows.
+    // Only row-wise Adagrad depends on rows. For all other rules, any division into chunks gives
+    // the same result.
     let row = if rule.kind.granularity() == Granularity::Row { dim } else { CHUNK };
     let parts = split_state(rule.kind, state);
     let whole = weights.len();
@@ -97,8 +97,8 @@ pub fn state_len(optimizer: Optimizer, shape: MatrixShape) -> usize {
 /// As [`run`] on the row-major weight; LAMB's sums of squares are added panel by panel.
 ///
 /// # Cost
-/// As [`run`], and 4 more bytes written per weight for the forms. Row-wise Adagrad copies the rows
-/// out of the panels and back.
+/// As [`run`], and 4 more bytes written per weight for the copies that products read. Row-wise
+/// Adagrad copies the rows out of the panels and back.
 /// # Errors
 /// [`Error::Shape`] before any work.
 pub fn run_weight(cpu: &Cpu, arguments: WeightArguments<'_>) -> Result<(), Error> {
@@ -122,8 +122,8 @@ pub fn run_weight(cpu: &Cpu, arguments: WeightArguments<'_>) -> Result<(), Error
     Ok(())
 }
 
-/// Applies the rule to all pieces, and refreshes the copies of the weights while they are in the
-/// cache.
+/// Applies the rule to all pieces. The copies of the weights are refreshed while the weights are in
+/// the cache.
 fn update(
     cpu: &Cpu,
     rule: &UpdateRule,
@@ -161,7 +161,8 @@ fn cut<'a>(
     {
         let parts = weights.chunks_mut(len).zip(gradient.chunks(len)).enumerate();
         pieces.extend(parts.map(|(i, (weights, gradient))| {
-            // A state has a value per element, a value per row, or none; rows are cut whole.
+            // A state has one value per element, one value per row, or none. Rows are never
+            // divided.
             let share = |part: usize| {
                 let own = weights.len() / (elements / lens[part].max(1)).max(1);
                 rest[part].split_off_mut(..own.min(lens[part])).unwrap_or_default()
@@ -182,7 +183,8 @@ fn run_task(
 ) {
     cpu.pool.run_slices(pieces, 1, |_, pieces| {
         for piece in pieces {
-            // SAFETY: a piece holds rows of one panel, and pieces do not overlap.
+            // SAFETY: `cut` made pieces of whole rows of one panel that do not overlap, and each is
+            // run once.
             unsafe { run_piece(piece, cpu.isa, rule, task, renewal) };
         }
     });
@@ -202,7 +204,7 @@ unsafe fn run_piece(
     simd::run(isa, rule, task, piece);
     if let Some(renewal) = renewal {
         let (panel, first) = piece.place;
-        // SAFETY: the caller vouches for whole rows of one panel, which this thread alone renews.
+        // SAFETY: the caller guarantees whole rows of one panel, which no other thread renews.
         unsafe { renewal.renew(panel, first / PANEL, piece.weights) };
     }
 }
@@ -215,7 +217,7 @@ struct WholeRows<'a> {
     state: &'a mut [f32],
 }
 
-/// Row-wise Adagrad, whose step of an element depends on its whole row.
+/// Applies row-wise Adagrad, whose step for an element depends on the whole row.
 fn update_rows(cpu: &Cpu, rule: &UpdateRule, weight: WholeRows<'_>, renewal: &Renewal<'_>) {
     let WholeRows { shape: MatrixShape { rows: n, columns: k }, values, gradient, state } = weight;
     let values = DisjointMut::new(values);
@@ -224,7 +226,7 @@ fn update_rows(cpu: &Cpu, rule: &UpdateRule, weight: WholeRows<'_>, renewal: &Re
         let [mut weights, mut gradients] = [(); 2].map(|()| vec![0.0; state.len() * k]);
         for panel in 0..panels::count(k) {
             let range = panels::rows_of(n, panel, &rows);
-            // SAFETY: inside the values, and each chunk has rows of its own.
+            // SAFETY: the range lies inside the values, and each chunk has its own rows.
             let values = unsafe { values.part(range.clone()) };
             for (to, from) in [(&mut weights, &*values), (&mut gradients, &gradient[range])] {
                 each_row(to, k, panel).zip(from.chunks_exact(PANEL)).for_each(|(to, from)| {
@@ -241,12 +243,12 @@ fn update_rows(cpu: &Cpu, rule: &UpdateRule, weight: WholeRows<'_>, renewal: &Re
         };
         simd::run(cpu.isa, rule, PieceTask::Update { row: k }, &mut piece);
         for panel in 0..panels::count(k) {
-            // SAFETY: inside the values, and each chunk has rows of its own.
+            // SAFETY: the range lies inside the values, and each chunk has its own rows.
             let values = unsafe { values.part(panels::rows_of(n, panel, &rows)) };
             for (from, to) in each_row(&mut weights, k, panel).zip(values.chunks_exact_mut(PANEL)) {
                 to[..from.len()].copy_from_slice(from);
             }
-            // SAFETY: each chunk renews rows of its own.
+            // SAFETY: each chunk renews only its own rows.
             unsafe { renewal.renew(panel, rows.start, values) };
         }
     });

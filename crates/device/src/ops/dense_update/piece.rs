@@ -1,13 +1,13 @@
-//! The part of a parameter that one chunk updates, and what is done to it.
+//! The part of a parameter that one chunk updates, and the operation on it.
 
-/// The task that is run on every piece.
+/// The operation that is run on every piece.
 #[derive(Clone, Copy)]
 pub(super) enum PieceTask {
     /// Apply the update rule to rows of `row` elements.
     Update {
         row: usize,
     },
-    /// LAMB's moments and sums of squares.
+    /// Compute LAMB's moments and sums of squares.
     Moments,
     Apply {
         ratio: f32,
@@ -16,7 +16,7 @@ pub(super) enum PieceTask {
 
 /// The part of a parameter that one chunk works on.
 pub(super) struct ParameterPiece<'a> {
-    /// Number of the run it is cut from, and of its first element in that.
+    /// Number of the run from which the piece is cut, and index of its first element in that run.
     pub(super) place: (usize, usize),
     pub(super) weights: &'a mut [f32],
     pub(super) gradient: &'a [f32],

@@ -5,8 +5,8 @@ use schema::Granularity;
 use crate::optimizer::{UpdateRule, split_state};
 use crate::real::Real;
 
-/// Applies `rule` to every row of `dim` elements, where it looks at rows; else to all elements as
-/// one row, with a state of `[parts, elements]`.
+/// Applies `rule` row by row to rows of `dim` elements if the rule depends on rows, otherwise to
+/// all elements as one row with a state of `[parts, elements]`.
 pub fn update<R: Real>(
     rule: &UpdateRule<R>,
     [weights, state]: [&mut [R]; 2],

@@ -1,11 +1,11 @@
 //! The dense update with vectors: the vector rules of [`crate::optimizer`] on consecutive rows.
-//! They round as the scalar ones do, so the instruction set does not change a bit.
+//! They round exactly like the scalar rules, so results do not depend on the instruction set.
 
 use super::piece::{ParameterPiece, PieceTask};
 use crate::cpu::Isa;
 use crate::optimizer::{UpdateRule, lamb};
 
-/// One piece, with the instructions of `isa`.
+/// Runs the task on one piece with the instructions of `isa`.
 pub(super) fn run(isa: Isa, rule: &UpdateRule, task: PieceTask, piece: &mut ParameterPiece<'_>) {
     match isa {
         #[cfg(target_arch = "x86_64")]
@@ -64,15 +64,15 @@ mod x86 {
         match task {
             PieceTask::Update { row } => {
                 for_rows(weights, gradient, [first, second], row, |weights, gradient, state| {
-                    // SAFETY: the caller vouches for the instruction set.
+                    // SAFETY: the caller guarantees the instruction set of `V`.
                     unsafe { rule.update_row_vector::<V>(weights, gradient, state) }
                 });
             }
-            // SAFETY: the caller vouches for the instruction set.
+            // SAFETY: the caller guarantees the instruction set of `V`.
             PieceTask::Moments => unsafe {
                 *squares = lamb::moments_vector::<V>(rule, weights, gradient, [first, second]);
             },
-            // SAFETY: the caller vouches for the instruction set.
+            // SAFETY: the caller guarantees the instruction set of `V`.
             PieceTask::Apply { ratio } => unsafe {
                 lamb::apply_vector::<V>(rule, ratio, weights, [first, second]);
             },
@@ -89,7 +89,8 @@ mod x86 {
             ) {
                 #[target_feature(enable = $features)]
                 fn compiled(rule: &UpdateRule, task: PieceTask, piece: &mut ParameterPiece<'_>) {
-                    // SAFETY: this function is compiled with the features of the vector.
+                    // SAFETY: this function is compiled with the features of the vector type, and
+                    // its caller proved them by a token.
                     unsafe { run::<$vector>(rule, task, piece) }
                 }
                 // SAFETY: the token proves that the machine has the instruction set.

@@ -1,7 +1,8 @@
-//! The launches of the backward pass and update on a GPU: pairs, sort, heads, partial sums, update.
+//! Launches of the backward pass and update on a GPU: pairs, sort, heads, partial sums, update.
 //!
-//! Their number and shapes depend on the tables and on the capacity for ids alone, so a step is the
-//! same sequence for any batch; how many ids and rows there are is read on the device.
+//! The number and shapes of the launches depend only on the tables and on the capacity for ids, so
+//! every step launches the same sequence. Kernels read the actual numbers of ids and rows on the
+//! device.
 
 use super::IDS_PER_PART;
 use super::numbering::bits_below;
@@ -16,11 +17,11 @@ pub const SOURCE: KernelSource =
     KernelSource { name: "ops/embedding_backward/kernel.cu", text: include_str!("kernel.cu") };
 const THREADS: u32 = 256;
 const WARP: u32 = 32;
-/// Warps of a block, each with two vectors of the widest table in shared memory.
+/// Warps of a block. Each keeps two vectors of the widest table in shared memory.
 const UPDATE_WARPS: u32 = 4;
-/// `ROWS_PER_WARP` of the kernel.
+/// Rows per warp. Must equal `ROWS_PER_WARP` in the kernel.
 const ROWS_PER_WARP: usize = 8;
-/// Shared memory of a block up to which it has [`UPDATE_WARPS`].
+/// Up to this much shared memory, a block has [`UPDATE_WARPS`] warps; otherwise it has one.
 const SHARED_BYTES: usize = 48 << 10;
 /// Bits of a digit of the radix sort.
 const DIGIT_BITS: u32 = 8;
@@ -31,22 +32,22 @@ const PAIRS_PER_TILE: usize = 2048;
 pub struct WorkspaceShape {
     /// Ids of the largest batch, at most [`IDS_LIMIT`].
     pub capacity: usize,
-    /// Rows of all tiles.
+    /// Number of rows of all tiles together.
     pub rows: usize,
     pub tiles: usize,
     /// D of the widest tile.
     pub widest: usize,
     /// Elements of the largest gradient.
     pub gradient: usize,
-    /// Whether ids or bags have factors.
+    /// Whether ids have weights or bags have scales.
     pub factors: super::Factors,
 }
 
-/// Buffers that every call uses again.
+/// Buffers that every call reuses.
 #[derive(Debug)]
 pub struct Workspace {
     shape: WorkspaceShape,
-    /// u64 `[capacity]`, two of them.
+    /// Two buffers of u64 `[capacity]`, between which the sort alternates.
     pairs: [Buffer; 2],
     sources: Option<Buffer>,
     counts: Buffer,
@@ -55,15 +56,17 @@ pub struct Workspace {
     indices: Buffer,
     /// u32 `[capacity + 1]`.
     starts: Buffer,
-    /// Distinct rows of the last call, u32 `[1]`.
+    /// Number of distinct rows of the last call, u32 `[1]`.
     unique: Buffer,
     partials: Buffer,
     scratch: Buffer,
 }
 
 impl Workspace {
+    /// Allocates the buffers of a workspace.
+    ///
     /// # Errors
-    /// [`DriverError::Extent`] where a pair does not fit 64 bits or a row not shared memory;
+    /// [`DriverError::Extent`] if a pair does not fit 64 bits or a row does not fit shared memory;
     /// [`DriverError::OutOfMemory`].
     pub fn new(driver: &Driver, shape: WorkspaceShape) -> Result<Self, DriverError> {
         let extent = |what, expected, got| {
@@ -98,7 +101,7 @@ impl Workspace {
         })
     }
 
-    /// Bytes of a workspace.
+    /// Total bytes of a workspace.
     #[must_use]
     pub fn bytes(shape: &WorkspaceShape) -> usize {
         let [pairs, sources, counts, heads, starts, partials, scratch] = shape.bytes();
@@ -137,19 +140,20 @@ impl WorkspaceShape {
     }
 }
 
-/// The buffers of a call, besides the batch.
+/// The buffers of a call, except those of the batch.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceGradient<'a> {
-    /// f32, of the forward pass's output.
+    /// Gradient of the forward pass's output, f32.
     pub gradient: &'a Buffer,
-    /// [`crate::optimizer::device_block`].
+    /// The rule with this step's constants, written by [`crate::optimizer::device_block`].
     pub rule: &'a Buffer,
-    /// u64 `[1]`: lowered to the first position whose id is out of range; nothing is updated then.
+    /// u64 `[1]`: the lowest position whose id is out of range. If there is one, nothing is
+    /// updated.
     pub first_bad: &'a Buffer,
-    /// u32 `[1]`: nothing is updated unless it is 0.
+    /// u32 `[1]`: the update is skipped unless it is 0.
     pub stop: &'a Buffer,
-    /// u64 `[3]`, added to: the distinct rows that are updated, Σ of their D, the bytes of their
-    /// weights.
+    /// u64 `[3]`, to which each call adds: the number of updated rows, the sum of their D, and the
+    /// bytes of their weights.
     pub updated: &'a Buffer,
 }
 
@@ -201,7 +205,7 @@ impl EmbeddingBackward {
         let Workspace { shape, pairs, heads, indices, starts, unique, scratch, .. } = workspace;
         let (capacity, payload_bits) = (shape.capacity, shape.payload_bits());
         let bags = lookup.features * lookup.batch_size;
-        // The last offset is the number of ids.
+        // The last offset equals the number of ids.
         let count = lookup.offsets.address() + (bags * size_of::<u64>()) as u64;
         let per_id = Grid::over(capacity, THREADS, THREADS);
         let arguments = KernelArguments::new()
@@ -239,7 +243,7 @@ impl EmbeddingBackward {
             sums: SumWidth::U32,
         };
         self.prefix_sum.launch(stream, &scan)?;
-        // One thread at least: it closes the last row, or writes that there is none.
+        // At least one thread runs. It ends the last row, or records that there are no rows.
         stream.launch(&self.starts, Grid::over(capacity.max(1), THREADS, THREADS), &arguments)?;
         let arguments = KernelArguments::new()
             .buffer(lookup.tiles)
@@ -260,7 +264,7 @@ impl EmbeddingBackward {
         self.update(stream, lookup, gradient, workspace, sorted, count)
     }
 
-    /// Sorts the pairs by row; gives which of the two buffers has them.
+    /// Sorts the pairs by row. Returns the index of the buffer that holds the result.
     fn sort(
         &self,
         stream: &Stream,
@@ -327,10 +331,11 @@ impl EmbeddingBackward {
         let places = 2 * shape.capacity.div_ceil(IDS_PER_PART);
         stream.launch(&self.partials, Grid::over(places, UPDATE_WARPS, threads), &arguments)?;
         let row_bytes = shape.shared_bytes_of_row();
-        // Blocks of one warp where a row is long: more of them then share a multiprocessor.
+        // Long rows use blocks of one warp, because more of such blocks fit on a multiprocessor at
+        // once.
         let is_wide = row_bytes * UPDATE_WARPS as usize > SHARED_BYTES;
         let warps = if is_wide { 1 } else { UPDATE_WARPS };
-        // No more rows than ids, nor than there are.
+        // There are no more distinct rows than ids, and no more than all rows.
         let warps_needed = shape.capacity.min(shape.rows).div_ceil(ROWS_PER_WARP);
         let grid = Grid::over(warps_needed, warps, warps * WARP);
         let grid = Grid { shared_bytes: warps as usize * row_bytes, ..grid };

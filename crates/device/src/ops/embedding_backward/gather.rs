@@ -1,5 +1,5 @@
-//! First phase: checks every id and emits one (row, gradient place) pair per id, in `values` order.
-//! Reads no gradient.
+//! First phase of the backward pass: checks every id and writes one pair per id, in `values` order.
+//! A pair holds the row and the position of its gradient. Gradients are read by later phases.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ use crate::ops::slot::{KeyPlaces, Lookup, TileShape, first_bad};
 /// Positions that one chunk of work gathers.
 const POSITIONS_PER_CHUNK: usize = 8192;
 
-/// Fills `scratch.pairs` (and `scratch.sources` where ids or bags have factors).
+/// Fills `scratch.pairs` (and `scratch.sources` if ids or bags have factors).
 ///
 /// # Errors
 /// [`Error::RowOutOfRange`] for the first bad id; only scratch has been written then.
@@ -74,7 +74,7 @@ pub(super) fn run<'a, Shape: Fn(usize) -> TileShape<'a> + Sync>(
     }
 }
 
-/// Calls `visit` with each key that has ids among `positions`, and with those positions.
+/// Calls `visit` with each key that has ids in `positions`, and with those positions.
 #[inline(always)]
 fn for_each_key(
     jagged: &JaggedTensor,
@@ -93,8 +93,8 @@ fn for_each_key(
     }
 }
 
-/// Calls `visit` with the sample of each bag of `key` that has ids among `positions`, all of them
-/// the key's, and with those positions.
+/// Calls `visit` with the sample of each bag that has ids in `positions`, and with those positions.
+/// All `positions` belong to `key`.
 #[inline(always)]
 fn for_each_bag(
     jagged: &JaggedTensor,

@@ -32,15 +32,15 @@ const OP: &str = "embedding_backward";
 /// Arguments of [`run`]: the batch, the gradient of its output, and the tiles to update.
 #[derive(Debug)]
 pub struct BackwardArguments<'a, 'tile> {
-    /// The tables, or the tiles of them that live here.
+    /// The tables, or the tiles of them that this rank holds.
     pub tiles: &'a mut [TileMut<'tile>],
     /// One per key of `jagged`.
     pub slots: &'a [Slot],
-    /// Ids local to their tile; those of the forward pass.
+    /// The ids of the forward pass, local to their tile.
     pub jagged: &'a JaggedTensor,
-    /// A factor per bag, `[F·B]`, feature-major; those of the forward pass.
+    /// The scales of the forward pass: one per bag, `[F·B]`, feature-major.
     pub bag_scales: Option<&'a [f32]>,
-    /// Form of the forward pass's output.
+    /// Layout of the forward pass's output.
     pub output: SlotOutput,
     /// Gradient of that output.
     pub gradient: &'a [f32],
@@ -63,16 +63,16 @@ pub struct ScratchShape {
     pub factors: Factors,
 }
 
-/// Whether ids or bags have factors that are not 1 for all.
+/// Whether any id or bag has a factor other than 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Factors {
     Absent,
-    /// Weights of ids, or scales of bags.
+    /// Ids have weights, or bags have scales.
     Present,
 }
 
 impl Scratch {
-    /// Bytes for a batch of this shape, where each row is looked up by few ids.
+    /// Bytes of scratch for a batch of this shape, if few ids share a row.
     #[must_use]
     pub fn bytes(shape: ScratchShape) -> usize {
         let packed = pack::pays(shape.slots, shape.ids, shape.bags);
@@ -94,8 +94,8 @@ impl Scratch {
 /// As in [`super::embedding_forward::run`].
 /// # Cost
 /// Reads `8·nnz` bytes of ids and `4·nnz·D` of gradients (mostly cached), sorts `nnz` 8-byte pairs
-/// on the bits a row number needs, reads and writes `e·D` bytes per distinct row (`e` those of a
-/// weight) plus its state.
+/// on the bits of a row number, and reads and writes `e·D` bytes per distinct row plus its state,
+/// where `e` is the size of a weight.
 /// # Numerics
 /// Sums in f32 in (slot, sample, j) order, in parts of [`IDS_PER_PART`]; multiplies and adds round
 /// separately. Same bytes as [`scalar`] on every instruction set and thread count. Rows of 16-bit
@@ -142,7 +142,7 @@ pub fn run(
     Ok(update_rows::run(cpu, &batch, &targets, rule, long, partials))
 }
 
-/// Every shape of the call.
+/// Checks all shapes of the call.
 fn check<'a, Shape: Fn(usize) -> TileShape<'a>>(
     lookup: &Lookup<'a, Shape>,
     tiles: &[TileMut<'_>],

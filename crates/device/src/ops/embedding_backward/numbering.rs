@@ -1,4 +1,5 @@
-//! Numbers for the rows of all tiles, packed with places of gradients into what is sorted.
+//! Numbers the rows of all tiles consecutively, and packs row numbers and gradient positions into
+//! the pairs that are sorted.
 
 use schema::JaggedTensor;
 
@@ -7,13 +8,15 @@ use super::tile::TileMut;
 use crate::error::Error;
 use crate::ops::slot::{KeyPlaces, Lookup, Slot};
 
-/// How a pair packs a row, counted over all tiles, above where its gradient is found.
+/// The layout of a pair: the row number, counted over all tiles, in the upper bits, and the
+/// position of its gradient in the lower ones.
 pub(super) struct Numbering {
-    /// First row number of each tile, and after the last tile the number of all rows, `[T + 1]`.
+    /// First row number of each tile, followed by the total number of rows, `[T + 1]`.
     pub(super) first_rows: Vec<usize>,
     pub(super) row_bits: u32,
     pub(super) payload_bits: u32,
-    /// Whether ids or bags have factors: then a pair holds a position, else a place.
+    /// Whether ids or bags have factors. If so, a pair holds the id's position instead of its
+    /// gradient's.
     pub(super) factors: bool,
 }
 
@@ -40,8 +43,8 @@ impl Numbering {
         Ok(Self { first_rows, row_bits, payload_bits, factors })
     }
 
-    /// The positions of each tile's ids with its first row and the bits its rows need; none where
-    /// the slots do not come in the order of their tiles.
+    /// Returns the positions of each tile's ids, with its first row and the bits of its row
+    /// numbers. Empty if the slots are not in the order of their tiles.
     pub(super) fn groups(&self, slots: &[Slot], jagged: &JaggedTensor) -> Vec<sort::TilePairs> {
         if !slots.is_sorted_by_key(|slot| slot.tile) {
             return Vec::new();
@@ -67,13 +70,13 @@ impl Numbering {
         groups
     }
 
-    /// The bits of a pair that hold its row.
+    /// The bits of a pair that hold its row number.
     pub(super) fn key_bits(&self) -> std::ops::Range<u32> {
         self.payload_bits..self.payload_bits + self.row_bits
     }
 }
 
-/// Bits that hold every number below `count`.
+/// Number of bits that represent every number below `count`.
 pub(super) fn bits_below(count: usize) -> u32 {
     usize::BITS - count.saturating_sub(1).leading_zeros()
 }

@@ -1,10 +1,10 @@
-//! Before the first phase: the gradient of a pooled output, slot by slot.
+//! Before the first phase, copies the gradient of a pooled output so that each slot's vectors are
+//! contiguous.
 //!
-//! A slot's vectors lie far apart in `[B, Σ D]`, at distances that are often a power of two, so
-//! that they compete for a few sets of the second-level cache. Side by side they fit: on a batch of
-//! 2048 samples, 8 tables of 64 columns and 32 ids per bag, three interleaved runs of the whole
-//! backward reached 59 to 64 % of the read-modify-write limit without the copy and 63 to 74 % with
-//! it.
+//! In `[B, Σ D]`, a slot's vectors are far apart, often by a power of two, so they compete for a
+//! few sets of the second-level cache. Contiguous vectors fit. On a batch of 2048 samples, 8 tables
+//! of 64 columns and 32 ids per bag, three interleaved runs of the whole backward reached 59 to 64
+//! % of the read-modify-write limit without the copy and 63 to 74 % with it.
 #![expect(unsafe_code, reason = "chunks write different vectors of one array")]
 
 use schema::JaggedTensor;
@@ -12,18 +12,18 @@ use schema::JaggedTensor;
 use crate::cpu::{DisjointMut, Pool};
 use crate::ops::slot::{KeyPlace, KeyPlaces};
 
-/// Ids per bag from which on vectors are read often enough to be worth the copy.
+/// Fewest ids per bag for which the copy pays, because vectors are read several times.
 const IDS_PER_BAG: usize = 4;
 
 /// Samples of a chunk.
 const SAMPLES_PER_CHUNK: usize = 64;
 
-/// Whether vectors of so many slots, bags and ids are read often enough to be worth the copy.
+/// Whether the copy pays for this number of slots, bags and ids.
 pub(super) fn pays(slots: usize, ids: usize, bags: usize) -> bool {
     slots >= 2 && ids >= IDS_PER_BAG * bags
 }
 
-/// Copies `gradient` to `packed` and gives the new places, where that pays.
+/// Copies `gradient` to `packed` and returns the new positions, if the copy pays.
 pub(super) fn run(
     pool: &Pool,
     jagged: &JaggedTensor,
@@ -46,8 +46,8 @@ pub(super) fn run(
             for (key, &dim) in dims.iter().enumerate() {
                 let from = places.place(key).start(sample, 0);
                 let to = target.place(key).start(sample, 0);
-                // SAFETY: the places of different keys and samples do not overlap and end at the
-                // length of the gradient; each chunk is run once.
+                // SAFETY: the ranges of different keys and samples do not overlap and end within
+                // the gradient's length. The pool runs each chunk once.
                 let out = unsafe { out.part(to..to + dim) };
                 out.copy_from_slice(&gradient[from..from + dim]);
             }

@@ -20,7 +20,7 @@ pub fn add_scaled<R: Real>(factor: R, gradient: &[R], sum: &mut [R]) {
     }
 }
 
-/// One tile of the oracle: `weights` `[rows, dim]`, `state` `[rows, state per row]`.
+/// One tile of the oracle, with its optimizer state.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OracleTile<R> {
     /// `[rows, dim]`.
@@ -54,12 +54,12 @@ impl<R: Real> OracleTile<R> {
     }
 }
 
-/// Which row takes which gradients: per (tile, row), in (slot, sample, j) order, where each starts
-/// and its factor.
+/// The gradients of each row: for each (tile, row), in (slot, sample, j) order, the start of the
+/// gradient and its factor.
 type Sources<R> = BTreeMap<(usize, usize), Vec<(usize, R)>>;
 
-/// The whole backward and update of f32 (or f64) tables; `gradient` is that of the output. Gives
-/// the rows it updated, as (tile, row). Checks nothing.
+/// The whole backward pass and update of f32 (or f64) tables; `gradient` is the gradient of the
+/// output. Returns the updated rows as (tile, row). Does not check its arguments.
 pub fn run<R: Real>(
     tiles: &mut [OracleTile<R>],
     slots: &[Slot],

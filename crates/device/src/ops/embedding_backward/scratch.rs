@@ -1,24 +1,24 @@
-//! Buffers that grow to the largest batch seen.
+//! Buffers of the embedding backward that grow to the largest batch seen.
 
 use super::tile::IDS_PER_PART;
 
-/// Buffers that grow to the largest batch seen and are used again by the next call.
+/// Buffers that grow to the largest batch seen and are reused by the next call.
 #[derive(Debug, Default)]
 pub struct Scratch {
-    /// One entry per id: its row, counted over all tiles, above the place of its gradient (or above
-    /// its position, if ids or bags have factors).
+    /// One entry per id: its row number, counted over all tiles, above the position of its
+    /// gradient. If ids or bags have factors, the lower bits hold the id's own position instead.
     pub(super) pairs: Vec<u64>,
-    /// The gradient of a pooled output, slot by slot, where that pays.
+    /// Copy of the gradient of a pooled output, slot by slot, if the copy pays.
     pub(super) gradient: Vec<f32>,
-    /// The sort's other buffer, `[nnz]`.
+    /// The second buffer of the sort, `[nnz]`.
     pub(super) spare: Vec<u64>,
     /// Digit counts of the sort, `[chunks, digits]`.
     pub(super) counts: Vec<usize>,
-    /// Place of the gradient of each position and its factor, `[nnz]`; empty without factors.
+    /// Position of the gradient of each id and its factor, `[nnz]`; empty without factors.
     pub(super) sources: Vec<(usize, f32)>,
-    /// Rows whose gradients are summed in parts.
+    /// Rows whose gradients are summed in several parts.
     pub(super) long: Vec<LongSegment>,
-    /// The sums of those parts.
+    /// The sums of the parts of long rows.
     pub(super) partials: Vec<f32>,
 }
 
@@ -28,14 +28,14 @@ pub(super) struct LongSegment {
     pub(super) start: usize,
     pub(super) end: usize,
     pub(super) dim: usize,
-    /// Number of parts of the long segments before it.
+    /// Total number of parts of the preceding long segments.
     pub(super) first_part: usize,
-    /// Where its partial sums start, `[parts, dim]`.
+    /// Index at which its partial sums start, `[parts, dim]`.
     pub(super) partials: usize,
 }
 
 impl LongSegment {
-    /// How many parts it is summed in.
+    /// Number of parts in which it is summed.
     pub(super) fn parts(&self) -> usize {
         (self.end - self.start).div_ceil(IDS_PER_PART)
     }

@@ -29,7 +29,7 @@ mod x86 {
 
     macro_rules! entries {
         ($update:ident, $sum:ident, $token:ty, $vector:ty, $features:literal) => {
-            /// A chunk of rows.
+            /// Updates one chunk of rows.
             pub(in super::super) fn $update(
                 _: $token,
                 work: &UpdateWork<'_>,
@@ -37,15 +37,15 @@ mod x86 {
             ) -> Updated {
                 #[target_feature(enable = $features)]
                 fn enter(work: &UpdateWork<'_>, pairs: Range<usize>) -> Updated {
-                    // SAFETY: compiled for the vector's instruction set; the pool runs a chunk
-                    // once.
+                    // SAFETY: this function is compiled with the vector's instruction set, and the
+                    // pool runs each chunk once.
                     unsafe { work.update_chunk::<Vectors<$vector>>(pairs) }
                 }
                 // SAFETY: the token proves the instruction set.
                 unsafe { enter(work, pairs) }
             }
 
-            /// The summed gradient of some pairs.
+            /// Sums the gradients of some pairs.
             pub(in super::super) fn $sum(
                 _: $token,
                 batch: &UpdateBatch<'_>,
@@ -54,7 +54,8 @@ mod x86 {
             ) {
                 #[target_feature(enable = $features)]
                 fn enter(batch: &UpdateBatch<'_>, pairs: Range<usize>, sum: &mut [f32]) {
-                    // SAFETY: compiled for the vector's instruction set.
+                    // SAFETY: this function is compiled with the vector's instruction set, which
+                    // the token of its caller proved.
                     unsafe { Vectors::<$vector>::sum(batch, pairs, sum) }
                 }
                 // SAFETY: the token proves the instruction set.
@@ -79,7 +80,8 @@ mod x86 {
         unsafe fn sum(batch: &UpdateBatch<'_>, pairs: Range<usize>, sum: &mut [f32]) {
             let dim = sum.len();
             let mut at = 0;
-            // SAFETY: each strip lies inside the `dim` columns.
+            // SAFETY: the caller guarantees the instruction set, and each strip lies inside the
+            // `dim` columns.
             unsafe {
                 while dim - at >= 8 * V::LANES {
                     at += strip::<V, 8>(batch, pairs.clone(), at, sum);
@@ -105,8 +107,8 @@ mod x86 {
             sum: &[f32],
             state: &mut [f32],
         ) {
-            // SAFETY: the caller vouches for the instruction set of `V`; `take` and `put` check
-            // that both rows are as long.
+            // SAFETY: the caller guarantees the instruction set of `V`. `take` and `put` check that
+            // both rows have the same length.
             unsafe {
                 let wide = E::take::<V>(weights, buffer);
                 rule.update_row_vector::<V>(wide, sum, split_state(rule.kind, state));
@@ -115,12 +117,12 @@ mod x86 {
         }
     }
 
-    /// Sums the columns from `at` on, `N` registers of them (a last one may be partial where `N` is
-    /// 1), and returns how many columns a full strip has.
+    /// Sums `N` registers of columns from `at` on and returns the number of columns of a full
+    /// strip. Only a strip of one register may be partial.
     ///
     /// # Safety
-    /// The machine has the instruction set of `V`; `N` registers from `at` on begin inside `sum`,
-    /// and all but one of a single register end there.
+    /// The machine has the instruction set of `V`; `at` lies inside `sum`, and a strip of several
+    /// registers ends inside it.
     #[inline(always)]
     unsafe fn strip<V: Vector, const N: usize>(
         batch: &UpdateBatch<'_>,
@@ -129,8 +131,9 @@ mod x86 {
         sum: &mut [f32],
     ) -> usize {
         let left = sum.len() - at;
-        // SAFETY: `gradient[start..]` has `dim` columns of the slot, checked at the contract; loads
-        // and stores stay within `left` of them, and only strips of one register can be partial.
+        // SAFETY: the contract checked that `gradient[start..]` has `dim` columns of the slot.
+        // Loads and stores access at most `left` of them, and only strips of one register can be
+        // partial.
         unsafe {
             let mut sums = [V::splat(0.0); N];
             for position in pairs {
@@ -168,7 +171,7 @@ mod elsewhere {
 
     macro_rules! unreachable_entries {
         ($update:ident, $sum:ident, $token:ty) => {
-            /// Cannot be called: the token does not exist on this machine.
+            /// Unreachable: the token cannot exist on this architecture.
             pub(in super::super) fn $update(
                 _: $token,
                 _: &UpdateWork<'_>,
@@ -176,7 +179,7 @@ mod elsewhere {
             ) -> Updated {
                 Updated::default()
             }
-            /// Cannot be called: the token does not exist on this machine.
+            /// Unreachable: the token cannot exist on this architecture.
             pub(in super::super) fn $sum(
                 _: $token,
                 _: &UpdateBatch<'_>,

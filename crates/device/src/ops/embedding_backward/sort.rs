@@ -1,5 +1,5 @@
-//! Second phase: a stable radix sort of the pairs by row, on the bits that a row number needs.
-//! Independent of what the pairs mean.
+//! Second phase: a stable radix sort of the pairs by row, on the bits of the row number.
+//! Independent of the meaning of the pairs.
 #![expect(unsafe_code, reason = "chunks scatter to places that their counts keep apart")]
 
 use std::ops::Range;
@@ -7,35 +7,36 @@ use std::ops::Range;
 use super::scratch::Scratch;
 use crate::cpu::{DisjointMut, Pool};
 
-/// Widest digit: its counts and the ends of its output runs fit in the second-level cache.
+/// Bits of the widest digit. Its counts and the ends of its output runs fit in the second-level
+/// cache.
 const DIGIT_BITS: u32 = 11;
 
-/// Fewest pairs per chunk; below that, counting costs more than it spreads.
+/// Fewest pairs per chunk. With fewer, counting costs more than parallel work saves.
 const PAIRS_PER_CHUNK: usize = 8192;
 
-/// Most chunks, which bounds the memory and the serial work of the counts.
+/// Most chunks. Bounds the memory and the serial work of the counts.
 const CHUNKS: usize = 64;
 
-/// As [`SMALL`], for the counts of one thread.
+/// Like [`SMALL`], for groups that one thread sorts.
 const SMALL_GROUP: usize = 256;
 
-/// Batches that a comparison sort finishes before a radix sort has cleared its counts.
+/// Largest batch for which a comparison sort ends before a radix sort has cleared its counts.
 const SMALL: usize = 512;
 
-/// The pairs of one tile, which lie together before the sort and after it.
+/// The pairs of one tile, which are contiguous before and after the sort.
 #[derive(Clone, Debug)]
 pub(super) struct TilePairs {
     pub pairs: Range<usize>,
     /// The tile's first row number.
     pub first_row: u64,
-    /// The bits that its rows need, counted from the first.
+    /// Bits of its rows, relative to the first row.
     pub bits: u32,
 }
 
 /// Sorts `scratch.pairs` by the bits `key`; pairs of equal keys keep their order.
 ///
-/// There is one such order, so how it is found may depend on the number of threads: with enough
-/// groups of like size each thread sorts groups of its own, in its own cache and on fewer bits.
+/// Only one order has this property, so the method may depend on the number of threads. With enough
+/// groups of similar size, each thread sorts its own groups, in its own cache and on fewer bits.
 pub(super) fn run(pool: &Pool, key: Range<u32>, groups: &[TilePairs], scratch: &mut Scratch) {
     let len = scratch.pairs.len();
     let longest = groups.iter().map(|group| group.pairs.len()).max().unwrap_or(len);
@@ -57,19 +58,19 @@ pub(super) fn run(pool: &Pool, key: Range<u32>, groups: &[TilePairs], scratch: &
     }
 }
 
-/// Bytes of the counts for `len` pairs, at most.
+/// Most bytes of the counts for `len` pairs.
 pub(super) fn count_bytes(len: usize) -> usize {
     (CHUNKS.min(len.div_ceil(PAIRS_PER_CHUNK)) << DIGIT_BITS) * size_of::<usize>()
 }
 
-/// Sorts every group, one thread each.
+/// Sorts every group on one thread.
 fn sort_groups(pool: &Pool, payload_bits: u32, groups: &[TilePairs], scratch: &mut Scratch) {
     scratch.spare.resize(scratch.pairs.len(), 0);
     let (pairs, spare) =
         (DisjointMut::new(&mut scratch.pairs), DisjointMut::new(&mut scratch.spare));
     pool.run(groups.len(), |index| {
         let TilePairs { pairs: range, first_row, bits } = groups[index].clone();
-        // SAFETY: groups are consecutive ranges of positions, and each is sorted by one chunk.
+        // SAFETY: groups are consecutive ranges of positions, and one chunk sorts each group.
         let (mut from, mut to) = unsafe { (pairs.part(range.clone()), spare.part(range)) };
         if from.len() <= SMALL_GROUP {
             return from.sort_by_key(|pair| pair >> payload_bits);
@@ -89,7 +90,7 @@ fn sort_groups(pool: &Pool, payload_bits: u32, groups: &[TilePairs], scratch: &m
     });
 }
 
-/// One pass over a group: counts, first places, scatter.
+/// Makes one pass over a group: counts, first places, scatter.
 #[inline(always)]
 fn scatter(from: &[u64], to: &mut [u64], digit: impl Fn(u64) -> usize) {
     let mut places = [0usize; 1 << DIGIT_BITS];
@@ -121,7 +122,7 @@ impl Digit {
     }
 }
 
-/// One pass: counts per chunk, first places, scatter from `pairs` to `spare`.
+/// Makes one pass: counts per chunk, first places, scatter from `pairs` to `spare`.
 fn sort_by_digit(pool: &Pool, digit: Digit, scratch: &mut Scratch) {
     let Scratch { pairs, spare, counts, .. } = scratch;
     let digits = 1 << digit.bits;
@@ -140,15 +141,15 @@ fn sort_by_digit(pool: &Pool, digit: Digit, scratch: &mut Scratch) {
     pool.run_slices(counts, digits, |chunk, places| {
         for &pair in chunk_of(chunk) {
             let place = &mut places[digit.digit(pair)];
-            // SAFETY: the places of one (chunk, digit) are the run that its count reserved, so each
-            // place below `len` is written by one chunk, once.
+            // SAFETY: the count of each (chunk, digit) reserved a run of places below `len`, so
+            // each place is written by one chunk, once.
             unsafe { spare.part(*place..*place + 1)[0] = pair };
             *place += 1;
         }
     });
 }
 
-/// Turns counts `[chunks, digits]` into first places: by digit, then by chunk.
+/// Converts counts `[chunks, digits]` to first places, ordered by digit and then by chunk.
 fn counts_to_places(counts: &mut [usize], digits: usize) {
     let mut place = 0;
     for digit in 0..digits {

@@ -1,9 +1,9 @@
-//! Update targets: tiles of tables with their state, and how much of them changed.
+//! Update targets: tiles of tables with their state, and counts of the updated rows.
 
 use crate::weights::WeightsMut;
 
-/// A row's gradients are summed in parts of so many ids, and the parts in order, so that a row
-/// which fills half the batch does not keep one thread busy while the others wait.
+/// A row's gradients are summed in parts of this many ids, and the parts are added in order. A row
+/// that fills half of the batch then does not occupy one thread while the others wait.
 pub const IDS_PER_PART: usize = 512;
 
 /// One tile of a table with its optimizer state.
@@ -23,8 +23,8 @@ pub struct TileMut<'a> {
     pub origin: TileOrigin,
 }
 
-/// The table of a tile and the tile's first row and column in it: what the random bits of rounding
-/// depend on, so that the cut of a table into tiles does not change them.
+/// The table of a tile, and the tile's first row and column in the table. The random bits of
+/// rounding depend on this position, so the division of a table into tiles does not change them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TileOrigin {
     /// Number of the table.
@@ -38,8 +38,8 @@ pub struct TileOrigin {
 pub struct Updated {
     /// Distinct rows, over all tiles.
     pub unique_rows: usize,
-    /// Σ of D over those rows.
+    /// Sum of D over the updated rows.
     pub unique_elements: usize,
-    /// Bytes of their weights.
+    /// Bytes of the updated rows' weights.
     pub unique_bytes: usize,
 }

@@ -1,5 +1,5 @@
-//! Third phase: sums the gradients of each distinct row and updates the row in place. Takes sorted
-//! pairs, and leaves the formulas to [`crate::optimizer`].
+//! Third phase: sums the gradients of each distinct row and updates the row in place. The pairs are
+//! already sorted, and the formulas are in [`crate::optimizer`].
 #![expect(unsafe_code, reason = "rows of one table are updated by the chunks that own them")]
 
 use std::ops::Range;
@@ -17,32 +17,32 @@ use crate::optimizer::{UpdateRule, split_state};
 use crate::rounding::RowNoise;
 use crate::weights::WeightsMut;
 
-/// How many pairs ahead rows and gradients are prefetched.
+/// Prefetch distance for rows and gradients, in pairs.
 const PAIRS_AHEAD: usize = 8;
 
-/// The longest row whose sum is kept on the stack.
+/// Longest row whose sum is kept on the stack.
 const STACK_DIM: usize = 512;
 
-/// The batch, read only, and its pairs in row order.
+/// The read-only inputs of the batch, and its pairs in row order.
 pub(super) struct UpdateBatch<'a> {
     /// Gradient of the forward pass's output.
     pub gradient: &'a [f32],
     /// `[nnz]`.
     pub pairs: &'a [u64],
-    /// Place and factor of each position's gradient; empty where every factor is 1.
+    /// Position and factor of each id's gradient; empty if every factor is 1.
     pub sources: &'a [(usize, f32)],
     pub payload_bits: u32,
 }
 
-/// A tile as the chunks see it.
+/// A tile in the form that the chunks use.
 pub(super) struct UpdateTarget<'a> {
     weights: TargetWeights<'a>,
     state: DisjointMut<'a, f32>,
     state_per_row: usize,
-    /// Its row numbers, counted over all tiles.
+    /// Row numbers of the tile, counted over all tiles.
     rows: Range<usize>,
     pub dim: usize,
-    /// Random bits of the table at this step, and the tile's place in the table.
+    /// Random bits of the table at this step, and the tile's position in the table.
     noise: CounterRng,
     first_row: u64,
     first_column: u32,
@@ -65,21 +65,22 @@ impl TargetWeights<'_> {
 }
 
 impl UpdateBatch<'_> {
-    /// The row that the pair at `position` updates. It is stored in the upper bits of the sorted
-    /// key.
+    /// Returns the row that the pair at `position` updates. It is stored in the upper bits of the
+    /// sorted key.
     #[inline(always)]
     pub fn row(&self, position: usize) -> usize {
         (self.pairs[position] >> self.payload_bits) as usize
     }
 
-    /// Where the gradient of the pair at `position` starts, and its factor `weight · scale`.
+    /// Returns the start of the gradient of the pair at `position`, and its factor `weight ·
+    /// scale`.
     #[inline(always)]
     pub fn locate(&self, position: usize) -> (usize, f32) {
         let payload = (self.pairs[position] & ((1 << self.payload_bits) - 1)) as usize;
         if self.sources.is_empty() { (payload, 1.0) } else { self.sources[payload] }
     }
 
-    /// The end of the run of pairs of `row` that starts at `start`.
+    /// Returns the end of the run of pairs of `row` that starts at `start`.
     #[inline(always)]
     fn segment_end(&self, start: usize, row: usize) -> usize {
         let mut end = start + 1;
@@ -91,7 +92,7 @@ impl UpdateBatch<'_> {
 }
 
 impl<'a> UpdateTarget<'a> {
-    /// The tile whose rows are numbered from `first_row` on.
+    /// Creates the target of a tile whose row numbers begin at `first_row`.
     pub fn new(
         tile: &'a mut TileMut<'_>,
         first_row: usize,
@@ -115,10 +116,11 @@ impl<'a> UpdateTarget<'a> {
         }
     }
 
-    /// The weights and the state of one row, given by its number over all tiles.
+    /// Returns the weights and the state of one row, given by its number over all tiles.
     ///
     /// # Safety
-    /// `weights` and `dim` are the tile's, `row` lies in `self.rows`, and nobody else holds it.
+    /// `weights` and `dim` belong to this tile, `row` lies in `self.rows`, and no other reference
+    /// to the row is alive.
     #[inline(always)]
     unsafe fn row<E>(
         &self,
@@ -128,14 +130,14 @@ impl<'a> UpdateTarget<'a> {
     ) -> (&'a mut [E], &'a mut [f32]) {
         let local = row - self.rows.start;
         let (weight, state) = (local * dim, local * self.state_per_row);
-        // SAFETY: both slices have `rows` rows (checked at the contract), and the caller owns this
-        // one.
+        // SAFETY: both slices have `rows` rows, which `check` verified. The caller guarantees that
+        // this reference to the row is the only one.
         unsafe {
             (weights.part(weight..weight + dim), self.state.part(state..state + self.state_per_row))
         }
     }
 
-    /// The random bits of one row.
+    /// Returns the random bits of one row.
     #[inline(always)]
     fn row_noise(&self, row: usize) -> RowNoise {
         let row = self.first_row + (row - self.rows.start) as u64;
@@ -161,7 +163,8 @@ pub(super) trait RowKernel {
     /// The machine has the kernel's instruction set, and the caller is compiled for it.
     unsafe fn sum(batch: &UpdateBatch<'_>, pairs: Range<usize>, sum: &mut [f32]);
 
-    /// The rule on one row, given beside a buffer as long, with its summed gradient and state.
+    /// Applies the rule to one row with its summed gradient and state. `buffer` is scratch of the
+    /// row's length.
     ///
     /// # Safety
     /// As for `sum`.
@@ -175,12 +178,12 @@ pub(super) trait RowKernel {
     );
 }
 
-/// The tile that holds a row number.
+/// Finds the tile that holds a row number.
 pub(super) fn tile_of(targets: &[UpdateTarget<'_>], row: usize) -> usize {
     targets.partition_point(|target| target.rows.end <= row)
 }
 
-/// Everything a chunk reads, and the rows it owns.
+/// The inputs of all chunks, and the rows that they update.
 pub(super) struct UpdateWork<'a> {
     pub batch: &'a UpdateBatch<'a>,
     pub targets: &'a [UpdateTarget<'a>],
@@ -208,8 +211,8 @@ impl UpdateWork<'_> {
         }
         while at < pairs.end {
             let target = &self.targets[tile_of(self.targets, self.batch.row(at))];
-            // SAFETY: the caller vouches for the instruction set and for this chunk; `tile_of`
-            // found the target of the row, and the weights are its own.
+            // SAFETY: the caller guarantees the instruction set and exclusive use of this chunk.
+            // `tile_of` found the target of the row, and `weights` belong to that target.
             let rows = unsafe {
                 match &target.weights {
                     TargetWeights::F32(weights) => {
@@ -230,14 +233,14 @@ impl UpdateWork<'_> {
         updated
     }
 
-    /// Updates the rows of one tile whose first pair lies in `at..end`, moves `at` behind their
-    /// last pair, and gives their number.
+    /// Updates the rows of one tile whose first pair lies in `at..end`, moves `at` past their last
+    /// pair, and returns their number.
     ///
-    /// Compiled once more for each of the usual dimensions: loops are unrolled, and the sum of a
-    /// row's gradients stays in registers until it is used, which takes a fifth off the time.
+    /// Each common dimension has its own instance, in which loops are unrolled and the sum of a
+    /// row's gradients stays in registers. This saves a fifth of the time.
     ///
     /// # Safety
-    /// As for [`Self::update_chunk`]; `weights` are those of `target`, whose row `at` is.
+    /// As for [`Self::update_chunk`]; `weights` belong to `target`, and so does the row at `at`.
     #[inline(always)]
     unsafe fn update_tile<K: RowKernel, E: VectorElement>(
         &self,
@@ -246,7 +249,7 @@ impl UpdateWork<'_> {
         at: &mut usize,
         end: usize,
     ) -> usize {
-        // SAFETY: the caller vouches for the instruction set and for the rows; the room has the
+        // SAFETY: the caller guarantees the instruction set and the rows. The buffers have the
         // length of a row.
         unsafe {
             match target.dim {
@@ -302,7 +305,8 @@ impl UpdateWork<'_> {
         }
     }
 
-    /// As `update_tile`, with room for the sum of a row's gradients and for its weights in f32.
+    /// Like `update_tile`, with scratch for the sum of a row's gradients and for its weights in
+    /// f32.
     ///
     /// # Safety
     /// As for [`Self::update_tile`]; `sum` and `buffer` are as long as the rows of `target`.
@@ -316,7 +320,8 @@ impl UpdateWork<'_> {
         at: &mut usize,
         end: usize,
     ) -> usize {
-        // That of `target`, but known where the room's length is.
+        // Equals `target.dim`. Taken from `sum`, whose length is a constant in the instances for
+        // common dimensions.
         let dim = sum.len();
         let mut rows = 0;
         while *at < end {
@@ -327,8 +332,8 @@ impl UpdateWork<'_> {
             let segment = *at..self.batch.segment_end(*at, row);
             *at = segment.end;
             rows += 1;
-            // SAFETY: the caller vouches for the instruction set. The row was checked by `gather`,
-            // and only the chunk that holds the first pair of a row touches the row.
+            // SAFETY: the caller guarantees the instruction set. `gather` checked the row, and only
+            // the chunk that holds the first pair of a row accesses it.
             unsafe {
                 self.sum_segment::<K, E>(target, weights, segment, sum);
                 let noise = target.row_noise(row);
@@ -339,7 +344,7 @@ impl UpdateWork<'_> {
         rows
     }
 
-    /// The summed gradient of one row.
+    /// Computes the summed gradient of one row.
     ///
     /// # Safety
     /// The machine has the kernel's instruction set, and the caller is compiled for it.
@@ -357,7 +362,7 @@ impl UpdateWork<'_> {
         for position in segment.clone() {
             self.prefetch(target, weights, sum.len(), position + PAIRS_AHEAD);
         }
-        // SAFETY: the caller vouches for the kernel's instruction set.
+        // SAFETY: the caller guarantees the kernel's instruction set.
         unsafe { K::sum(self.batch, segment, sum) }
     }
 
@@ -372,7 +377,8 @@ impl UpdateWork<'_> {
         }
     }
 
-    /// Asks for the gradient of a later pair, and for its row unless the pair before has the same.
+    /// Prefetches the gradient of a later pair, and its row unless the preceding pair has the same
+    /// row.
     #[inline(always)]
     fn prefetch<E>(
         &self,
@@ -394,7 +400,7 @@ impl UpdateWork<'_> {
     }
 }
 
-/// The scalar kernel, for any machine.
+/// The scalar row kernel, for any machine.
 pub(super) struct Portable;
 
 impl RowKernel for Portable {

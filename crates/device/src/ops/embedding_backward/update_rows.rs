@@ -1,4 +1,4 @@
-//! Third phase, its distribution over threads: sums rows with many pairs in parts, then updates the
+//! Third phase, distribution over threads: sums rows with many pairs in parts, then updates the
 //! rows chunk by chunk with the kernel of the machine's instruction set.
 #![expect(unsafe_code, reason = "parts of one array are written by the chunks that own them")]
 
@@ -32,7 +32,8 @@ pub(super) fn run(
         let start = chunk * PAIRS_PER_CHUNK;
         let pairs = start..batch.pairs.len().min(start + PAIRS_PER_CHUNK);
         let updated = match cpu.isa {
-            // SAFETY: the portable kernel needs no instruction set.
+            // SAFETY: the portable kernel needs no instruction set, and the pool runs each chunk
+            // once.
             Isa::Portable => unsafe { work.update_chunk::<Portable>(pairs) },
             Isa::Avx2(token) => simd::update_chunk_avx2(token, &work, pairs),
             Isa::Avx512(token) => simd::update_chunk_avx512(token, &work, pairs),
@@ -48,8 +49,8 @@ pub(super) fn run(
     }
 }
 
-/// Finds the rows with more than [`IDS_PER_PART`] pairs: each of them covers a multiple of that
-/// number.
+/// Finds the rows with more than [`IDS_PER_PART`] pairs. The pairs of each such row cover a
+/// multiple of that number, so only multiples are examined.
 fn find_long_segments(
     batch: &UpdateBatch<'_>,
     targets: &[UpdateTarget<'_>],
@@ -76,7 +77,7 @@ fn find_long_segments(
     }
 }
 
-/// Sums the parts of long segments, each part on its own.
+/// Sums each part of the long segments separately.
 fn sum_parts(cpu: &Cpu, batch: &UpdateBatch<'_>, long: &[LongSegment], partials: &mut Vec<f32>) {
     let Some(last) = long.last() else { return };
     partials.resize(last.partials + last.parts() * last.dim, 0.0);
@@ -87,8 +88,8 @@ fn sum_parts(cpu: &Cpu, batch: &UpdateBatch<'_>, long: &[LongSegment], partials:
         let start = segment.start + part * IDS_PER_PART;
         let pairs = start..segment.end.min(start + IDS_PER_PART);
         let at = segment.partials + part * segment.dim;
-        // SAFETY: `at..at + dim` is this part's own piece of the layout that `partials` was sized
-        // for.
+        // SAFETY: `partials` has room for all parts, and `at..at + dim` is the range of this part
+        // alone.
         let sum = unsafe { sums.part(at..at + segment.dim) };
         match cpu.isa {
             // SAFETY: the portable kernel needs no instruction set.

@@ -1,4 +1,4 @@
-//! Some samples' bags of one slot: which ids are summed, and where the sums go.
+//! The bags of some samples of one slot: the ids to sum and the place of each sum.
 
 use std::ops::Range;
 
@@ -23,13 +23,13 @@ pub struct TileView<'a> {
 }
 
 impl TileView<'_> {
-    /// The first of `ids` that no row has.
+    /// Position of the first out-of-range id in `ids`.
     pub(super) fn first_bad(&self, ids: &[i64]) -> Option<usize> {
         first_bad(ids, self.rows)
     }
 }
 
-/// Some samples' bags of one slot. Holds only what [`run`] has checked.
+/// The bags of some samples of one slot. Its contents have been checked by [`run`].
 pub(super) struct BagBlock<'a> {
     pub(super) tile: &'a TileView<'a>,
     pub(super) jagged: &'a JaggedTensor,
@@ -38,7 +38,7 @@ pub(super) struct BagBlock<'a> {
     pub(super) samples: Range<usize>,
     pub(super) out: &'a DisjointMut<'a, f32>,
     pub(super) place: KeyPlace,
-    /// Whether its vectors are whole cache lines and go past the caches.
+    /// Whether its vectors are whole cache lines and are stored past the caches.
     pub(super) past_caches: bool,
 }
 
@@ -50,13 +50,13 @@ impl<'a> BagBlock<'a> {
         offsets[first + self.samples.start]..offsets[first + self.samples.end]
     }
 
-    /// The factor of one bag.
+    /// Returns the factor of one bag.
     #[inline(always)]
     pub(super) fn scale(&self, sample: usize) -> f32 {
         self.bag_scales.map_or(1.0, |scales| scales[self.feature * self.jagged.batch_size + sample])
     }
 
-    /// The positions that are summed after those before `at` have been: all of a bag, or one.
+    /// Returns the next positions to sum, starting at `at`: the whole bag, or one id of a sequence.
     #[inline(always)]
     pub(super) fn summed(&self, bag: &Range<usize>, at: usize) -> Range<usize> {
         match self.place {
@@ -65,24 +65,24 @@ impl<'a> BagBlock<'a> {
         }
     }
 
-    /// Whether a bag gives no vector at all.
+    /// Whether a bag produces no output vector.
     #[inline(always)]
     pub(super) fn gives_nothing(&self, bag: &Range<usize>) -> bool {
         bag.is_empty() && matches!(self.place, KeyPlace::Sequence { .. })
     }
 
-    /// The output vector of a bag, or of the id at `position` in it.
+    /// Returns the output vector of a bag, or of the id at `position` in the bag.
     #[expect(unsafe_code, reason = "chunks write different parts of one output")]
     #[inline(always)]
     pub(super) fn out(&self, sample: usize, position: usize) -> &'a mut [f32] {
         let start = self.place.start(sample, position);
-        // SAFETY: `Lookup::check` found that the vectors do not overlap and lie in the output;
-        // chunks differ in slot or samples, each is run by one thread, and a chunk takes one vector
-        // at a time.
+        // SAFETY: `Lookup::check` verified that the vectors lie in the output without overlap.
+        // Chunks differ in slot or samples, one thread runs each chunk, and a chunk borrows one
+        // vector at a time.
         unsafe { self.out.part(start..start + self.tile.dim) }
     }
 
-    /// Pools every bag, whose ids have been checked, on any machine.
+    /// Pools every bag on any machine. The ids have been checked.
     pub(super) fn pool_portable<E: StoredWeight>(&self, table: &[E]) {
         for sample in self.samples.clone() {
             let bag = self.jagged.bag(self.feature, sample);

@@ -1,5 +1,5 @@
-//! The launch of the lookup on a GPU, and what both embedding operations read there: tiles, slots,
-//! a batch.
+//! Launch of the lookup on a GPU, and the structures that both embedding operations read: tiles,
+//! slots, and a batch.
 
 use schema::DataType;
 
@@ -14,11 +14,11 @@ use crate::ops::{Slot, SlotOutput};
 pub const SOURCE: KernelSource =
     KernelSource { name: "ops/embedding_forward/kernel.cu", text: include_str!("kernel.cu") };
 const THREADS: u32 = 256;
-/// Ids and bags of a batch, at most: the kernels count both in 32 bits.
+/// Most ids and bags of a batch, because the kernels count both in 32 bits.
 pub const IDS_LIMIT: usize = i32::MAX as usize;
-/// Columns of f32 that a thread sums at a time.
+/// Number of f32 columns that a thread sums at a time.
 const COLUMNS: usize = 4;
-/// What the first position with a bad id is where there is none.
+/// Value of the first bad position if no id is out of range.
 pub const NO_BAD_ID: u64 = u64::MAX;
 
 /// A tile of a table on the device.
@@ -26,7 +26,7 @@ pub const NO_BAD_ID: u64 = u64::MAX;
 pub struct DeviceTile<'a> {
     /// `[rows, dim]` in `data_type`.
     pub weights: &'a Buffer,
-    /// f32 `[rows, state per row]`; `None` where the rule has no state, or nothing is updated.
+    /// f32 `[rows, state per row]`; `None` if the rule has no state or the tile is only read.
     pub state: Option<&'a Buffer>,
     /// Rows of the tile.
     pub rows: usize,
@@ -34,11 +34,11 @@ pub struct DeviceTile<'a> {
     pub dim: usize,
     /// Format of the weights.
     pub data_type: DataType,
-    /// Where the tile lies in its table.
+    /// Position of the tile in its table.
     pub origin: TileOrigin,
 }
 
-/// The tiles as the array of `struct Tile` that kernels read.
+/// Encodes the tiles as the array of `struct Tile` that kernels read.
 #[must_use]
 pub fn tile_bytes(tiles: &[DeviceTile<'_>]) -> Vec<u8> {
     let mut first_row = 0;
@@ -64,9 +64,9 @@ pub fn tile_bytes(tiles: &[DeviceTile<'_>]) -> Vec<u8> {
     tiles.iter().flat_map(one).collect()
 }
 
-/// Where the vectors of each key go, as the array of `struct Slot` that kernels read. `dims` are
-/// those of the tiles; `ids_per_key` are asked for by a sequence alone, whose places depend on
-/// them.
+/// Encodes the output places of each key as the array of `struct Slot` that kernels read. `dims`
+/// are the dimensions of the tiles. `ids_per_key` is called only for a sequence, whose places
+/// depend on the numbers of ids.
 #[must_use]
 pub fn slot_bytes(
     slots: &[Slot],
@@ -99,12 +99,12 @@ pub fn slot_bytes(
     bytes
 }
 
-/// A batch of ids on the device, with the tables it looks into.
+/// A batch of ids on the device, with the tables in which they are looked up.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceLookup<'a> {
-    /// [`tile_bytes`].
+    /// Encoded by [`tile_bytes`].
     pub tiles: &'a Buffer,
-    /// [`slot_bytes`].
+    /// Encoded by [`slot_bytes`].
     pub slots: &'a Buffer,
     /// Ids local to their tile, `[nnz]`.
     pub ids: &'a Buffer,
@@ -137,8 +137,8 @@ impl EmbeddingForward {
         Ok(Self { kernel: driver.module(SOURCE)?.kernel("embedding_forward")? })
     }
 
-    /// [`super::run`] in one launch. `out` f32 as there; `first_bad` u64 `[1]`, lowered to the
-    /// first position whose id is out of range.
+    /// [`super::run`] in one launch. `out` is f32 with the layout of [`super::run`]; `first_bad`
+    /// u64 `[1]`, lowered to the first position whose id is out of range.
     ///
     /// # Errors
     /// As [`Stream::launch`], and [`DriverError::Extent`] for more than [`IDS_LIMIT`] ids or bags.

@@ -1,7 +1,7 @@
 //! Lookup of all tables in one call (TBE forward), pooled or not: contract, checks and dispatch.
 //!
-//! Independent of the model's features or of sharding: it sees tiles, slots and ids local to a
-//! tile.
+//! Independent of the model's features or of sharding: its inputs are tiles, slots and ids that are
+//! local to a tile.
 
 mod block;
 pub mod cuda;
@@ -21,19 +21,19 @@ use crate::cpu::{Cpu, DisjointMut, Isa};
 use crate::error::Error;
 use crate::weights::WeightsView;
 
-/// Bags per chunk: those of so many consecutive samples of one slot, or of several slots where a
-/// batch has fewer samples. Threads stay with a table, whose pages they find again.
+/// Bags per chunk: the bags of this many consecutive samples of one slot, or of several slots if
+/// the batch has fewer samples. A thread stays with one table, whose pages are then in its TLB.
 const BAGS_PER_CHUNK: usize = 128;
-/// Output of so many bytes goes past the caches: it would be fetched only to be overwritten, and
-/// thrown out again before it is read.
+/// Outputs of at least this size are stored past the caches. Cached stores would fetch lines only
+/// to overwrite them, and the lines would be evicted before they are read.
 const STREAMED_BYTES: usize = 1 << 20;
-/// Floats of a cache line.
+/// Number of floats in a cache line.
 const LINE: usize = 16;
 
 /// The arguments of [`run`].
 #[derive(Debug)]
 pub struct ForwardArguments<'a> {
-    /// The tables, or the tiles of them that live here.
+    /// The tables, or the tiles of them that this rank holds.
     pub tiles: &'a [TileView<'a>],
     /// One per key of `jagged`.
     pub slots: &'a [Slot],
@@ -50,15 +50,15 @@ pub struct ForwardArguments<'a> {
 ///
 /// `out[b, column_k + d] = scale_{k,b} · Σ_{j ∈ bag(k,b)} weight_j · table_{tile_k}[values_j, d]`
 ///
-/// As [`SlotOutput::Sequence`] every id is a bag of its own: a row per id, with its weight and the
-/// scale of its bag.
+/// With [`SlotOutput::Sequence`], each id forms its own bag: the output has one row per id,
+/// multiplied by the id's weight and the bag's scale.
 ///
 /// # Shapes
 /// `jagged.values` `[nnz]`; `jagged.offsets` `[F·B + 1]`, feature-major; `out` `[B, Σ D]`,
 /// overwritten.
 /// # Cost
-/// Reads `nnz·(e·D + 8)` bytes, `e` those of a weight, and writes `4·B·Σ D`; at most `2·nnz·D`
-/// FLOPs, so bandwidth-bound.
+/// Reads `nnz·(e·D + 8)` bytes, where `e` is the size of a weight, and writes `4·B·Σ D`; at most
+/// `2·nnz·D` FLOPs, so bandwidth-bound.
 /// # Numerics
 /// Accumulates in f32, whatever the table's format, in `values` order; multiplies and adds round
 /// separately. Same bytes as [`scalar`] on every instruction set and thread count.
@@ -112,7 +112,8 @@ pub fn run(cpu: &Cpu, arguments: ForwardArguments<'_>) -> Result<(), Error> {
                 None => pool(cpu.isa, &block),
             }
         }
-        // Whichever thread reads the output, it is told after this.
+        // Orders the streamed stores before this thread signals the end of the chunk, so that any
+        // reader sees them.
         streamed();
     });
     match first_bad.into_inner() {
@@ -121,7 +122,7 @@ pub fn run(cpu: &Cpu, arguments: ForwardArguments<'_>) -> Result<(), Error> {
     }
 }
 
-/// Pools every bag of a block, whose ids have been checked.
+/// Pools every bag of a block. The ids have been checked.
 fn pool(isa: Isa, block: &BagBlock<'_>) {
     match block.tile.weights {
         WeightsView::F32(weights) => simd::pool(isa, block, weights),

@@ -31,7 +31,8 @@ pub fn pool_bag<R: Real, E: Widen<R>>(
     }
 }
 
-/// The whole pooled lookup: `tables[t]` is `[rows, dims[t]]`, `out` `[B, width]`. Checks nothing.
+/// The whole pooled lookup: `tables[t]` is `[rows, dims[t]]`, `out` `[B, width]`. Does not check
+/// its arguments.
 pub fn run<R: Real>(
     tables: &[Vec<R>],
     dims: &[usize],
@@ -55,7 +56,7 @@ pub fn run<R: Real>(
     }
 }
 
-/// The lookup without pooling: every id's row, key after key. Checks nothing.
+/// The lookup without pooling: the row of every id, key by key. Does not check its arguments.
 pub fn sequence<R: Real>(
     tables: &[Vec<R>],
     dims: &[usize],

@@ -9,9 +9,9 @@
 //!         out[strip] = scale · sums
 //! ```
 //! 1. The sums of a strip stay in registers over the whole bag, so each output is written once.
-//! 2. Rows are random lines of a large table; the ids ahead, of the following bags too, say which
-//!    lines come next, and no hardware prefetcher can guess them. With one id per bag, an output
-//!    past the caches takes a quarter off the time.
+//! 2. Rows are random lines of a large table, which no hardware prefetcher can predict. The
+//!    following ids, also those of later bags, determine the next lines. With one id per bag,
+//!    storing the output past the caches saves a quarter of the time.
 #![cfg_attr(
     target_arch = "x86_64",
     expect(unsafe_code, reason = "vector instructions and unchecked row addresses")
@@ -47,7 +47,8 @@ mod x86 {
             pub(super) fn $name<E: VectorElement>(_: $token, block: &BagBlock<'_>, weights: &[E]) {
                 #[target_feature(enable = $features)]
                 fn enter<E: VectorElement>(block: &BagBlock<'_>, weights: &[E]) {
-                    // SAFETY: compiled for the vector's instruction set; the caller has it.
+                    // SAFETY: this function is compiled with the vector's instruction set, which
+                    // the token of its caller proved.
                     unsafe { pool_block::<$vector, E>(block, weights) }
                 }
                 // SAFETY: the token proves the instruction set.
@@ -58,28 +59,28 @@ mod x86 {
     entry!(pool_avx2, Avx2, Float8, "avx2,fma,f16c");
     entry!(pool_avx512, Avx512, Float16, "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,f16c");
 
-    /// One bag: its rows, its factors and what comes after it.
+    /// One bag: its rows and factors, and the ids that follow it.
     struct Bag<'a, E> {
         table: *const E,
         dim: usize,
         ids: &'a [i64],
-        /// Weights of the ids, empty where all are 1.
+        /// Weights of the ids; empty if all are 1.
         weights: &'a [f32],
         scale: f32,
-        /// Ids from `ids[distance]` on, across the following bags of the block.
+        /// Ids from `ids[distance]` on, including those of the following bags of the block.
         ahead: &'a [i64],
         past_caches: bool,
     }
 
-    /// [`pool_bags`], compiled once more for each of the usual dimensions: with one id per bag a
-    /// tenth less time at D = 32, a twentieth at D = 64.
+    /// [`pool_bags`], with its own instance for each common dimension. With one id per bag this
+    /// saves a tenth of the time at D = 32 and a twentieth at D = 64.
     ///
     /// # Safety
     /// The machine has the instruction set of `V`, and every id of the block is a row of `table`.
     #[inline(always)]
     unsafe fn pool_block<V: Vector, E: VectorElement>(block: &BagBlock<'_>, table: &[E]) {
-        // SAFETY: the caller vouches for the instruction set of `V` and for the ids; the dimension
-        // is the table's.
+        // SAFETY: the caller guarantees the instruction set of `V` and the ids, and `dim` is the
+        // table's dimension.
         unsafe {
             match block.tile.dim {
                 16 => pool_bags::<V, E>(block, table, 16),
@@ -92,7 +93,7 @@ mod x86 {
     }
 
     /// # Safety
-    /// As for [`pool_block`]; `dim` is that of the table.
+    /// As for [`pool_block`]; `dim` is the dimension of the table.
     #[inline(always)]
     unsafe fn pool_bags<V: Vector, E: VectorElement>(
         block: &BagBlock<'_>,
@@ -124,7 +125,7 @@ mod x86 {
                     ahead: &jagged.values[end.min(range.start + distance)..end],
                     past_caches: block.past_caches,
                 };
-                // SAFETY: the caller vouches for `V`; the ids of the chunk have been checked.
+                // SAFETY: the caller guarantees `V`, and the ids of the chunk have been checked.
                 unsafe {
                     if weights.is_some() {
                         pool_bag::<V, E, true>(&bag, out);
@@ -140,14 +141,15 @@ mod x86 {
     }
 
     /// # Safety
-    /// As for [`pool_block`], of the bag's ids; `out` has the `dim` floats of a row.
+    /// As for [`pool_block`], for the ids of this bag; `out` has `dim` floats.
     #[inline(always)]
     unsafe fn pool_bag<V: Vector, E: VectorElement, const WEIGHTED: bool>(
         bag: &Bag<'_, E>,
         out: &mut [f32],
     ) {
         let mut at = 0;
-        // SAFETY: each strip lies inside the `dim` columns of the rows and of `out`.
+        // SAFETY: the caller guarantees `V` and the ids, and each strip lies inside the `dim`
+        // columns of the rows and of `out`.
         unsafe {
             while bag.dim - at >= 8 * V::LANES {
                 at += strip::<V, E, 8, WEIGHTED>(bag, at, out);
@@ -164,12 +166,12 @@ mod x86 {
         }
     }
 
-    /// Pools the columns from `at` on, `N` registers of them (a last one may be partial where `N`
-    /// is 1), and returns how many columns a full strip has.
+    /// Pools `N` registers of columns from `at` on and returns the number of columns of a full
+    /// strip. Only a strip of one register may be partial.
     ///
     /// # Safety
-    /// As for [`pool_bag`]; `N` registers from `at` on begin inside the row, and all but one of a
-    /// single register end there.
+    /// As for [`pool_bag`]; `at` lies inside the row, and a strip of several registers ends inside
+    /// it.
     #[inline(always)]
     unsafe fn strip<V: Vector, E: VectorElement, const N: usize, const WEIGHTED: bool>(
         bag: &Bag<'_, E>,
@@ -214,17 +216,18 @@ mod x86 {
         N * V::LANES
     }
 
-    /// One register of a row; only strips of one register can be partial.
+    /// Loads one register of a row. Only strips of one register can be partial.
     ///
     /// # Safety
     /// The machine has the instruction set of `V`; `min(left, LANES)` weights are valid at
-    /// `pointer`, all `LANES` where `N > 1`.
+    /// `pointer`, and all `LANES` if `N > 1`.
     #[inline(always)]
     unsafe fn load<V: Vector, E: VectorElement, const N: usize>(
         pointer: *const E,
         left: usize,
     ) -> V {
-        // SAFETY: the caller vouches for `min(left, LANES)` weights, all of them where `N > 1`.
+        // SAFETY: the caller guarantees `min(left, LANES)` weights at `pointer`, and all `LANES` if
+        // `N > 1`.
         unsafe { if N == 1 { E::load_up_to(pointer, left) } else { E::load(pointer) } }
     }
 }

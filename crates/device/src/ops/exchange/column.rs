@@ -1,15 +1,16 @@
-//! Maps columns to their source ranks and destinations. Moves nothing.
+//! Maps columns to their source ranks and destinations. `exchange` moves the values.
 
 /// Columns of a pooled vector that one rank looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PooledColumns {
     pub rank: usize,
-    /// First column in what that rank gives.
+    /// First column in the matrix that the rank sends.
     pub from: usize,
     /// First column of the pooled vector.
     pub to: usize,
     pub len: usize,
-    /// Whether this is the first partial sum of these columns: it is written, later ones are added.
+    /// Whether this is the first partial sum of these columns. The first one is written, and later
+    /// ones are added.
     pub first: bool,
 }
 
@@ -18,7 +19,7 @@ pub struct PooledColumns {
 pub struct OwnedColumns {
     /// First column of the gradient.
     pub from: usize,
-    /// First column of what that rank gets.
+    /// First column in the matrix that the rank receives.
     pub to: usize,
     pub len: usize,
 }
@@ -32,19 +33,19 @@ impl OwnedColumns {
     }
 }
 
-/// What the ranks give: a matrix each, `[B, width]`.
+/// The matrices that the ranks send, each `[B, width]`.
 #[derive(Clone, Copy, Debug)]
 pub struct GivenMatrices<'a> {
     /// This rank, and its own matrix.
     pub own: (usize, &'a [f32]),
     /// Matrices of all ranks, by rank; this rank's entry is unused.
     pub others: &'a [Vec<f32>],
-    /// The width of each.
+    /// Number of columns of each rank's matrix.
     pub widths: &'a [usize],
 }
 
 impl<'a> GivenMatrices<'a> {
-    /// The matrix of `rank`.
+    /// Returns the matrix that `rank` sent.
     #[inline]
     #[must_use]
     pub fn from_rank(&self, rank: usize) -> &'a [f32] {

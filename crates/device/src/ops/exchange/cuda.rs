@@ -1,4 +1,4 @@
-//! The launch of both halves of an exchange on a GPU, and the lists of columns that it reads.
+//! Launch of both halves of an exchange on a GPU, and the lists of columns that the kernel reads.
 
 use super::PooledColumns;
 use crate::cuda::{Buffer, Driver, DriverError, Grid, Kernel, KernelArguments, Stream};
@@ -8,8 +8,8 @@ pub const SOURCE: crate::cuda::KernelSource =
     crate::cuda::KernelSource { name: "ops/exchange/kernel.cu", text: include_str!("kernel.cu") };
 const THREADS: u32 = 256;
 
-/// Which columns of which matrices make the columns of a result, as the kernel reads them: made
-/// once, used in every step.
+/// The sources of each column of a result, in the format of the kernel. Built once and used in
+/// every step.
 #[derive(Debug)]
 pub struct Routes {
     starts: Buffer,
@@ -21,8 +21,8 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// The routes of `sources` to `[samples, width]`; rank `r` gives a matrix of `widths[r]`
-    /// columns.
+    /// Builds the routes of `sources` to a result `[samples, width]`. Rank `r` sends a matrix of
+    /// `widths[r]` columns.
     ///
     /// # Errors
     /// [`DriverError::OutOfMemory`].
@@ -72,12 +72,12 @@ impl Routes {
     }
 }
 
-/// What the ranks give, `samples` rows each.
+/// The matrices that the ranks send, `samples` rows each.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceGiven<'a> {
     /// This rank, and its own matrix.
     pub own: (usize, &'a Buffer),
-    /// The matrices of all ranks one after the other; this rank's place is not read.
+    /// The matrices of all ranks one after the other. The place of this rank is not read.
     pub others: Option<&'a Buffer>,
     pub samples: usize,
 }
@@ -98,7 +98,7 @@ impl ExchangeKernel {
     }
 
     /// `out[b, to..] = Σ given[rank][b, from..]` over the sources in order: [`super::assemble`], or
-    /// [`super::gather`] of one matrix.
+    /// [`super::gather`] from one matrix.
     ///
     /// # Errors
     /// As [`Stream::launch`].

@@ -2,7 +2,7 @@
 //! and splits a gradient for the ranks that own its columns.
 //!
 //! Partial sums of split rows are added in source order, whichever rank owns them; split columns
-//! are concatenated. Knows no messages.
+//! are concatenated. Other code sends the messages.
 
 mod column;
 pub mod cuda;

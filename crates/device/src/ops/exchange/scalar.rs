@@ -2,7 +2,7 @@
 
 use super::column::{GivenMatrices, OwnedColumns, PooledColumns};
 
-/// Puts the pooled vector `out` `[row]` of one sample together.
+/// Assembles the pooled vector `out` `[row]` of one sample.
 pub fn assemble(
     sources: &[PooledColumns],
     given: &GivenMatrices<'_>,
@@ -21,7 +21,7 @@ pub fn assemble(
     }
 }
 
-/// Takes one rank's columns out of the gradient of one sample.
+/// Gathers one rank's columns of the gradient of one sample.
 pub fn gather(columns: &[OwnedColumns], gradient: &[f32], out: &mut [f32]) {
     for &OwnedColumns { from, to, len } in columns {
         out[to..to + len].copy_from_slice(&gradient[from..from + len]);

@@ -1,5 +1,5 @@
 //! Chunks of products: the parts of matrices that one thread multiplies at a time, and where their
-//! sums go. Knows no instruction set.
+//! sums go. Independent of the instruction sets.
 #![expect(unsafe_code, reason = "chunks are raw parts of matrices")]
 
 use std::ops::Range;
@@ -8,32 +8,33 @@ use super::panels::PANEL;
 use super::word::Word;
 use crate::cpu::DisjointMut;
 
-/// Rows of a chunk of the forward product or of the gradient of the input: 8 strips of 12. They
-/// stay in the second-level cache while the panels pass, each read once for all of them.
+/// Rows of a chunk of the forward product or of the gradient of the input: 8 strips of 12. The rows
+/// stay in the second-level cache while all panels are multiplied with them, so each panel is read
+/// once per chunk.
 pub(super) const CHUNK_ROWS: usize = 96;
-/// Steps that a tile of the weight gradient sums at a time: blocks of panels of both factors stay
-/// in the cache.
+/// Number of steps that a tile of the weight gradient sums at a time, chosen so that blocks of
+/// panels of both factors stay in the cache.
 pub(super) const BLOCK: usize = 512;
 /// Panels of X that wide tiles of the weight gradient cover.
 pub(super) const WIDE_PANELS: usize = 3;
 
-/// How the sums of a tile are finished before they are stored.
+/// The operation on the sums of a tile before they are stored.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Finish<'a> {
     Store,
-    /// They are added to what is there.
+    /// Adds the sums to the existing values.
     Add,
-    /// The bias `[panels of C][32]` is added.
+    /// Adds the bias `[panels of C][32]`.
     Bias(&'a [f32]),
-    /// The bias is added, then ReLU.
+    /// Adds the bias, then applies ReLU.
     BiasRelu(&'a [f32]),
-    /// Stored as 0 where the layer before, laid out as C, put out nothing.
+    /// Stores 0 where the preceding layer's output, laid out like C, is not positive.
     Mask(&'a [f32]),
     /// Like `Mask`, for outputs stored in pairs.
     MaskPairs(&'a [u32]),
 }
 
-/// Where the sums go, C: `[panels][samples][32]`, or both forms of pairs.
+/// The destination of the sums, C: `[panels][samples][32]`, or both forms of pairs.
 #[derive(Debug)]
 pub(super) enum SumSink<'a> {
     F32(DisjointMut<'a, f32>),
@@ -41,7 +42,7 @@ pub(super) enum SumSink<'a> {
 }
 
 /// A chunk of the forward product or of the gradient of the input: `C = A B` on some rows and some
-/// panels of C. The rows start at an even one.
+/// panels of C. The first row has an even number.
 pub(super) struct RowsChunk<'a, W> {
     /// `[⌈inner·VALUES/32⌉][a_samples][32/VALUES]`.
     pub(super) a: *const W,
@@ -50,7 +51,7 @@ pub(super) struct RowsChunk<'a, W> {
     pub(super) sink: &'a SumSink<'a>,
     pub(super) finish: Finish<'a>,
     pub(super) samples: usize,
-    /// Rows of A, of which row 0 is that of C even where it holds the chunk's rows alone.
+    /// Number of rows of A. Row 0 of A is row 0 of C, even if A holds only the chunk's rows.
     pub(super) a_samples: usize,
     pub(super) inner: usize,
     pub(super) columns: usize,
@@ -66,13 +67,13 @@ pub(super) struct WeightChunk<W> {
     pub(super) x: *const W,
     /// `[⌈K/32⌉][N][32]`.
     pub(super) d_weight: *mut f32,
-    /// `[N]`, or null where another chunk writes it.
+    /// `[N]`, or null if another chunk writes it.
     pub(super) d_bias: *mut f32,
-    /// Words that hold the samples.
+    /// Number of words that hold the samples.
     pub(super) inner: usize,
-    /// Words of a block of steps.
+    /// Number of words of a block of steps.
     pub(super) block: usize,
-    /// Whether the first block's sums are added to what is there.
+    /// Whether the sums of the first block are added to the existing values.
     pub(super) adds: bool,
     pub(super) n: usize,
     pub(super) k: usize,
@@ -92,26 +93,27 @@ pub(crate) struct Beside {
 }
 
 impl<W: Word> WeightChunk<W> {
-    /// The blocks of steps, in the order in which all elements sum them.
+    /// The blocks of steps, in the order in which every element sums them.
     pub(super) fn blocks(&self) -> impl Iterator<Item = Range<usize>> {
         let (inner, block) = (self.inner, self.block);
         (0..inner).step_by(block.max(1)).map(move |first| first..inner.min(first + block))
     }
 
-    /// Outputs of a panel of N.
+    /// Number of outputs of a panel of N.
     pub(super) fn outputs(&self, n_panel: usize) -> usize {
         PANEL.min(self.n - n_panel * PANEL)
     }
 
-    /// Adds the sums of the steps of a panel of dY to the bias's gradient, if it is this chunk's.
+    /// Adds the sums of the steps of a panel of dY to the bias's gradient, if this chunk computes
+    /// it.
     ///
     /// # Safety
-    /// The fields are as they say.
+    /// The pointers are valid for the extents that the fields state.
     pub(super) unsafe fn add_bias(&self, steps: &Range<usize>, n_panel: usize) {
         if self.d_bias.is_null() {
             return;
         }
-        // SAFETY: `d_bias` has N elements, and this chunk alone writes those of its panels.
+        // SAFETY: `d_bias` has N elements, and only this chunk writes the elements of its panels.
         unsafe {
             let d_y = self.d_y.wrapping_add((n_panel * self.inner + steps.start) * PANEL);
             let d_y = std::slice::from_raw_parts(d_y, steps.len() * PANEL);
@@ -125,7 +127,7 @@ impl<W: Word> WeightChunk<W> {
     }
 }
 
-/// Rows of a panel to be rounded, from an even one on.
+/// Rows of a panel to be rounded. The first row has an even number.
 pub(super) struct RoundChunk {
     /// `[rows][32]`.
     pub(super) matrix: *const f32,

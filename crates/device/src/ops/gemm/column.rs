@@ -1,5 +1,5 @@
-//! The products of a layer with one output, the logit: memory bounds them, so they read the weight
-//! row as it is and `y` is a plain `[B]`.
+//! The products of a layer with one output, the logit. They are bandwidth-bound, so the weight row
+//! is not repacked, and `y` is a plain `[B]`.
 //!
 //! Loops over whole panels; the compiler vectorises plain loops for the instruction set in use.
 
@@ -18,7 +18,8 @@ const CHUNK_ROWS: usize = 64;
 /// # Cost
 /// Reads `4·B·K` bytes for `2·B·K` FLOPs: bandwidth-bound.
 /// # Numerics
-/// f32, one sum per column of a panel, those added in order. The same bytes for any thread count.
+/// f32, one sum per column of a panel; the sums of the columns are added in order. The same bytes
+/// for any thread count.
 /// # Errors
 /// [`Error::Shape`] before any work.
 pub fn forward(
@@ -31,7 +32,8 @@ pub fn forward(
     let b = y.len();
     extent::check("column forward", "x [B, K] in panels", panels::len(b, weight.len()), x.len())?;
     cpu.pool.run_slices(y, CHUNK_ROWS, |chunk, y| {
-        // The same rows of the next panel lie far away: they are asked for row by row.
+        // The same rows of the next panel are far away in memory, so they are prefetched row by
+        // row.
         let mut sums = [[0.0f32; PANEL]; CHUNK_ROWS];
         for (panel, weight) in weight.chunks(PANEL).enumerate() {
             let weight = padded(weight);
@@ -48,8 +50,8 @@ pub fn forward(
     Ok(())
 }
 
-/// `sums += x ⊙ weight`. In registers by name: of a plain loop the compiler makes one over rows,
-/// lane by lane, which takes twice as long as memory does.
+/// `sums += x ⊙ weight`, with explicit SSE registers. From a plain loop the compiler generates a
+/// loop over rows, lane by lane, which takes twice the time of the memory accesses.
 #[cfg(target_arch = "x86_64")]
 #[expect(unsafe_code, reason = "vector instructions")]
 #[inline(always)]
@@ -59,7 +61,7 @@ fn add_products(x: &[f32; PANEL], weight: &[f32; PANEL], sums: &mut [f32; PANEL]
     let [x, weight, mut added] =
         [x, weight, sums].map(|lanes| -> [__m128; REGISTERS] { bytemuck::cast(*lanes) });
     for ((sum, x), weight) in added.iter_mut().zip(x).zip(weight) {
-        // SAFETY: every x86-64 has SSE.
+        // SAFETY: every x86-64 CPU has SSE.
         *sum = unsafe { _mm_add_ps(*sum, _mm_mul_ps(x, weight)) };
     }
     *sums = bytemuck::cast(added);
@@ -74,8 +76,8 @@ fn add_products(x: &[f32; PANEL], weight: &[f32; PANEL], sums: &mut [f32; PANEL]
     }
 }
 
-/// `d_x[b, k] = d_y[b] · weight[k]` where `x[b, k]`, the output of a ReLU, is above 0, else 0; `x`
-/// and `d_x` `[B, K]` in panels.
+/// `d_x[b, k] = d_y[b] · weight[k]` where `x[b, k]`, the output of a ReLU, is positive, and 0
+/// elsewhere; `x` and `d_x` `[B, K]` in panels.
 ///
 /// # Cost
 /// Reads and writes `4·B·K` bytes: bandwidth-bound.
@@ -102,7 +104,8 @@ pub fn backward_input(
         let first = (panel * b + block * CHUNK_ROWS) * PANEL;
         let range = first..first + d_y.len() * PANEL;
         #[expect(unsafe_code, reason = "blocks of rows of panels are scattered")]
-        // SAFETY: inside the panels, whose length was checked; each block has one chunk.
+        // SAFETY: the range lies inside the panels, whose length was checked, and each block has
+        // one chunk.
         let d_x = unsafe { parts.part(range.clone()) };
         for (d_x, &d_y) in d_x.as_chunks_mut::<PANEL>().0.iter_mut().zip(d_y) {
             for (d_x, &weight) in d_x.iter_mut().zip(&weight) {

@@ -1,5 +1,5 @@
-//! The products of a linear layer on a GPU, on row-major matrices: cuBLASLt's where that is
-//! installed, the plain kernels' else.
+//! The products of a linear layer on a GPU, on row-major matrices. cuBLASLt computes them if it is
+//! installed, and rowmill's plain kernels otherwise.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,10 +19,10 @@ pub const SOURCE: KernelSource =
 const EDGE: usize = 16;
 const SUM_THREADS: u32 = 128;
 const ELEMENT_THREADS: u32 = 256;
-/// Rows that are summed on their own, as on the CPU.
+/// Number of rows that are summed separately, as on the CPU.
 const BLOCK_ROWS: usize = 64;
 
-/// A matrix and how its numbers lie: bf16 takes 2 bytes.
+/// A matrix and its number format; bf16 takes 2 bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Operand<'a> {
     pub matrix: &'a Buffer,
@@ -36,7 +36,7 @@ impl<'a> Operand<'a> {
         Self { matrix, precision: Precision::F32 }
     }
 
-    /// As `FORMAT_…` of `prelude.cu`.
+    /// The code of the format, `FORMAT_…` in `prelude.cu`.
     fn format(&self) -> u32 {
         match self.precision {
             Precision::F32 => 0,
@@ -53,37 +53,37 @@ pub struct LinearShape {
     pub k: usize,
 }
 
-/// The output of a product, and what is done with its sums.
+/// The output of a product, and the operation on its sums.
 #[derive(Clone, Copy, Debug)]
 pub struct ProductTarget<'a> {
     pub to: Operand<'a>,
-    /// What follows the sums.
+    /// Operation on the sums.
     pub epilogue: Epilogue<'a>,
 }
 
-/// What a product does with what it has computed.
+/// The operation on the sums of a product before they are stored.
 #[derive(Clone, Copy, Debug)]
 pub enum Epilogue<'a> {
     Plain,
     /// `max(y, 0)`; NaN stays NaN.
     Relu,
-    /// 0 where this matrix, the output of a ReLU, is not above 0.
+    /// 0 where this matrix, the output of a ReLU, is not positive.
     BeforeRelu(Operand<'a>),
 }
 
 impl<'a> ProductTarget<'a> {
-    /// The sums as they are.
+    /// Stores the sums unchanged.
     #[must_use]
     pub fn plain(to: &'a Buffer) -> Self {
         Self { to: Operand::f32(to), epilogue: Epilogue::Plain }
     }
 }
 
-/// Whether a product joins what is there.
+/// Whether a product overwrites the existing values or is added to them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Join {
     Write,
-    /// It is added to.
+    /// Add to the existing values.
     Add,
 }
 
@@ -98,7 +98,7 @@ pub struct Gemm {
     library: Option<Arc<BlasLibrary>>,
 }
 
-/// cuBLASLt, and f32 results on their way to bf16 by stream.
+/// cuBLASLt, with a buffer per stream for f32 results that are rounded to bf16.
 #[derive(Debug)]
 struct BlasLibrary {
     blas: Blas,
@@ -109,7 +109,7 @@ struct BlasLibrary {
 /// A product `C[m, n] = start + Σ_k A(m, k) B(k, n)`; `start` is C or the bias or 0.
 struct Product<'a> {
     factors: [Operand<'a>; 2],
-    /// Whether A lies `[k, m]`, and B `[n, k]`.
+    /// Whether A is stored as `[k, m]`, and B as `[n, k]`.
     transposed: [bool; 2],
     target: ProductTarget<'a>,
     bias: Option<&'a Buffer>,
@@ -145,13 +145,13 @@ impl Gemm {
         Ok(Self { library: Some(Arc::new(library)), ..self })
     }
 
-    /// Version of the library, where products are its.
+    /// Version of the library, if it computes the products.
     #[must_use]
     pub fn library_version(&self) -> Option<LibraryVersion> {
         Some(self.library.as_ref()?.blas.version())
     }
 
-    /// Allocates what products in `stream` work in.
+    /// Allocates the workspace of products in `stream`.
     ///
     /// # Errors
     /// [`DriverError::OutOfMemory`].
@@ -227,7 +227,7 @@ impl Gemm {
         )
     }
 
-    /// `to = 0` where `mask`, the output of a ReLU, is not above 0.
+    /// `to = 0` where `mask`, the output of a ReLU, is not positive.
     ///
     /// # Errors
     /// As [`Stream::launch`].
@@ -273,7 +273,7 @@ impl Gemm {
     }
 
     fn run(&self, stream: &Stream, product: &Product<'_>) -> Result<(), DriverError> {
-        // Algorithms are for matrices that have elements.
+        // cuBLASLt has no algorithm for empty matrices.
         let is_empty = product.sizes.contains(&0);
         match &self.library {
             Some(library) if !is_empty && self.by_library(library, stream, product)? => Ok(()),
@@ -281,7 +281,7 @@ impl Gemm {
         }
     }
 
-    /// Whether the library had an algorithm.
+    /// Runs the product with cuBLASLt. Returns `false` if the library has no algorithm.
     fn by_library(
         &self,
         library: &BlasLibrary,
@@ -291,7 +291,8 @@ impl Gemm {
         let Product { factors, transposed, target, bias, sizes, join } = *product;
         let [m, n, _] = sizes;
         let ProductTarget { to, epilogue } = target;
-        // The library takes a bias of f32 for results of f32 alone; those are rounded behind it.
+        // The library accepts an f32 bias only for f32 results, so a bf16 result with a bias is
+        // computed in f32 and rounded afterwards.
         let is_rounded_behind = bias.is_some() && to.precision == Precision::Bf16;
         let sums = if is_rounded_behind { Some(library.sums(stream, m * n)?) } else { None };
         let result = sums.as_ref().map_or(to, Operand::f32);
@@ -330,7 +331,7 @@ impl Gemm {
             (None, Join::Add) => 2,
             (None, Join::Write) => 0,
         };
-        // Elements from a row to the next, and from a column to the next.
+        // Strides from a row to the next, and from a column to the next.
         let steps = |[rows, columns]: [usize; 2], is_transposed| {
             if is_transposed { [1, rows] } else { [columns, 1] }
         };
@@ -360,7 +361,7 @@ impl Gemm {
 }
 
 impl BlasLibrary {
-    /// Room for so many f32 results of products in `stream`.
+    /// Returns a buffer for f32 results of products in `stream`.
     fn sums(&self, stream: &Stream, elements: usize) -> Result<Buffer, DriverError> {
         let bytes = elements * size_of::<f32>();
         let mut sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! Chunks of products, with the instructions of the machine.
+//! Runs chunks of products with the instructions of this machine.
 #![expect(unsafe_code, reason = "chunks are raw parts of matrices")]
 
 use super::chunk::{RoundChunk, RowsChunk, WeightChunk};
@@ -10,20 +10,22 @@ use super::widened;
 use super::word::Word;
 use crate::cpu::Isa;
 
-/// What products are made of words of this kind.
+/// A factor's word type, for which the products have kernels.
 ///
 /// # Safety
-/// The chunks' factors are as their fields say, and no other thread writes their part.
+/// The chunks' pointers are valid for the extents that their fields state, and no other thread
+/// writes the same part of the result.
 pub(super) trait Factor: Word {
-    /// The chunk, with the instructions of `isa`.
+    /// Computes a chunk of rows with the instructions of `isa`.
     unsafe fn rows(isa: Isa, chunk: &RowsChunk<Self>);
-    /// The chunk, with the instructions of `isa`.
+    /// Computes a chunk of the weight gradient with the instructions of `isa`.
     unsafe fn weight(isa: Isa, chunk: &WeightChunk<Self>);
 }
 
 impl Factor for f32 {
     unsafe fn rows(isa: Isa, chunk: &RowsChunk<f32>) {
-        // SAFETY: the caller vouches for the chunk.
+        // SAFETY: the caller guarantees the chunk, and the token in `isa` proves the instruction
+        // set.
         unsafe {
             match isa {
                 #[cfg(target_arch = "x86_64")]
@@ -35,7 +37,8 @@ impl Factor for f32 {
         }
     }
     unsafe fn weight(isa: Isa, chunk: &WeightChunk<f32>) {
-        // SAFETY: the caller vouches for the chunk.
+        // SAFETY: the caller guarantees the chunk, and the token in `isa` proves the instruction
+        // set.
         unsafe {
             match isa {
                 #[cfg(target_arch = "x86_64")]
@@ -50,7 +53,8 @@ impl Factor for f32 {
 
 impl Factor for u32 {
     unsafe fn rows(isa: Isa, chunk: &RowsChunk<u32>) {
-        // SAFETY: the caller vouches for the chunk.
+        // SAFETY: the caller guarantees the chunk, and the token in `isa` proves the instruction
+        // set.
         unsafe {
             match isa {
                 #[cfg(target_arch = "x86_64")]
@@ -65,7 +69,8 @@ impl Factor for u32 {
         }
     }
     unsafe fn weight(isa: Isa, chunk: &WeightChunk<u32>) {
-        // SAFETY: the caller vouches for the chunk.
+        // SAFETY: the caller guarantees the chunk, and the token in `isa` proves the instruction
+        // set.
         unsafe {
             match isa {
                 #[cfg(target_arch = "x86_64")]
@@ -84,9 +89,11 @@ impl Factor for u32 {
 /// Rounds rows of one panel.
 ///
 /// # Safety
-/// The chunk's matrices are as its fields say, and no other thread writes its part.
+/// The chunk's pointers are valid for the extents that its fields state, and no other thread writes
+/// the same part.
 pub(super) unsafe fn round(isa: Isa, chunk: &RoundChunk) {
-    // SAFETY: the caller vouches for the chunk's matrices; a token proves its instruction set.
+    // SAFETY: the caller guarantees the chunk's matrices, and the token in `isa` proves the
+    // instruction set.
     unsafe {
         match isa {
             #[cfg(target_arch = "x86_64")]

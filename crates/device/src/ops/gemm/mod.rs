@@ -1,10 +1,10 @@
 //! The three matrix products of a linear layer `Y = X Wᵀ + bias`, with the bias, ReLU and their
 //! gradients fused where the sums are still in registers.
 //!
-//! Activations and their gradients come and go in [`panels`] of f32 or in [`pairs`] of bf16; the
-//! weight is a [`LinearWeight`], its gradient in panels as well. What a product multiplies has one
-//! precision, sums are f32, and the result may have either. This module owns the cut into chunks
-//! and the order of sums. Independent of layers in a row.
+//! Activations and their gradients are stored in [`panels`] of f32 or in [`pairs`] of bf16. The
+//! weight is a [`LinearWeight`], and its gradient is stored in panels. Both factors of a product
+//! have the same precision, sums are f32, and the result may have either precision. This module
+//! divides products into chunks and determines the order of sums.
 #![expect(unsafe_code, reason = "chunks of one matrix are scattered, so slices cannot part them")]
 
 mod chunk;
@@ -47,25 +47,25 @@ use weight::Forms;
 /// products' magnitudes.
 pub const TOLERANCE: f64 = 1e-5;
 
-/// Words of the packed weight that pass a chunk of rows at most.
+/// Most words of the packed weight that are multiplied with one chunk of rows.
 const CHUNK_WEIGHTS: usize = 256 << 10;
-/// Panels of X of a chunk of the weight gradient: a block of their samples stays in the
-/// second-level cache while the chunk's blocks of dY pass.
+/// Panels of X in a chunk of the weight gradient. A block of their samples stays in the
+/// second-level cache while the chunk's blocks of dY are multiplied with it.
 const CHUNK_PANELS: usize = WIDE_PANELS;
-/// Panels of dY of a chunk of the weight gradient at most: each block of X is fetched once for all
-/// of them, and what they sum to, 96 KiB, stays in the second-level cache too.
+/// Most panels of dY in a chunk of the weight gradient. Each block of X is fetched once for all of
+/// them. Their sums take 96 KiB and stay in the second-level cache too.
 const CHUNK_OUTPUT_PANELS: usize = 8;
-/// Chunks that each thread should find, so that all end together.
+/// Number of chunks per thread, so that all threads end at about the same time.
 const CHUNKS_PER_THREAD: usize = 8;
-/// Pieces of the last chunks at most, each some of the panels: in whole chunks threads wait for the
-/// last one for 0.5–2 % of a product.
+/// Most pieces into which the last chunks are divided. With whole chunks, threads wait for the last
+/// one for 0.5–2 % of a product.
 const PIECES: usize = 4;
 
 /// The activation after the bias.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
     None,
-    /// `max(y, 0)`; NaN stays.
+    /// `max(y, 0)`; NaN stays NaN.
     Relu,
 }
 
@@ -85,14 +85,14 @@ pub struct LinearForward<'a> {
     pub b: usize,
 }
 
-/// What becomes of the gradient of the input.
+/// How the gradient of the input is stored.
 #[derive(Clone, Copy, Debug)]
 pub enum InputGradient<'a> {
     Write,
-    /// It is added to what is there: the input feeds more than this layer.
+    /// Add it to the existing values, because other layers use the input too.
     Accumulate,
-    /// It is written as 0 where this input `[B, K]`, the output of a ReLU, is not above 0: the
-    /// gradient before the ReLU.
+    /// Write it, with 0 where this input `[B, K]`, the output of a ReLU, is not positive. The
+    /// result is the gradient before the ReLU.
     BeforeRelu(Operand<'a>),
 }
 
@@ -103,7 +103,7 @@ pub struct LinearBackwardInput<'a> {
     pub d_y: Operand<'a>,
     /// Weight, `[N, K]`.
     pub weight: &'a LinearWeight,
-    /// What becomes of the gradient.
+    /// How the gradient is stored.
     pub gradient: InputGradient<'a>,
     /// Gradient of the input, `[B, K]`.
     pub d_x: OperandMut<'a>,
@@ -129,11 +129,11 @@ pub struct LinearBackwardWeight<'a> {
 /// `Y = f(X Wᵀ + bias)`.
 ///
 /// # Cost
-/// `2·B·N·K` FLOPs; compute-bound but for narrow layers.
+/// `2·B·N·K` FLOPs; compute-bound, except for narrow layers.
 /// # Numerics
-/// f32 sums over `K` in order, multiplication and addition rounded once, then the bias; within
-/// [`TOLERANCE`] of [`scalar::forward`]. In bf16 the sums take two products at a time, exactly or
-/// each rounded once. The same bytes for any thread count.
+/// f32 sums over `K` in order, with one rounding per multiply-add, then the bias; within
+/// [`TOLERANCE`] of [`scalar::forward`]. In bf16 each step adds two products, either exactly or
+/// with one rounding each. The same bytes for any thread count.
 /// # Errors
 /// [`Error::Shape`] and [`Error::Precision`] before any work.
 pub fn forward(cpu: &Cpu, arguments: LinearForward<'_>) -> Result<(), Error> {
@@ -164,7 +164,7 @@ pub fn forward(cpu: &Cpu, arguments: LinearForward<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `dX = dY W`, and what [`InputGradient`] says becomes of it.
+/// `dX = dY W`, stored as [`InputGradient`] specifies.
 ///
 /// # Cost
 /// `2·B·N·K` FLOPs.
@@ -214,18 +214,19 @@ pub fn backward_weight(cpu: &Cpu, arguments: LinearBackwardWeight<'_>) -> Result
     backward_weight_into(cpu, arguments, None)
 }
 
-/// Takes the parts of a weight's gradient as they are completed, while they are in the cache.
+/// Receives the parts of a weight's gradient as they are completed, while they are in the cache.
 pub(crate) trait Consumer: Sync {
-    /// Its input, prefetched while the last samples are summed.
+    /// The memory that the consumer reads. It is prefetched while the last samples are summed.
     fn beside(&self) -> Beside;
-    /// Takes the `rows` of `panel`, which begin at a multiple of 32 and end at one or at N.
+    /// Receives the `rows` of `panel`. They begin at a multiple of 32, and end at a multiple of 32
+    /// or at N.
     ///
     /// # Safety
-    /// The rows lie inside the weight, and are given once.
+    /// The rows lie inside the weight, and each row of a panel is passed once.
     unsafe fn take(&self, panel: usize, rows: Range<usize>, gradient: &[f32]);
 }
 
-/// As [`backward_weight`]; `consumer` takes every part of the gradient once.
+/// Like [`backward_weight`]; passes every part of the gradient to `consumer` once.
 pub(crate) fn backward_weight_into(
     cpu: &Cpu,
     arguments: LinearBackwardWeight<'_>,
@@ -245,7 +246,7 @@ pub(crate) fn backward_weight_into(
         d_bias.into_iter().for_each(|d_bias| d_bias.fill(0.0));
         if let Some(consumer) = consumer {
             for (panel, rows) in d_weight.chunks_exact((n * PANEL).max(1)).enumerate() {
-                // SAFETY: each panel as a whole.
+                // SAFETY: each panel is passed once, as a whole.
                 unsafe { consumer.take(panel, 0..n, rows) };
             }
         }
@@ -272,7 +273,7 @@ fn mixed(op: &'static str, what: &'static str, expected: Precision, got: Operand
     Error::Precision { op, what, expected, got: got.precision() }
 }
 
-/// Where the gradients of a layer go.
+/// The destinations of a layer's gradients.
 struct Gradients<'a> {
     weight: DisjointMut<'a, f32>,
     bias: Option<DisjointMut<'a, f32>>,
@@ -280,7 +281,7 @@ struct Gradients<'a> {
 }
 
 /// `dW = dYᵀ X` over `inner` words of samples, and the sums of dY, in chunks of some panels of
-/// both. What an element sums, and in which order, is the same however large the chunks are.
+/// both. The order in which an element is summed does not depend on the size of the chunks.
 fn weight_gradient<W: Factor>(
     cpu: &Cpu,
     x: &[W],
@@ -289,7 +290,7 @@ fn weight_gradient<W: Factor>(
     [inner, n, k]: [usize; 3],
 ) {
     let [n_panels, k_panels] = [n, k].map(panels::count);
-    // At least one, so that the bias is summed even where there are no inputs.
+    // At least one group, so that the bias is summed even if the layer has no inputs.
     let groups = k_panels.div_ceil(CHUNK_PANELS).max(1);
     let wanted = (CHUNKS_PER_THREAD * cpu.pool.threads()).div_ceil(groups);
     let parts = wanted.max(n_panels.div_ceil(CHUNK_OUTPUT_PANELS)).min(n_panels);
@@ -315,13 +316,14 @@ fn weight_gradient<W: Factor>(
             k_panels: group * CHUNK_PANELS..k_panels.min((group + 1) * CHUNK_PANELS),
             beside: gradients.consumer.map(Consumer::beside),
         };
-        // SAFETY: the extents were checked; each chunk is its own rectangle of the gradient.
+        // SAFETY: the extents were checked, and each chunk covers its own rectangle of the
+        // gradient.
         unsafe { W::weight(cpu.isa, &chunk) }
         let Some(consumer) = gradients.consumer else { return };
         let rows = chunk.n_panels.start * PANEL..n.min(chunk.n_panels.end * PANEL);
         for panel in chunk.k_panels.clone() {
             let place = panels::rows_of(n, panel, &rows);
-            // SAFETY: this chunk's own rows of the panel, which are complete.
+            // SAFETY: these rows of the panel belong to this chunk alone and are complete.
             unsafe { consumer.take(panel, rows.clone(), gradients.weight.part(place)) };
         }
     });
@@ -336,7 +338,7 @@ struct Extents {
 }
 
 /// `C = A B`, `a` `[samples, inner]` and `b` `[panels of C][inner][32]`, in chunks of rows within
-/// groups of panels: consecutive chunks read the same weights.
+/// groups of panels, so that consecutive chunks read the same weights.
 fn rows<W: Factor>(
     cpu: &Cpu,
     a: &[W],
@@ -373,19 +375,19 @@ fn rows<W: Factor>(
             rows: block * CHUNK_ROWS..samples.min((block + 1) * CHUNK_ROWS),
             panels: panels_of(panels, group, groups, pieces, count),
         };
-        // SAFETY: the extents were checked; each chunk is its own rectangle of C, and the rows of a
-        // pair are in one chunk.
+        // SAFETY: the extents were checked, each chunk covers its own rectangle of C, and both rows
+        // of a pair are in one chunk.
         unsafe { W::rows(cpu.isa, &chunk) }
     });
 }
 
-/// The number of pieces per chunk, if `parts` chunks share `panels`.
+/// Number of pieces per chunk if `parts` chunks share `panels`.
 fn pieces(panels: usize, parts: usize) -> usize {
     panels.div_ceil(parts.max(1)).clamp(1, PIECES)
 }
 
-/// The range of panels that some pieces of chunk `part` cover, where `parts` chunks share `panels`.
-/// It may be empty.
+/// Range of panels that some pieces of chunk `part` cover if `parts` chunks share `panels`. It may
+/// be empty.
 fn panels_of(
     panels: usize,
     part: usize,

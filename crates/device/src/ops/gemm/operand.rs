@@ -1,5 +1,5 @@
-//! Matrices as the products read and write them: panels of f32, or pairs of bf16.
-//! Knows no product.
+//! The matrices that products read and write: panels of f32, or pairs of bf16. Independent of the
+//! products.
 
 use schema::Precision;
 
@@ -85,7 +85,7 @@ impl Matrix {
         })
     }
 
-    /// Bytes that room for `[rows, columns]` takes.
+    /// Bytes of a `[rows, columns]` matrix.
     #[must_use]
     pub fn bytes(precision: Precision, rows: usize, columns: usize) -> usize {
         match precision {
@@ -123,7 +123,8 @@ impl Matrix {
         Ok(&mut values[..len])
     }
 
-    /// What was last written as `[rows, columns]`, which fits.
+    /// Returns the values that were last written as `[rows, columns]`. The shape must fit the
+    /// buffer.
     #[must_use]
     pub fn get(&self, rows: usize, columns: usize) -> Operand<'_> {
         match &self.0 {
@@ -135,7 +136,7 @@ impl Matrix {
         }
     }
 
-    /// To be written as `[rows, columns]`, which fits.
+    /// Returns the matrix for writing as `[rows, columns]`. The shape must fit the buffer.
     #[must_use]
     pub fn get_mut(&mut self, rows: usize, columns: usize) -> OperandMut<'_> {
         match &mut self.0 {

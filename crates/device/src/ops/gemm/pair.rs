@@ -2,13 +2,13 @@
 
 use half::bf16;
 
-/// One value of a word.
+/// Returns one value of a word.
 #[inline(always)]
 pub(super) fn value(word: u32, place: usize) -> f32 {
     f32::from_bits(if place == 0 { word << 16 } else { word & 0xffff_0000 })
 }
 
-/// Both values, rounded to nearest, ties to even.
+/// Packs two values, each rounded to nearest, ties to even.
 #[inline(always)]
 pub(super) fn word(first: f32, second: f32) -> u32 {
     let bits = |value| u32::from(bf16::from_f32(value).to_bits());

@@ -5,10 +5,11 @@
 //! across[p, row, i]  = (matrix[row, 32 p + 2 i], matrix[row, 32 p + 2 i + 1])     16 words a row
 //! down[p, i, c]      = (matrix[2 i, 32 p + c], matrix[2 i + 1, 32 p + c])         32 words a row
 //! ```
-//! The first of a pair is the low half of a word; beyond the last row and column are zeros. A
-//! product multiplies pairs along its inner extent: `across` is what forward and backward-input
-//! broadcast, `down` is both factors of the weight gradient. Together they take the bytes of one
-//! f32 matrix, and the producer of the values has both in registers.
+//! The first value of a pair is the low half of a word, and the padding after the last row and
+//! column is zero. A product multiplies pairs along its inner extent: forward and backward-input
+//! broadcast `across`, and both factors of the weight gradient are `down`. Together the two forms
+//! are as large as one f32 matrix. The producer of the values has them in registers and stores both
+//! forms.
 #![expect(unsafe_code, reason = "chunks of both forms are scattered, so slices cannot part them")]
 
 use super::chunk::RoundChunk;
@@ -19,10 +20,10 @@ use crate::cpu::{Cpu, DisjointMut};
 use crate::error::Error;
 use crate::ops::extent;
 
-/// Rows that one chunk rounds; even, so that no pair has two writers.
+/// Rows that one chunk rounds; even, so that only one chunk writes each pair.
 const CHUNK_ROWS: usize = 256;
 
-/// A matrix to read.
+/// A matrix in pairs, for reading.
 #[derive(Clone, Copy, Debug)]
 pub struct PairMatrix<'a> {
     /// `[⌈columns/32⌉][rows][16]`.
@@ -31,7 +32,7 @@ pub struct PairMatrix<'a> {
     pub down: &'a [u32],
 }
 
-/// A matrix to write.
+/// A matrix in pairs, for writing.
 #[derive(Debug)]
 pub struct PairsMut<'a> {
     /// `[⌈columns/32⌉][rows][16]`.
@@ -78,7 +79,7 @@ pub fn down_len(rows: usize, columns: usize) -> usize {
 /// # Cost
 /// Reads and writes `4·rows·columns` bytes: bandwidth-bound.
 /// # Numerics
-/// To nearest, ties to even; NaN stays. The same bytes on every machine.
+/// Rounds to nearest, ties to even; NaN stays NaN. The same bytes on every machine.
 /// # Errors
 /// [`Error::Shape`] before any work.
 pub fn round(cpu: &Cpu, matrix: &[f32], shape: MatrixShape, to: PairsMut<'_>) -> Result<(), Error> {
@@ -99,7 +100,7 @@ pub fn round(cpu: &Cpu, matrix: &[f32], shape: MatrixShape, to: PairsMut<'_>) ->
             down: down.write_ptr(pair * PANEL..(pair + rows.div_ceil(2)) * PANEL),
             rows,
         };
-        // SAFETY: the extents were checked; chunks hold different pairs of rows.
+        // SAFETY: the extents were checked, and chunks hold different pairs of rows.
         unsafe { dispatch::round(cpu.isa, &chunk) }
     });
     Ok(())

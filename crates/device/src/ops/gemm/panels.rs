@@ -3,9 +3,9 @@
 //! ```text
 //! panels[p, row, c] = matrix[row, 32 p + c],  0 beyond the last column
 //! ```
-//! One form serves all three products of a layer as it is: eight rows of a panel lie side by side
-//! (the broadcast factor of forward and backward-input), and a panel is what the weight gradient
-//! reads as its packed factor. Row-major rows of 4 KiB would fall on the same cache sets.
+//! One layout serves all three products of a layer. The rows of a panel are contiguous, as forward
+//! and backward-input need them for their broadcast factor, and the weight gradient reads a panel
+//! as its packed factor. Rows of 4 KiB in a row-major matrix would compete for the same cache sets.
 #![expect(unsafe_code, reason = "rows of panels are scattered, so slices cannot part them")]
 
 use std::ops::Range;
@@ -17,7 +17,7 @@ use crate::ops::extent;
 
 /// Columns of a panel.
 pub const PANEL: usize = 32;
-/// Words of a row of a panel of pairs across.
+/// Words per row of a panel of pairs across.
 pub(super) const ACROSS: usize = PANEL / 2;
 /// Rows that one chunk copies.
 const CHUNK_ROWS: usize = 64;
@@ -34,12 +34,12 @@ pub fn len(rows: usize, columns: usize) -> usize {
     rows * count(columns) * PANEL
 }
 
-/// The range of `rows` of a panel in a matrix of `n` rows.
+/// Returns the range of `rows` of a panel in a matrix of `n` rows.
 pub(crate) fn rows_of(n: usize, panel: usize, rows: &Range<usize>) -> Range<usize> {
     (panel * n + rows.start) * PANEL..(panel * n + rows.end) * PANEL
 }
 
-/// Writes the row-major `matrix` `[rows, columns]` as panels, zeros beyond the last column.
+/// Writes the row-major `matrix` `[rows, columns]` as panels, with zeros after the last column.
 ///
 /// # Errors
 /// [`Error::Shape`] before any work.
@@ -50,14 +50,14 @@ pub fn pack(cpu: &Cpu, matrix: &[f32], shape: MatrixShape, to: &mut [f32]) -> Re
     let out = RowsMut::new(to, rows);
     cpu.pool.run(rows.div_ceil(CHUNK_ROWS), |chunk| {
         for row in chunk_rows(chunk, rows) {
-            // SAFETY: chunks hold different rows.
+            // SAFETY: each chunk writes only its own rows.
             unsafe { out.write(row, &matrix[row * columns..][..columns]) };
         }
     });
     Ok(())
 }
 
-/// Writes `panels` of `[rows, columns]` row-major.
+/// Writes `panels` of `[rows, columns]` as a row-major matrix.
 ///
 /// # Errors
 /// [`Error::Shape`] before any work.
@@ -100,14 +100,14 @@ pub fn join(
             let (head, tail) = joined.split_at_mut(left_columns);
             read_row(left, rows, row, head);
             tail.copy_from_slice(&right[row * right_columns..][..right_columns]);
-            // SAFETY: chunks hold different rows.
+            // SAFETY: each chunk writes only its own rows.
             unsafe { out.write(row, &joined) };
         }
     });
     Ok(())
 }
 
-/// Splits what [`join`] concatenated.
+/// Splits a matrix that [`join`] concatenated.
 ///
 /// # Errors
 /// [`Error::Shape`] before any work.
@@ -131,7 +131,8 @@ pub fn split(
         for row in chunk_rows(chunk, rows) {
             read_row(from, rows, row, &mut joined);
             let (head, tail) = joined.split_at(left_columns);
-            // SAFETY: chunks hold different rows, all inside both matrices.
+            // SAFETY: each chunk writes only its own rows, and all of them lie inside both
+            // matrices.
             unsafe {
                 left.write(row, head);
                 right.part(row * right_columns..(row + 1) * right_columns).copy_from_slice(tail);
@@ -141,7 +142,7 @@ pub fn split(
     Ok(())
 }
 
-/// Copies the first columns of row `row` of panels of `rows` rows.
+/// Copies the first columns of row `row` from panels of `rows` rows.
 #[inline(always)]
 pub(crate) fn read_row(panels: &[f32], rows: usize, row: usize, to: &mut [f32]) {
     for (panel, to) in to.chunks_mut(PANEL).enumerate() {
@@ -149,8 +150,8 @@ pub(crate) fn read_row(panels: &[f32], rows: usize, row: usize, to: &mut [f32]) 
     }
 }
 
-/// Copies part of a row of a panel. A whole row is copied inline, because a call would take as
-/// long.
+/// Copies part of a row of a panel. A whole row is copied inline, because a call would take as long
+/// as the copy.
 #[inline(always)]
 fn put(from: &[f32], to: &mut [f32]) {
     match (from.as_array::<PANEL>(), to.as_mut_array::<PANEL>()) {
@@ -163,7 +164,7 @@ fn chunk_rows(chunk: usize, rows: usize) -> Range<usize> {
     chunk * CHUNK_ROWS..rows.min((chunk + 1) * CHUNK_ROWS)
 }
 
-/// Panels that several chunks write at the same time, each its own rows.
+/// Panels that several chunks write concurrently, each only its own rows.
 pub(crate) struct RowsMut<'a> {
     panels: DisjointMut<'a, f32>,
     rows: usize,
@@ -175,7 +176,7 @@ impl<'a> RowsMut<'a> {
         Self { panels: DisjointMut::new(panels), rows }
     }
 
-    /// Writes `values` as row `row`, zeros after them to the end of their last panel.
+    /// Writes `values` as row `row`, followed by zeros to the end of the last panel.
     ///
     /// # Safety
     /// No other thread writes the same row.
@@ -184,7 +185,8 @@ impl<'a> RowsMut<'a> {
         assert!(row < self.rows && count(values.len()) * self.rows * PANEL <= self.panels.len());
         for (panel, values) in values.chunks(PANEL).enumerate() {
             let start = (panel * self.rows + row) * PANEL;
-            // SAFETY: inside the panels, as checked above; the caller is the row's one writer.
+            // SAFETY: the range lies inside the panels, as checked above, and the caller guarantees
+            // that no other thread writes the row.
             let to = unsafe { self.panels.part(start..start + PANEL) };
             let (head, tail) = to.split_at_mut(values.len());
             put(values, head);

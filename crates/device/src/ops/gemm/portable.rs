@@ -1,5 +1,6 @@
-//! The products for machines without a vector form of ours: the `gemm` crate on panels, with pairs
-//! widened to f32 first. It picks its own instruction set; this file owns the strides.
+//! The products for machines without our vector kernels. They call the `gemm` crate on panels,
+//! after widening pairs to f32. The crate chooses its instruction set; this file computes the
+//! strides.
 #![expect(unsafe_code, reason = "the gemm crate takes pointers, and panels are strided")]
 
 use super::chunk::{Finish, RoundChunk, RowsChunk, SumSink, WeightChunk};
@@ -8,12 +9,13 @@ use super::panels::{ACROSS, PANEL};
 use super::word::Word;
 use crate::ops::activation::scalar::{relu, relu_gradient};
 
-/// One factor or result: where it starts, and the strides of its rows and columns.
+/// One factor or result: its start, and the strides of its rows and columns.
 #[derive(Clone, Copy)]
 struct Strided<T>(T, usize, usize);
 
 /// # Safety
-/// The chunk's factors are as its fields say, and no other thread writes its part.
+/// The chunk's pointers are valid for the extents that its fields state, and no other thread writes
+/// the same part of the result.
 pub(super) unsafe fn rows<W: Word>(chunk: &RowsChunk<'_, W>) {
     let RowsChunk { samples, inner, .. } = *chunk;
     let (count, width, values) = (chunk.rows.len(), PANEL / W::VALUES, inner * W::VALUES);
@@ -21,13 +23,14 @@ pub(super) unsafe fn rows<W: Word>(chunk: &RowsChunk<'_, W>) {
     for (row, to) in chunk.rows.clone().zip(left.chunks_exact_mut(values.max(1))) {
         for (i, to) in to.iter_mut().enumerate() {
             let at = (i / PANEL * samples + row) * width + i % PANEL / W::VALUES;
-            // SAFETY: `a` holds all samples in panels.
+            // SAFETY: the caller guarantees that `a` holds all samples in panels.
             *to = unsafe { *chunk.a.add(at) }.value(i % W::VALUES);
         }
     }
     let mut c = vec![0.0f32; count * PANEL];
     for panel in chunk.panels.clone() {
-        // SAFETY: `b` holds this panel; each matrix has the extents of the product.
+        // SAFETY: the caller guarantees that `b` holds this panel, and each matrix has the extents
+        // of the product.
         unsafe {
             let b = widened(chunk.b.wrapping_add(panel * inner * PANEL), inner);
             let factors = [Strided(left.as_ptr(), values, 1), Strided(b.as_ptr(), PANEL, 1)];
@@ -44,7 +47,8 @@ pub(super) unsafe fn rows<W: Word>(chunk: &RowsChunk<'_, W>) {
 unsafe fn put_rows<W>(chunk: &RowsChunk<'_, W>, panel: usize, c: &mut [f32]) {
     let (samples, first) = (chunk.samples, chunk.rows.start);
     let start = (panel * samples + first) * PANEL;
-    // SAFETY: the chunk's rows and panels are inside C, and this thread alone writes them.
+    // SAFETY: the chunk's rows and panels lie inside C, and the caller guarantees that only this
+    // thread writes them.
     unsafe {
         match chunk.sink {
             SumSink::F32(sink) => {
@@ -64,7 +68,7 @@ unsafe fn put_rows<W>(chunk: &RowsChunk<'_, W>, panel: usize, c: &mut [f32]) {
     }
 }
 
-/// Finishes sums that lie from `start` on in C.
+/// Finishes sums that begin at element `start` of C.
 fn finish(
     finish: Finish<'_>,
     start: usize,
@@ -101,10 +105,11 @@ fn put_pairs(rows: &[f32], across: &mut [u32], down: &mut [u32]) {
 }
 
 /// # Safety
-/// The chunk's matrices are as its fields say, and no other thread writes its part.
+/// The chunk's pointers are valid for the extents that its fields state, and no other thread writes
+/// the same part.
 pub(super) unsafe fn round(chunk: &RoundChunk) {
     let rows = chunk.rows;
-    // SAFETY: the caller vouches for the chunk's matrices.
+    // SAFETY: the caller guarantees the chunk's matrices.
     unsafe {
         let matrix = std::slice::from_raw_parts(chunk.matrix, rows * PANEL);
         let across = std::slice::from_raw_parts_mut(chunk.across, rows * ACROSS);
@@ -114,19 +119,21 @@ pub(super) unsafe fn round(chunk: &RoundChunk) {
 }
 
 /// # Safety
-/// The chunk's factors are as its fields say, and no other thread writes its part.
+/// The chunk's pointers are valid for the extents that its fields state, and no other thread writes
+/// the same part of the result.
 pub(super) unsafe fn weight<W: Word>(chunk: &WeightChunk<W>) {
     let inner = chunk.inner;
     for steps in chunk.blocks() {
         let values = |words: *const W, panel: usize| {
             let words = words.wrapping_add((panel * inner + steps.start) * PANEL);
-            // SAFETY: the panels lie inside the matrices, as the caller vouches.
+            // SAFETY: the caller guarantees that the panels lie inside the matrices.
             unsafe { widened(words, steps.len()) }
         };
         let x: Vec<_> = chunk.k_panels.clone().map(|panel| values(chunk.x, panel)).collect();
         for n_panel in chunk.n_panels.clone() {
             let d_y = values(chunk.d_y, n_panel);
-            // SAFETY: the panels lie inside the matrices; this thread alone writes its rectangle.
+            // SAFETY: the caller guarantees that the panels lie inside the matrices and that only
+            // this thread writes its rectangle.
             unsafe {
                 chunk.add_bias(&steps, n_panel);
                 for (panel, x) in chunk.k_panels.clone().zip(&x) {
@@ -141,12 +148,12 @@ pub(super) unsafe fn weight<W: Word>(chunk: &WeightChunk<W>) {
     }
 }
 
-/// `steps` rows of 32 words as `steps · VALUES` rows of 32 values.
+/// Widens `steps` rows of 32 words to `steps · VALUES` rows of 32 values.
 ///
 /// # Safety
 /// The words are valid for reads.
 unsafe fn widened<W: Word>(words: *const W, steps: usize) -> Vec<f32> {
-    // SAFETY: the caller vouches for the words of the steps.
+    // SAFETY: the caller guarantees the words of all steps.
     let words = unsafe { std::slice::from_raw_parts(words, steps * PANEL) };
     let row = |row: &[W], place: usize| row.iter().map(|w| w.value(place)).collect::<Vec<_>>();
     let rows = words.chunks_exact(PANEL);
@@ -156,7 +163,7 @@ unsafe fn widened<W: Word>(words: *const W, steps: usize) -> Vec<f32> {
 /// `c = a b`, or `c += a b`, with `a` `[m, inner]` and `b` `[inner, n]`.
 ///
 /// # Safety
-/// The strided matrices are valid for those extents, and no other thread touches `c`.
+/// The strided matrices are valid for those extents, and no other thread accesses `c`.
 unsafe fn multiply(
     [m, n, inner]: [usize; 3],
     [a, b]: [Strided<*const f32>; 2],
@@ -164,7 +171,8 @@ unsafe fn multiply(
     add: bool,
 ) {
     let stride = |stride: usize| stride as isize;
-    // SAFETY: the caller vouches; strides fit isize because slices of that extent exist.
+    // SAFETY: the caller guarantees the three matrices. The strides fit `isize` because slices of
+    // those extents exist.
     unsafe {
         gemm::gemm(
             m,

@@ -1,5 +1,5 @@
-//! The oracle of the linear layer's three products: plain loops, sums in index order. Without
-//! blocking or threads.
+//! The oracle of the linear layer's three products: plain loops, sums in index order. It uses
+//! neither blocking nor threads.
 
 use crate::real::Real;
 

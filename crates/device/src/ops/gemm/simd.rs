@@ -6,24 +6,27 @@
 //!     c = finish(sums)                                      bias and ReLU, or the mask of ReLU
 //! ```
 //! 1. The tile is 12 × 32 (AVX-512: 24 sums of 32 registers) or 6 × 16 (AVX2, half a panel at a
-//!    time). Its 14 loads and 24 multiply-adds of a step fit a core that starts two of each in a
-//!    cycle, where 10 and 16 of 8 × 32 took 15–20 % longer; to one that starts a single
-//!    multiply-add of 512 bits the width is all one. Of a last panel only the registers that its
-//!    columns reach are summed. The weight gradient has 8 × 48 where it can, two tiles on three
-//!    panels: as many sums from 11 loads, and 32 outputs are four strips, not two and an 8 × 32;
-//!    3–5 % less time. The other products won 4–8 % by it where two hardware threads share a core,
-//!    and lost 2–3 % where one has it alone.
+//!    time). A step has 14 loads and 24 multiply-adds, which suits a core that starts two of each
+//!    per cycle; tiles of 8 × 32 (10 loads, 16 multiply-adds) took 15–20 % longer. On a core that
+//!    starts one 512-bit multiply-add per cycle, both are equally fast. In the last panel only the
+//!    registers that contain columns are summed. The weight gradient uses tiles of 8 × 48 where
+//!    possible, two tiles on three panels. They need 11 loads for as many sums, and 32 outputs are
+//!    exactly four strips. This saves 3–5 % of the time. The other products would gain 4–8 % if two
+//!    hardware threads share a core, but lose 2–3 % if one thread has the core alone.
 //! 2. `a` is read in place, one broadcast per row and inner index. Its lines are prefetched one
-//!    panel and one strip ahead: without, a core of 117 GFLOP/s gives 80–95, with it 109–111.
-//!    Later operands are prefetched into L2, spread over the steps: by the weight
-//!    gradient the next panel of dY and the next block of X (8 % less time, 20 % where the shared
-//!    cache is busy or far), by the other products the next panel of weights and what the tile
-//!    will write, which took 2 % of the time in a burst before its first step.
-//! 3. A chunk's rows stay in the second-level cache while panels of weights pass, one after the
-//!    other as they lie in memory: 4–5 % less time where two threads share memory with others than
-//!    two panels that stay while rows pass, which come from as many places as they have panels.
-//! 4. The whole inner extent is summed in registers, so that `c` is written once, finished; in bf16
-//!    two rows at a time, which are in registers for both forms of a pair.
+//!    panel and one strip ahead. On a core with a peak of 117 GFLOP/s, the products reach 80–95
+//!    GFLOP/s without this prefetch and 109–111 with it. Later operands are prefetched into L2,
+//!    spread over the steps. The weight gradient prefetches the next panel of dY and the next block
+//!    of X (8 % less time, 20 % if the shared cache is busy or far away). The other products
+//!    prefetch the next panel of weights and the output of the tile; prefetching the output in a
+//!    burst before the first step took 2 % of the time.
+//! 3. A chunk's rows stay in the second-level cache while panels of weights are read sequentially.
+//!    The alternative, keeping two panels in the cache while rows are read, takes 4–5 % more time
+//!    if two threads share memory with others, because the rows of each panel come from another
+//!    place.
+//! 4. The whole inner extent is summed in registers, so that `c` is written once, with all
+//!    operations applied. In bf16, two rows are written at a time, because both forms of a pair
+//!    need values of two rows.
 #![expect(unsafe_code, reason = "vector instructions on raw panels")]
 
 use std::ops::Range;
@@ -36,8 +39,8 @@ use super::word::Word;
 use crate::cpu::vector::{Vector, prefetch_row_second};
 
 impl<W: Word> RowsChunk<'_, W> {
-    /// Where a tile of some `rows` stores its sums, and the outputs that mask them: prefetched over
-    /// the steps, or at once if steps are too few.
+    /// Returns the memory that a tile of `rows` rows writes, and the outputs that mask it. They are
+    /// prefetched over the steps, or at once if there are too few steps.
     #[inline(always)]
     fn outputs(&self, panel: usize, row: usize, rows: usize) -> [Ahead<W>; 2] {
         let at = (panel * self.samples + row) * PANEL;
@@ -64,10 +67,10 @@ impl<W: Word> RowsChunk<'_, W> {
 }
 
 impl<W: Word> WeightChunk<W> {
-    /// Prefetch targets for the next tile: its share of the next dY panel and of the next K-block
-    /// of X, in halves; after the last K-block its part of the weight and of the weight's other
-    /// form, where they are wanted. In rows of 32: `done` of them since `panel`, `rows` by this
-    /// tile.
+    /// Returns the prefetch targets during a tile: its share of the next dY panel and of the next
+    /// block of X, in halves. After the last block, the targets are its part of the weight and of
+    /// the weight's other form, for a fused update. Counted in rows of 32: `done` rows since
+    /// `panel`, and `rows` of this tile.
     #[inline(always)]
     fn ahead(
         &self,
@@ -83,7 +86,7 @@ impl<W: Word> WeightChunk<W> {
         } else {
             self.n_panels.start * self.inner + steps.end
         };
-        // A panel of dY makes `groups · 32`.
+        // One panel of dY accounts for `groups · 32` rows.
         let done_here = (panel - self.k_panels.start) * PANEL + done;
         let done_all = (n_panel - self.n_panels.start) * groups * PANEL + done_here;
         let (place, block) = (done_all * steps.len() / parts, steps.len() * PANEL);
@@ -110,12 +113,13 @@ impl<W: Word> WeightChunk<W> {
     }
 }
 
-/// Panels in strips of `R` rows, then of 8, 4, 2 and 1. Each strip prefetches a part of the next
-/// panel's factors; the first panel's are what the chunk after this one begins with.
+/// Computes panels in strips of `R` rows, then of 8, 4, 2 and 1. Each strip prefetches a part of
+/// the next panel's factors. In the last panel, it prefetches the first panel, with which the next
+/// chunk begins.
 ///
 /// # Safety
-/// The machine has the registers of `T`; the chunk's factors are as its fields say, and no other
-/// thread writes its part.
+/// The machine has the registers of `T`, the chunk's pointers are valid for the extents that its
+/// fields state, and no other thread writes the same part of the result.
 #[inline(always)]
 unsafe fn rows_chunk<T: Terms, const R: usize>(chunk: &RowsChunk<'_, T::Word>) {
     let RowsChunk { inner, panels, rows, .. } = chunk;
@@ -126,7 +130,7 @@ unsafe fn rows_chunk<T: Terms, const R: usize>(chunk: &RowsChunk<'_, T::Word>) {
         let mut row = rows.start;
         while row < rows.end {
             let taken = strip(rows.end - row, R);
-            // SAFETY: the rows and panels lie inside the matrices, as the caller checked.
+            // SAFETY: the caller checked that the rows and panels lie inside the matrices.
             unsafe {
                 match taken {
                     8 if R > 8 => rows_tile::<T, 8>(chunk, panel, row, ahead),
@@ -142,10 +146,10 @@ unsafe fn rows_chunk<T: Terms, const R: usize>(chunk: &RowsChunk<'_, T::Word>) {
     }
 }
 
-/// `R` rows of a panel of C.
+/// Computes `R` rows of a panel of C.
 ///
 /// # Safety
-/// As for [`rows_chunk`]; the rows and the panel are the chunk's.
+/// As for [`rows_chunk`]; the rows and the panel belong to the chunk.
 #[inline(always)]
 unsafe fn rows_tile<T: Terms, const R: usize>(
     chunk: &RowsChunk<'_, T::Word>,
@@ -170,8 +174,8 @@ unsafe fn rows_tile<T: Terms, const R: usize>(
     };
     let b = chunk.b.wrapping_add(panel * inner * PANEL);
     for half in (0..PANEL).step_by(2 * T::Sum::LANES) {
-        // SAFETY: the caller vouches for the registers of `T` and for the chunk, whose rows and
-        // panel these are.
+        // SAFETY: the caller guarantees the registers of `T` and the chunk, to which these rows and
+        // this panel belong.
         unsafe {
             let b = std::array::from_fn(|c| b.wrapping_add(half + c * T::Sum::LANES));
             let sums = sums::<T, R, 2>(a, b, columns.saturating_sub(half));
@@ -183,7 +187,7 @@ unsafe fn rows_tile<T: Terms, const R: usize>(
 /// Finishes and stores the sums of `R` rows from the even `row` on.
 ///
 /// # Safety
-/// As for [`rows_chunk`]; the rows and the panel are the chunk's.
+/// As for [`rows_chunk`]; the rows and the panel belong to the chunk.
 #[inline(always)]
 unsafe fn put_rows<V: Register, W, const R: usize>(
     sums: [[V; 2]; R],
@@ -194,7 +198,8 @@ unsafe fn put_rows<V: Register, W, const R: usize>(
 ) {
     let at = (panel * chunk.samples + first) * PANEL + half;
     let tile = (R - 1) * PANEL + 2 * V::LANES;
-    // SAFETY: columns beyond the last are inside the panels, and with them whole registers.
+    // SAFETY: panels are padded to 32 columns, so whole registers lie inside them even after the
+    // last column.
     unsafe {
         let sums = finished(sums, chunk, at, panel * PANEL + half);
         match chunk.sink {
@@ -225,11 +230,12 @@ unsafe fn put_rows<V: Register, W, const R: usize>(
     }
 }
 
-/// The sums of `R` rows as they are stored; `at` counts the values of C. Asked once for all of
-/// them, what becomes of them costs no branch, and they stay in registers.
+/// Returns the sums of `R` rows with bias, ReLU or mask applied; `at` is an index into C. The kind
+/// of operation is examined once for all rows, so that the loop has no branch and the sums stay in
+/// registers.
 ///
 /// # Safety
-/// As for [`rows_chunk`]; `R` rows of two registers from `at` on are the chunk's.
+/// As for [`rows_chunk`]; `R` rows of two registers from `at` on belong to the chunk.
 #[inline(always)]
 unsafe fn finished<V: Register, W, const R: usize>(
     mut sums: [[V; 2]; R],
@@ -239,7 +245,7 @@ unsafe fn finished<V: Register, W, const R: usize>(
 ) -> [[V; 2]; R] {
     let place = |row: usize, i: usize| at + row * PANEL + i * V::LANES;
     let sum = &mut sums;
-    // SAFETY: the bias has all columns, and the mask all values, of C.
+    // SAFETY: the bias has all columns of C, and the mask has all values of C.
     unsafe {
         match (chunk.finish, chunk.sink) {
             (Finish::Store, _) => {}
@@ -271,7 +277,7 @@ unsafe fn finished<V: Register, W, const R: usize>(
     sums
 }
 
-/// Each row and each of its two registers, in loops that the compiler unrolls.
+/// Calls `each` for each row and each of its two registers, in loops that the compiler unrolls.
 #[inline(always)]
 fn for_registers<const R: usize>(mut each: impl FnMut(usize, usize)) {
     for rows in [0..R / 4, R / 4..R / 2, R / 2..R * 3 / 4, R * 3 / 4..R] {
@@ -282,12 +288,14 @@ fn for_registers<const R: usize>(mut each: impl FnMut(usize, usize)) {
     }
 }
 
-/// Columns that tiles of `c` registers pass together: a panel by two or by twice two.
+/// Number of columns that tiles of `c` registers cover together: a panel with two registers, or
+/// with twice two.
 const fn width<V: Vector>(c: usize) -> usize {
     if c == 2 { PANEL } else { c * V::LANES }
 }
 
-/// Where the `C` registers of columns from `column` on begin, in words, in panels of some `rows`.
+/// Word index at which each of the `C` registers of columns from `column` on begins, in panels of
+/// `rows` rows.
 #[inline(always)]
 fn places<V: Vector, const C: usize>(column: usize, rows: usize) -> [usize; C] {
     let place = |column| column / PANEL * rows * PANEL + column % PANEL;
@@ -297,19 +305,19 @@ fn places<V: Vector, const C: usize>(column: usize, rows: usize) -> [usize; C] {
     std::array::from_fn(|c| place(column + c * V::LANES))
 }
 
-/// A block of steps at a time; what they add up to is added to what the steps before did. Three
-/// panels of X in tiles of `WIDE` rows and three registers, unless `WIDE` is 0, the others one by
-/// one in tiles of `R` rows and two.
+/// Computes one block of steps at a time and adds its sums to those of earlier blocks. Three panels
+/// of X are covered by tiles of `WIDE` rows and three registers, unless `WIDE` is 0. The remaining
+/// panels are covered one by one by tiles of `R` rows and two registers.
 ///
 /// # Safety
-/// The machine has the registers of `T`; the chunk's factors are as its fields say, and no other
-/// thread writes its part.
+/// The machine has the registers of `T`, the chunk's pointers are valid for the extents that its
+/// fields state, and no other thread writes the same part of the result.
 #[inline(always)]
 unsafe fn weight_chunk<T: Terms, const R: usize, const WIDE: usize>(chunk: &WeightChunk<T::Word>) {
     let whole = chunk.k_panels.end.min(chunk.k / PANEL);
     for steps in chunk.blocks() {
         for n_panel in chunk.n_panels.clone() {
-            // SAFETY: the panels lie inside the matrices, as the caller checked.
+            // SAFETY: the caller checked that the panels lie inside the matrices.
             unsafe {
                 chunk.add_bias(&steps, n_panel);
                 let mut panel = chunk.k_panels.start;
@@ -329,11 +337,11 @@ unsafe fn weight_chunk<T: Terms, const R: usize, const WIDE: usize>(chunk: &Weig
     }
 }
 
-/// The outputs of a panel, in strips of `R`, then of 8, 4, 2 and 1, and the inputs of the columns
-/// of a tile: the `tile`th from `panel` on.
+/// Computes the outputs of a panel in strips of `R`, then of 8, 4, 2 and 1 rows, for the columns of
+/// one tile: tile number `tile` from `panel` on.
 ///
 /// # Safety
-/// As for [`weight_chunk`]; the steps, both panels and the tile are the chunk's.
+/// As for [`weight_chunk`]; the steps, both panels and the tile belong to the chunk.
 #[inline(always)]
 unsafe fn weight_strips<T: Terms, const R: usize, const C: usize>(
     chunk: &WeightChunk<T::Word>,
@@ -350,7 +358,7 @@ unsafe fn weight_strips<T: Terms, const R: usize, const C: usize>(
         let (done, rows) = ((tile * PANEL + row) * width / PANEL, (taken * width).div_ceil(PANEL));
         let ahead = chunk.ahead(steps, n_panel, panel, done, rows);
         let first = n_panel * PANEL + row;
-        // SAFETY: the panels lie inside the matrices, as the caller checked.
+        // SAFETY: the caller checked that the panels lie inside the matrices.
         unsafe {
             match taken {
                 8 if R > 8 => weight_tile::<T, 8, C>(chunk, steps, first, column, ahead),
@@ -364,10 +372,10 @@ unsafe fn weight_strips<T: Terms, const R: usize, const C: usize>(
     }
 }
 
-/// `R` outputs and the inputs of a tile, over some steps.
+/// Computes `R` outputs for the inputs of a tile, over some steps.
 ///
 /// # Safety
-/// As for [`weight_chunk`]; the steps, the outputs and the inputs are the chunk's.
+/// As for [`weight_chunk`]; the steps, the outputs and the inputs belong to the chunk.
 #[inline(always)]
 unsafe fn weight_tile<T: Terms, const R: usize, const C: usize>(
     chunk: &WeightChunk<T::Word>,
@@ -397,8 +405,8 @@ unsafe fn weight_tile<T: Terms, const R: usize, const C: usize>(
             .map(|place| chunk.x.wrapping_add(place + steps.start * PANEL));
         let c = places::<T::Sum, C>(column, n)
             .map(|place| chunk.d_weight.wrapping_add(place + row * PANEL));
-        // SAFETY: the caller vouches for the registers of `T` and for the chunk, whose steps,
-        // outputs and inputs these are; panels of the gradient are whole.
+        // SAFETY: the caller guarantees the registers of `T` and the chunk, to which these steps,
+        // outputs and inputs belong. Panels of the gradient are padded to 32 columns.
         unsafe {
             let sums = if column < k {
                 sums::<T, R, C>(a, b, k - column)
@@ -420,16 +428,16 @@ unsafe fn weight_tile<T: Terms, const R: usize, const C: usize>(
     }
 }
 
-/// Two rows at a time.
+/// Rounds two rows at a time.
 ///
 /// # Safety
-/// The machine has the instruction set of `V`; the chunk's matrices are as its fields say, and no
-/// other thread writes its part.
+/// The machine has the instruction set of `V`; the chunk's pointers are valid for the extents that
+/// its fields state, and no other thread writes the same part.
 #[inline(always)]
 unsafe fn round_chunk<V: Register>(chunk: &RoundChunk) {
     for row in (0..chunk.rows).step_by(2) {
         for column in (0..PANEL).step_by(V::LANES) {
-            // SAFETY: both rows are inside the chunk's matrices, for which the caller vouches.
+            // SAFETY: the caller guarantees the chunk's matrices, and both rows lie inside them.
             unsafe {
                 let first = V::load(chunk.matrix.add(row * PANEL + column));
                 first.store_across(chunk.across.add(row * ACROSS + column / 2));
@@ -444,7 +452,7 @@ unsafe fn round_chunk<V: Register>(chunk: &RoundChunk) {
     }
 }
 
-/// Rows of the next strip where `left` are left.
+/// Returns the number of rows of the next strip if `left` rows remain.
 #[inline(always)]
 fn strip(left: usize, full: usize) -> usize {
     [full, 8, 4, 2].into_iter().find(|&rows| rows <= left.min(full)).unwrap_or(1)
@@ -452,7 +460,7 @@ fn strip(left: usize, full: usize) -> usize {
 
 #[cfg(target_arch = "x86_64")]
 pub(super) mod x86 {
-    //! The chunks compiled for the registers.
+    //! The chunk functions, compiled for each register type.
 
     use super::super::chunk::{RoundChunk, RowsChunk, WeightChunk};
     use super::super::terms::Single;
@@ -464,18 +472,20 @@ pub(super) mod x86 {
     macro_rules! entry {
         ($name:ident = $body:ident<$($of:tt),+>($chunk:ty), $token:ty, $features:literal) => {
             /// # Safety
-            /// The chunk's factors are as its fields say, and no other thread writes its part.
+            /// The chunk's pointers are valid for the extents that its fields state, and no other
+            /// thread writes the same part.
             pub(in crate::ops::gemm) unsafe fn $name(_proof: $token, chunk: &$chunk) {
                 /// # Safety
-                /// The machine has the features; for the chunk as the function around it.
+                /// The machine has the target features; the chunk must satisfy the contract of the
+                /// enclosing function.
                 #[target_feature(enable = $features)]
                 unsafe fn compiled(chunk: &$chunk) {
-                    // SAFETY: compiled for the register's instruction set; the caller vouches for
-                    // the chunk.
+                    // SAFETY: this function is compiled with the register's instruction set, and
+                    // the caller guarantees the chunk.
                     unsafe { $body::<$($of),+>(chunk) }
                 }
-                // SAFETY: the token proves that the machine has the instruction set; the caller
-                // vouches for the chunk.
+                // SAFETY: the token proves that the machine has the instruction set, and the caller
+                // guarantees the chunk.
                 unsafe { compiled(chunk) }
             }
         };

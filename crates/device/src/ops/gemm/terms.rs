@@ -1,29 +1,29 @@
 //! The operand of one multiply-add step: a number, or a pair of bf16 whose two products are added
-//! together. Knows no matrix.
+//! together. Independent of the matrices.
 #![expect(unsafe_code, reason = "vector instructions and raw loads")]
 
 use super::word::Word;
 use crate::cpu::vector::Fused;
 
-/// A register of sums, and what the products ask of it beside what every kernel does.
+/// A register of sums, with the operations that only the products need.
 ///
 /// # Safety
 /// As for [`Vector`]; the words stored are valid for writes.
 pub(super) trait Register: Fused {
-    /// 0 where below 0; NaN stays.
+    /// Returns 0 in lanes below 0; NaN stays NaN.
     unsafe fn relu(self) -> Self;
-    /// 0 where `output ≤ 0`.
+    /// Returns 0 in lanes where `output ≤ 0`.
     unsafe fn where_positive(self, output: Self) -> Self;
-    /// The lanes as bf16, to nearest, side by side: `LANES / 2` words.
+    /// Stores the lanes as bf16, rounded to nearest, next to each other: `LANES / 2` words.
     unsafe fn store_across(self, words: *mut u32);
-    /// Lane by lane a pair of bf16, to nearest: `LANES` words.
+    /// Stores the lanes of both registers as pairs of bf16, rounded to nearest: `LANES` words.
     unsafe fn store_down(self, second: Self, words: *mut u32);
 }
 
 /// The factors of a product and how they are multiplied.
 ///
 /// # Safety
-/// As for [`Vector`], of [`Terms::Sum`].
+/// As for [`Vector`], implemented by [`Terms::Sum`].
 pub(super) trait Terms {
     /// The word in memory that holds one or two values.
     type Word: Word;
@@ -31,11 +31,11 @@ pub(super) trait Terms {
     type Factor: Copy;
     /// The register in which sums are accumulated.
     type Sum: Register;
-    /// One word in every lane.
+    /// Returns a factor with one word in every lane.
     unsafe fn splat(word: Self::Word) -> Self::Factor;
-    /// As many words as sums.
+    /// Loads as many words as `Sum` has lanes.
     unsafe fn load(words: *const Self::Word) -> Self::Factor;
-    /// `sum + a · b`.
+    /// Returns `sum + a · b`.
     unsafe fn multiply_add(a: Self::Factor, b: Self::Factor, sum: Self::Sum) -> Self::Sum;
 }
 
@@ -48,44 +48,45 @@ impl<V: Register> Terms for Single<V> {
     type Sum = V;
     #[inline(always)]
     unsafe fn splat(word: f32) -> V {
-        // SAFETY: the caller vouches for the registers of `V`.
+        // SAFETY: the caller guarantees the registers of `V`.
         unsafe { V::splat(word) }
     }
     #[inline(always)]
     unsafe fn load(words: *const f32) -> V {
-        // SAFETY: the caller vouches for the registers of `V` and for as many words as they have
-        // lanes.
+        // SAFETY: the caller guarantees the registers of `V` and as many words at `words` as they
+        // have lanes.
         unsafe { V::load(words) }
     }
     #[inline(always)]
     unsafe fn multiply_add(a: V, b: V, sum: V) -> V {
-        // SAFETY: the caller vouches for the registers of `V`.
+        // SAFETY: the caller guarantees the registers of `V`.
         unsafe { a.multiply_add(b, sum) }
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 pub(super) mod x86 {
-    //! The registers.
+    //! The implementations for AVX2 and AVX-512 registers.
 
     use std::arch::x86_64::*;
 
     use super::{Register, Terms};
     use crate::cpu::vector::x86::{Float8, Float16};
 
-    /// What is added to the bits before the lower half is dropped: half a unit, less one where the
-    /// unit is even.
+    /// Rounding constant that is added before the lower half is dropped: half a unit, minus one if
+    /// the unit is even.
     const HALF: i32 = 0x7fff;
-    /// Makes a NaN quiet, and keeps it one without its lower half.
+    /// Bit that makes a NaN quiet. Without it, a NaN whose payload is in the lower half would
+    /// become infinity.
     const QUIET: i32 = 0x0040_0000;
 
-    /// The bits of 8 floats, the upper halves to nearest bf16.
+    /// Returns the bits of 8 floats, whose upper halves are the values rounded to nearest bf16.
     ///
     /// # Safety
     /// The machine has AVX2.
     #[inline(always)]
     unsafe fn rounded8(value: __m256) -> __m256i {
-        // SAFETY: register arithmetic; the caller vouches for AVX2.
+        // SAFETY: the caller guarantees AVX2, and the instructions access no memory.
         unsafe {
             let bits = _mm256_castps_si256(value);
             let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
@@ -96,13 +97,13 @@ pub(super) mod x86 {
         }
     }
 
-    /// The bits of 16 floats, the upper halves to nearest bf16.
+    /// Returns the bits of 16 floats, whose upper halves are the values rounded to nearest bf16.
     ///
     /// # Safety
     /// The machine has AVX-512 F.
     #[inline(always)]
     unsafe fn rounded16(value: __m512) -> __m512i {
-        // SAFETY: register arithmetic; the caller vouches for AVX-512 F.
+        // SAFETY: the caller guarantees AVX-512 F, and the instructions access no memory.
         unsafe {
             let bits = _mm512_castps_si512(value);
             let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
@@ -113,17 +114,17 @@ pub(super) mod x86 {
         }
     }
 
-    // SAFETY of both implementations: the trait's contract gives the instruction set and the
+    // SAFETY of both implementations: the trait's contract guarantees the instruction set and the
     // validity of the memory.
     impl Register for Float8 {
         #[inline(always)]
         unsafe fn relu(self) -> Self {
-            // SAFETY: register arithmetic; the caller vouches for AVX2.
+            // SAFETY: the caller guarantees AVX2, and the instructions access no memory.
             Self(unsafe { _mm256_max_ps(_mm256_setzero_ps(), self.0) })
         }
         #[inline(always)]
         unsafe fn where_positive(self, output: Self) -> Self {
-            // SAFETY: register arithmetic; the caller vouches for AVX2.
+            // SAFETY: the caller guarantees AVX2, and the instructions access no memory.
             unsafe {
                 let off = _mm256_cmp_ps::<_CMP_LE_OQ>(output.0, _mm256_setzero_ps());
                 Self(_mm256_andnot_ps(off, self.0))
@@ -131,7 +132,7 @@ pub(super) mod x86 {
         }
         #[inline(always)]
         unsafe fn store_across(self, words: *mut u32) {
-            // SAFETY: the caller vouches for AVX2 and for 4 words at `words`.
+            // SAFETY: the caller guarantees AVX2 and 4 writable words at `words`.
             unsafe {
                 let high = _mm256_srli_epi32::<16>(rounded8(self.0));
                 let packed = _mm256_permute4x64_epi64::<0b1000>(_mm256_packus_epi32(high, high));
@@ -140,7 +141,7 @@ pub(super) mod x86 {
         }
         #[inline(always)]
         unsafe fn store_down(self, second: Self, words: *mut u32) {
-            // SAFETY: the caller vouches for AVX2 and for 8 words at `words`.
+            // SAFETY: the caller guarantees AVX2 and 8 writable words at `words`.
             unsafe {
                 let first = _mm256_srli_epi32::<16>(rounded8(self.0));
                 let pairs = _mm256_blend_epi16::<0b1010_1010>(first, rounded8(second.0));
@@ -152,12 +153,12 @@ pub(super) mod x86 {
     impl Register for Float16 {
         #[inline(always)]
         unsafe fn relu(self) -> Self {
-            // SAFETY: register arithmetic; the caller vouches for AVX-512 F.
+            // SAFETY: the caller guarantees AVX-512 F, and the instructions access no memory.
             Self(unsafe { _mm512_max_ps(_mm512_setzero_ps(), self.0) })
         }
         #[inline(always)]
         unsafe fn where_positive(self, output: Self) -> Self {
-            // SAFETY: register arithmetic; the caller vouches for AVX-512 F.
+            // SAFETY: the caller guarantees AVX-512 F, and the instructions access no memory.
             unsafe {
                 let zero = _mm512_setzero_ps();
                 let off = _mm512_cmp_ps_mask::<_CMP_LE_OQ>(output.0, zero);
@@ -166,7 +167,7 @@ pub(super) mod x86 {
         }
         #[inline(always)]
         unsafe fn store_across(self, words: *mut u32) {
-            // SAFETY: the caller vouches for AVX-512 F and for 8 words at `words`.
+            // SAFETY: the caller guarantees AVX-512 F and 8 writable words at `words`.
             unsafe {
                 let high = _mm512_srli_epi32::<16>(rounded16(self.0));
                 _mm256_storeu_si256(words.cast(), _mm512_cvtepi32_epi16(high));
@@ -174,7 +175,7 @@ pub(super) mod x86 {
         }
         #[inline(always)]
         unsafe fn store_down(self, second: Self, words: *mut u32) {
-            // SAFETY: the caller vouches for AVX-512 F and for 16 words at `words`.
+            // SAFETY: the caller guarantees AVX-512 F and 16 writable words at `words`.
             unsafe {
                 let first = _mm512_srli_epi32::<16>(rounded16(self.0));
                 let upper = _mm512_set1_epi32(0xffff_0000_u32 as i32);
@@ -184,7 +185,7 @@ pub(super) mod x86 {
         }
     }
 
-    /// Pairs of bf16 by `vdpbf16ps`: both products of a pair in one instruction.
+    /// Pairs of bf16, multiplied by `vdpbf16ps`: one instruction adds both products of a pair.
     pub(in crate::ops::gemm) struct Paired;
 
     impl Terms for Paired {
@@ -193,18 +194,19 @@ pub(super) mod x86 {
         type Sum = Float16;
         #[inline(always)]
         unsafe fn splat(word: u32) -> __m512bh {
-            // SAFETY: any bits are a value of both types; the caller vouches for AVX-512 F.
+            // SAFETY: every bit pattern is valid for both types, and the caller guarantees AVX-512
+            // F.
             unsafe { std::mem::transmute::<__m512i, __m512bh>(_mm512_set1_epi32(word as i32)) }
         }
         #[inline(always)]
         unsafe fn load(words: *const u32) -> __m512bh {
-            // SAFETY: any bits are a value of both types; the caller vouches for AVX-512 F and for
-            // 16 words.
+            // SAFETY: every bit pattern is valid for both types, and the caller guarantees AVX-512
+            // F and 16 words at `words`.
             unsafe { std::mem::transmute::<__m512i, __m512bh>(_mm512_loadu_si512(words.cast())) }
         }
         #[inline(always)]
         unsafe fn multiply_add(a: __m512bh, b: __m512bh, sum: Float16) -> Float16 {
-            // SAFETY: the caller vouches for AVX-512 F and BF16.
+            // SAFETY: the caller guarantees AVX-512 F and BF16.
             Float16(unsafe { _mm512_dpbf16_ps(sum.0, a, b) })
         }
     }

@@ -3,10 +3,10 @@
 //! ```text
 //! sums[row, column] = Σ_i a[row, i] · b[i, column]      over the whole inner extent
 //! ```
-//! One `i` is one f32, or a pair of bf16: either is a word of 32 bits, so that both precisions run
-//! through the same loop ([`Terms`]). The loop also prefetches the next operands, a few lines per
-//! step between its multiply-adds: in a burst, prefetches stall each other and the loads behind
-//! them. Knows no matrix, only where the next word lies.
+//! A step `i` is one f32 or a pair of bf16. Both are words of 32 bits, so both precisions use the
+//! same loop ([`Terms`]). The loop also prefetches the next operands, a few lines per step between
+//! its multiply-adds, because prefetches in a burst stall each other and the loads after them.
+//! Matrices appear only as pointers and strides.
 #![expect(unsafe_code, reason = "vector instructions on raw panels")]
 
 use std::ops::Range;
@@ -17,13 +17,13 @@ use crate::cpu::vector::{Vector, prefetch, prefetch_second};
 
 /// Prefetch distance of loads, in steps.
 const AHEAD: usize = 8;
-/// Steps in a row without a jump.
+/// Number of steps per iteration of the unrolled loop.
 pub(super) const STEPS: usize = 4;
-/// Words of a cache line.
+/// Number of words in a cache line.
 pub(super) const LINE: usize = 16;
 
-/// The broadcast factor, and the inner extent as it lies there: runs of consecutive steps. Row `r`,
-/// step `s` of a run lies at `r · row + s · step`.
+/// The broadcast factor, with its inner extent as runs of consecutive steps. Row `r`, step `s` of a
+/// run is at `r · row + s · step`.
 #[derive(Clone, Copy)]
 pub(super) struct Strip<W> {
     pub(super) first: *const W,
@@ -33,22 +33,22 @@ pub(super) struct Strip<W> {
     pub(super) runs: usize,
     pub(super) steps: usize,
     pub(super) last_steps: usize,
-    /// Words from run to run.
+    /// Stride in words from one run to the next.
     pub(super) stride: usize,
     /// The prefetch targets; the second and the third swap after each run.
     pub(super) ahead: [Ahead<W>; 3],
 }
 
-/// Words that later tiles read, asked into the second-level cache.
+/// Words that later tiles read, to be prefetched into the second-level cache.
 #[derive(Clone, Copy)]
 pub(super) struct Ahead<W> {
     pub(super) next: *const W,
-    /// Words of a step.
+    /// Number of words per step.
     pub(super) pace: usize,
 }
 
 impl<W> Ahead<W> {
-    /// Prefetches the line of the next words, and advances by those of `steps`.
+    /// Prefetches the line of the next words, and advances by the words of `steps`.
     #[inline(always)]
     fn prefetch(&mut self, steps: usize) {
         prefetch_second(self.next);
@@ -57,8 +57,9 @@ impl<W> Ahead<W> {
 }
 
 impl<W> Strip<W> {
-    /// Asks for what is read soon, at step `step + i` of `run`, `i < STEPS`, whose rows begin `at`:
-    /// a line of the next run's rows, or the line where the rows of a later step begin.
+    /// Prefetches data that is read soon, at step `step + i` of `run`, `i < STEPS`, whose rows
+    /// begin at `at`: a line of the next run's rows, or the line where the rows of a later step
+    /// begin.
     #[inline(always)]
     fn prefetch_near<const R: usize>(&mut self, run: usize, step: usize, i: usize, at: *const W) {
         if self.step != 1 {
@@ -70,9 +71,9 @@ impl<W> Strip<W> {
         }
     }
 
-    /// Asks for what is read later: a line of the same run's rows in the next strip, or of what is
-    /// ahead. With an index out of a table the compiler kept all of it in memory, and every product
-    /// took twice as long.
+    /// Prefetches data that is read later: a line of the same run's rows in the next strip, or of
+    /// the targets in `ahead`. The index must not come from a table: the compiler then kept the
+    /// whole table in memory, and every product took twice as long.
     #[inline(always)]
     fn prefetch_far<const R: usize>(&mut self, run: usize, step: usize, i: usize) {
         if self.step != 1 {
@@ -88,7 +89,8 @@ impl<W> Strip<W> {
         }
     }
 
-    /// Line `i` of those of `R` rows of a run that fall to the steps from `step` on.
+    /// Index of line `i` among the lines of `R` rows of a run that are prefetched from step `step`
+    /// on.
     #[inline(always)]
     fn row_line<const R: usize>(&self, run: usize, step: usize, i: usize) -> *const W {
         let line = step / STEPS * R.div_ceil(STEPS) + i;
@@ -96,8 +98,8 @@ impl<W> Strip<W> {
     }
 }
 
-/// `Σ_i a[row, i] · b[c][i · 32 + lane]` for `R` rows and `C` registers of columns. Where no more
-/// than `columns` matter, those that fit one register, the others are zero.
+/// `Σ_i a[row, i] · b[c][i · 32 + lane]` for `R` rows and `C` registers of columns. If `columns`
+/// fit one register, only that register is computed, and the others are zero.
 ///
 /// # Safety
 /// Both factors are valid for as many steps as `a` has, and the machine has the registers.
@@ -107,8 +109,8 @@ pub(super) unsafe fn sums<T: Terms, const R: usize, const C: usize>(
     b: [*const T::Word; C],
     columns: usize,
 ) -> [[T::Sum; C]; R] {
-    // SAFETY: the caller vouches for the registers of `T` and for as many words of both factors as
-    // `a` has steps.
+    // SAFETY: the caller guarantees the registers of `T`, and as many words of both factors as `a`
+    // has steps.
     unsafe {
         if C > 2 || columns > T::Sum::LANES {
             return registers::<T, R, C>(a, b);
@@ -121,7 +123,7 @@ pub(super) unsafe fn sums<T: Terms, const R: usize, const C: usize>(
     }
 }
 
-/// Computes [`sums`] when all `C` registers of columns matter, so that none can be skipped.
+/// Computes [`sums`] for all `C` registers of columns.
 ///
 /// # Safety
 /// As for [`sums`].
@@ -130,12 +132,13 @@ unsafe fn registers<T: Terms, const R: usize, const C: usize>(
     mut a: Strip<T::Word>,
     mut b: [*const T::Word; C],
 ) -> [[T::Sum; C]; R] {
-    // SAFETY: the caller vouches for the registers of `T` and for as many words of both factors as
-    // `a` has steps; runs are passed one by one.
+    // SAFETY: the caller guarantees the registers of `T`, and as many words of both factors as `a`
+    // has steps. Runs are processed one by one.
     unsafe {
         let mut sums = [[T::Sum::splat(0.0); C]; R];
         let Strip { runs, steps, last_steps, .. } = a;
-        // All runs but the last have as many steps, which the compiler knows.
+        // All runs except the last have the same number of steps, which is a constant for the
+        // compiler.
         for run in 0..runs.saturating_sub(1) {
             add_run::<T, R, C>(&mut a, run, steps, b, &mut sums);
             b = b.map(|b| b.wrapping_add(steps * PANEL));
@@ -150,7 +153,7 @@ unsafe fn registers<T: Terms, const R: usize, const C: usize>(
 /// Adds the products of the `steps` of a run.
 ///
 /// # Safety
-/// As for [`sums`]; the run is one of `a`'s.
+/// As for [`sums`]; the run belongs to `a`.
 #[inline(always)]
 unsafe fn add_run<T: Terms, const R: usize, const C: usize>(
     a: &mut Strip<T::Word>,
@@ -161,8 +164,8 @@ unsafe fn add_run<T: Terms, const R: usize, const C: usize>(
 ) {
     a.ahead.swap(1, 2);
     let mut at = a.first.wrapping_add(run * a.stride);
-    // SAFETY: the caller vouches for the registers of `T` and for the run's words of both factors;
-    // no more steps are passed than it has.
+    // SAFETY: the caller guarantees the registers of `T` and the run's words of both factors. The
+    // loop stops at the run's number of steps.
     unsafe {
         for step in (0..steps - steps % STEPS).step_by(STEPS) {
             asking_step::<T, R, C, 0>(a, run, step, at, b, sums);
@@ -193,8 +196,8 @@ unsafe fn asking_step<T: Terms, const R: usize, const C: usize, const I: usize>(
     sums: &mut [[T::Sum; C]; R],
 ) {
     let (at, row, b) = (at.wrapping_add(I * a.step), a.row, b.map(|b| b.wrapping_add(I * PANEL)));
-    // SAFETY: the caller vouches for the registers of `T` and for the step's words of both factors;
-    // prefetches may point anywhere.
+    // SAFETY: the caller guarantees the registers of `T` and the step's words of both factors.
+    // Prefetches accept any address.
     unsafe {
         let columns = b.map(|b| T::load(b));
         prefetch(b[0].wrapping_add(AHEAD * PANEL));
@@ -209,8 +212,8 @@ unsafe fn asking_step<T: Terms, const R: usize, const C: usize, const I: usize>(
     }
 }
 
-/// Adds one step's products of some `rows`: of words of `a`, `row` apart, and the columns. Each
-/// call few of them: of loops that it does not unroll the compiler keeps the sums in memory.
+/// Adds one step's products for some `rows`, whose words in `a` are `row` apart. Each call handles
+/// only a few rows, because the compiler keeps the sums in memory if it does not unroll the loop.
 ///
 /// # Safety
 /// The machine has the registers of `T`, and `a` has a word for each of the rows.
@@ -223,7 +226,7 @@ unsafe fn add_rows<T: Terms, const R: usize, const C: usize>(
     sums: &mut [[T::Sum; C]; R],
 ) {
     for r in rows {
-        // SAFETY: the caller vouches for the registers of `T` and for a word of `a` in each of the
+        // SAFETY: the caller guarantees the registers of `T`, and a word of `a` for each of the
         // rows.
         unsafe {
             let factor = T::splat(*a.add(r * row));

@@ -1,8 +1,8 @@
 //! A layer's trained weight, with the copies that its products read.
 //!
 //! ```text
-//! values   [⌈K/32⌉][N][32]   in panels: what is updated; in f32 the gradient of the input reads it
-//! forward  [⌈N/32⌉][K][32]   transposed, 32 × 32 at a time in registers
+//! values [⌈K/32⌉][N][32] in panels; updates change it, and in f32 the gradient of the input reads
+//! it forward [⌈N/32⌉][K][32] transposed, 32 × 32 at a time in registers
 //! ```
 //! In bf16 both products read copies in pairs. An update refreshes the copies while the values are
 //! in cache: a step reads and writes 16 bytes per weight besides the state. Independent of
@@ -23,7 +23,7 @@ use crate::ops::transpose::{self, transpose_block};
 /// Values of a block of 32 × 32.
 const BLOCK: usize = PANEL * PANEL;
 
-/// A weight `[N, K]` with the forms that products in one precision read.
+/// A weight `[N, K]` with the copies that products in one precision read.
 #[derive(Debug)]
 pub struct LinearWeight {
     n: usize,
@@ -32,8 +32,8 @@ pub struct LinearWeight {
     pub(super) forms: Forms,
 }
 
-/// The copies that products read besides the values. In bf16 `[⌈N/32⌉][⌈K/2⌉][32]` and
-/// `[⌈K/32⌉][⌈N/2⌉][32]` words, each a pair.
+/// The copies that products read in addition to the values. In bf16 they are `[⌈N/32⌉][⌈K/2⌉][32]`
+/// and `[⌈K/32⌉][⌈N/2⌉][32]` words, each word a pair.
 #[derive(Debug)]
 pub(super) enum Forms {
     F32 { forward: Array<f32> },
@@ -100,7 +100,7 @@ impl LinearWeight {
         let (values, renewal) = self.parts_mut(cpu);
         let values = &*values;
         cpu.pool.run(panels::count(k), |panel| {
-            // SAFETY: this call alone renews the panel.
+            // SAFETY: no other thread has access to the panel during this call.
             unsafe { renewal.renew(panel, 0, &values[panel * n * PANEL..][..n * PANEL]) };
         });
         Ok(())
@@ -158,8 +158,8 @@ impl Renewal<'_> {
                 last[..whole.len()].copy_from_slice(whole);
                 &last
             });
-            // SAFETY: the block lies inside the weight, as checked; the caller vouches that no
-            // other thread renews it.
+            // SAFETY: the block lies inside the weight, as checked above, and the caller guarantees
+            // that no other thread renews it.
             unsafe { self.renew_block(panel, row, block) };
         }
     }
@@ -173,7 +173,8 @@ impl Renewal<'_> {
         match &self.forms {
             FormsMut::F32 { forward } => {
                 let first = (row / PANEL * self.k + panel * PANEL) * PANEL;
-                // SAFETY: inside the form, and the caller alone writes the block's place.
+                // SAFETY: the range lies inside the form, and the caller guarantees that only this
+                // thread writes the block.
                 transpose_into(block, unsafe { forward.part(first..first + columns * PANEL) });
             }
             FormsMut::Bf16 { forward, backward } => {
@@ -187,7 +188,8 @@ impl Renewal<'_> {
                     down: backward.write_ptr(first..first + rows.div_ceil(2) * PANEL),
                     rows,
                 };
-                // SAFETY: inside both forms, and the caller alone writes the block's place.
+                // SAFETY: the ranges lie inside both forms, and the caller guarantees that only
+                // this thread writes the block.
                 let forward = unsafe {
                     dispatch::round(self.isa, &chunk);
                     forward.part(column..column + columns.div_ceil(2) * PANEL)
@@ -199,7 +201,7 @@ impl Renewal<'_> {
     }
 }
 
-/// Writes column `c` of `block` as row `c` of `to`, for as many as `to` holds.
+/// Writes column `c` of `block` as row `c` of `to`, for as many rows as `to` holds.
 fn transpose_into<const COLUMNS: usize>(block: &[[f32; COLUMNS]; PANEL], to: &mut [f32]) {
     for (row, rows) in block.as_chunks::<{ transpose::BLOCK }>().0.iter().enumerate() {
         let rows = rows.each_ref().map(|row| row.as_chunks::<{ transpose::BLOCK }>().0);

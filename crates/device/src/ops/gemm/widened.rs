@@ -34,13 +34,13 @@ pub(super) unsafe fn rows(chunk: &RowsChunk<'_, u32>, multiply: impl Fn(&RowsChu
         let a = room(a, chunk.inner.div_ceil(ACROSS) * rows * PANEL);
         for (run, to) in a.chunks_exact_mut((rows * PANEL).max(1)).enumerate() {
             let words = chunk.a.wrapping_add((run * chunk.a_samples + first) * ACROSS);
-            // SAFETY: `a` holds all samples in whole panels, as the caller vouches.
+            // SAFETY: the caller guarantees that `a` holds all samples in whole panels.
             widen_across(unsafe { std::slice::from_raw_parts(words, rows * ACROSS) }, to);
         }
         let b = room(b, inner * PANEL);
         for panel in chunk.panels.clone() {
             let words = chunk.b.wrapping_add(panel * chunk.inner * PANEL);
-            // SAFETY: `b` holds this panel, as the caller vouches.
+            // SAFETY: the caller guarantees that `b` holds this panel.
             widen_down(unsafe { std::slice::from_raw_parts(words, chunk.inner * PANEL) }, b);
             multiply(&RowsChunk {
                 a: a.as_ptr().wrapping_sub(first * PANEL),
@@ -69,7 +69,7 @@ pub(super) unsafe fn weight(chunk: &WeightChunk<u32>, multiply: impl Fn(&WeightC
             let (words, inner) = (steps.len() * PANEL, 2 * steps.len());
             let panel_of = |matrix: *const u32, panel: usize| {
                 let first = matrix.wrapping_add((panel * chunk.inner + steps.start) * PANEL);
-                // SAFETY: the panels lie inside the matrices, as the caller vouches.
+                // SAFETY: the caller guarantees that the panels lie inside the matrices.
                 unsafe { std::slice::from_raw_parts(first, words) }
             };
             let x = room(x, chunk.k_panels.len() * inner * PANEL);
@@ -78,7 +78,8 @@ pub(super) unsafe fn weight(chunk: &WeightChunk<u32>, multiply: impl Fn(&WeightC
             }
             let d_y = room(d_y, inner * PANEL);
             for n_panel in chunk.n_panels.clone() {
-                // SAFETY: the fields are as they say; this thread alone writes the chunk's part.
+                // SAFETY: the caller guarantees the pointers of the chunk, and only this thread
+                // writes the chunk's part.
                 unsafe { chunk.add_bias(&steps, n_panel) };
                 widen_down(panel_of(chunk.d_y, n_panel), d_y);
                 multiply(&WeightChunk {
@@ -100,7 +101,7 @@ pub(super) unsafe fn weight(chunk: &WeightChunk<u32>, multiply: impl Fn(&WeightC
     });
 }
 
-/// The first `length` values of a buffer, which grows to hold them.
+/// Returns the first `length` values of a buffer, which is enlarged if needed.
 fn room(buffer: &mut Vec<f32>, length: usize) -> &mut [f32] {
     if buffer.len() < length {
         buffer.resize(length, 0.0);

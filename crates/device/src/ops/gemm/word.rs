@@ -4,10 +4,11 @@ use super::{column_sums, pair};
 
 /// A factor in memory: one f32, or a pair of bf16.
 pub(super) trait Word: Copy + Send + Sync {
-    /// Values of a word.
+    /// Number of values in a word.
     const VALUES: usize;
     fn value(self, place: usize) -> f32;
-    /// Adds the sums over one panel, rows or pairs of rows of 32 words, of its first columns.
+    /// Adds the sums over one panel (rows, or pairs of rows, of 32 words), for as many columns as
+    /// `sums` has.
     fn add_column_sums(panel: &[Self], sums: &mut [f32]);
 }
 

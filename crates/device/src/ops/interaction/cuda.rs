@@ -1,4 +1,4 @@
-//! The launches of the dot interaction on a GPU, on row-major matrices.
+//! Launches of the dot interaction on a GPU, on row-major matrices.
 
 use schema::TriangleOrder;
 
@@ -32,10 +32,10 @@ impl Interaction {
         })
     }
 
-    /// Refuses a shape that the device cannot run, before the first step.
+    /// Checks before the first step that the device can run this shape.
     ///
     /// # Errors
-    /// [`DriverError::Extent`] where the vectors of a sample exceed the shared memory of a block.
+    /// [`DriverError::Extent`] if the vectors of a sample exceed the shared memory of a block.
     pub fn check(driver: &Driver, shape: &Shape) -> Result<(), DriverError> {
         let (expected, got) = (driver.shared_limit(), shared_bytes(shape));
         if got <= expected {
@@ -46,11 +46,11 @@ impl Interaction {
         Err(DriverError::Extent { of, what, expected, got })
     }
 
-    /// [`super::scalar::forward`] on the device: `pooled` `[B, F·D]`, `out` `[B, width]`, `dense`
-    /// `[B, D]` where the shape has it.
+    /// [`super::scalar::forward`] on the device: `pooled` `[B, F·D]`, `out` `[B, width]`, and
+    /// `dense` `[B, D]` if the shape has it.
     ///
     /// # Errors
-    /// As [`Stream::launch`], also where a sample's vectors exceed shared memory.
+    /// As [`Stream::launch`], also if a sample's vectors exceed shared memory.
     pub fn forward(
         &self,
         stream: &Stream,
@@ -108,7 +108,7 @@ fn launch(
     stream.launch(kernel, grid, &arguments)
 }
 
-/// Bytes of a sample's vectors, each of which has a padding of one element.
+/// Bytes of a sample's vectors, each padded by one element.
 fn shared_bytes(shape: &Shape) -> usize {
     let elements = shape.vectors().saturating_mul(shape.dim + 1);
     elements.saturating_mul(size_of::<f32>())

@@ -1,7 +1,7 @@
 //! The dot interaction: all pairwise dot products of a sample's vectors, after its dense vector.
-//! The dense vectors, the output and their gradients are in panels, as the layers around use them;
-//! a chunk of samples is transposed to rows and back within the cache. Independent of tables or
-//! layers.
+//! The dense vectors, the output and their gradients are in panels, like the matrices of the
+//! adjacent layers; a chunk of samples is transposed to rows and back within the cache. Independent
+//! of tables or layers.
 #![expect(unsafe_code, reason = "chunks of samples write scattered rows of panels")]
 
 pub mod cuda;
@@ -48,18 +48,19 @@ pub struct Backward<'a> {
     pub d_pooled: &'a mut [f32],
 }
 
-/// `out[b] = [dense[b] ‖ t_i · t_j for the kept pairs (i, j)]`, `t` the vectors of sample `b`; the
-/// pairs alone where there is no dense vector.
+/// `out[b] = [dense[b] ‖ t_i · t_j for the kept pairs (i, j)]`, `t` the vectors of sample `b`;
+/// without a dense vector, only the pairs.
 ///
 /// # Cost
 /// `2·D` FLOPs per kept pair; the kernel computes up to twice as many in whole vectors.
 /// # Numerics
-/// Sums over `d` in order, multiplication and addition rounded once, by portable code apart: then
-/// the bytes are those of [`scalar::forward`]. The same for any thread count and width of vectors.
+/// Sums over `d` in order. Vector kernels round each multiply-add once; portable code rounds
+/// multiplication and addition separately and has the bytes of [`scalar::forward`]. The thread
+/// count and the width of vectors do not change the bytes.
 /// # Errors
 /// [`Error::Shape`] before any work.
 /// # Source
-/// DLRM, arXiv:1906.00091; the upper order is TorchRec's.
+/// DLRM, arXiv:1906.00091; the order of the upper triangle follows TorchRec.
 pub fn forward(cpu: &Cpu, arguments: Forward<'_>) -> Result<(), Error> {
     const OP: &str = "interaction forward";
     let Forward { shape, dense, pooled, out } = arguments;
@@ -72,7 +73,7 @@ pub fn forward(cpu: &Cpu, arguments: Forward<'_>) -> Result<(), Error> {
         let dense = rows_of(dense, shape.b, first, samples, shape.dense_width());
         let pooled = part(pooled, first * shape.pooled_width(), samples * shape.pooled_width());
         let rows = first..first + samples;
-        // SAFETY: chunks hold different samples.
+        // SAFETY: each chunk writes only the rows of its own samples.
         unsafe { simd::forward(cpu.isa, &shape, [&dense, pooled], (&out, rows)) };
     });
     Ok(())
@@ -83,9 +84,9 @@ pub fn forward(cpu: &Cpu, arguments: Forward<'_>) -> Result<(), Error> {
 /// # Cost
 /// `4·D` FLOPs per kept pair; the kernel's symmetric form does `2·D·(F + 1)²`.
 /// # Numerics
-/// Sums over the partners in order of their index, rounded as in [`forward`]; within f32 rounding
-/// of [`scalar::backward`], which adds in the order of the pairs. The same bytes for any thread
-/// count and width of vectors.
+/// Sums over the partners in order of their index, with the rounding of [`forward`]. The results
+/// are within f32 rounding of [`scalar::backward`], which adds in the order of the pairs. The same
+/// bytes for any thread count and width of vectors.
 /// # Errors
 /// [`Error::Shape`] before any work.
 pub fn backward(cpu: &Cpu, arguments: Backward<'_>) -> Result<(), Error> {
@@ -105,13 +106,14 @@ pub fn backward(cpu: &Cpu, arguments: Backward<'_>) -> Result<(), Error> {
         let rows = |panels, columns| rows_of(panels, b, first, samples, columns);
         let (dense, d_out) = (rows(dense, dense_width), rows(d_out, width));
         let pooled = part(pooled, first * pooled_width, samples * pooled_width);
-        // SAFETY: chunks hold different samples, all inside the pooled matrix.
+        // SAFETY: each chunk writes only its own samples, all of which lie inside the pooled
+        // matrix.
         let d_pooled =
             unsafe { d_pooled.part(first * pooled_width..(first + samples) * pooled_width) };
         let mut d_rows = vec![0.0; samples * dense_width];
         simd::backward(cpu.isa, &shape, [&dense, pooled, &d_out], [&mut d_rows, d_pooled]);
         for (row, values) in (first..).zip(d_rows.chunks_exact(dense_width.max(1))) {
-            // SAFETY: chunks hold different samples.
+            // SAFETY: each chunk writes only the rows of its own samples.
             unsafe { d_dense.write(row, values) };
         }
     });
@@ -124,7 +126,7 @@ fn samples_of(chunk: usize, b: usize) -> (usize, usize) {
     (first, CHUNK_SAMPLES.min(b - first))
 }
 
-/// Copies some rows of panels of `b` rows to a row-major matrix.
+/// Copies some rows from panels of `b` rows to a row-major matrix.
 fn rows_of(panels: &[f32], b: usize, first: usize, samples: usize, columns: usize) -> Vec<f32> {
     let mut rows = vec![0.0; samples * columns];
     for (row, to) in (first..).zip(rows.chunks_exact_mut(columns.max(1))) {

@@ -1,4 +1,4 @@
-//! The shape of an interaction, and which pairs its output has. Holds no values.
+//! The shape of an interaction, and the pairs that its output contains.
 
 use schema::TriangleOrder;
 
@@ -6,15 +6,15 @@ use schema::TriangleOrder;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     pub b: usize,
-    /// F, pooled vectors of a sample; with the dense one there are F + 1.
+    /// Number F of pooled vectors of a sample, without the dense vector.
     pub features: usize,
-    /// Whether a sample has a dense vector. Without one its output is the pairs alone.
+    /// Whether a sample has a dense vector. Without one, its output consists of the pairs only.
     pub dense: bool,
     /// D, elements of a vector.
     pub dim: usize,
     /// Order of the pairs.
     pub order: TriangleOrder,
-    /// Whether the products of a vector with itself are kept.
+    /// Whether the product of each vector with itself is kept.
     pub itself: bool,
 }
 
@@ -45,7 +45,7 @@ impl Shape {
         self.dense_width() + vectors * partners / 2
     }
 
-    /// The second vectors of the pairs `(i, ·)`, in the order of the output.
+    /// Returns the second vectors of the pairs `(i, ·)`, in the order of the output.
     #[must_use]
     pub fn partners(&self, i: usize) -> std::ops::Range<usize> {
         let itself = usize::from(self.itself);
@@ -55,8 +55,8 @@ impl Shape {
         }
     }
 
-    /// Vector `i` of sample `sample`: 0 is the dense one, where there is one; the others are
-    /// pooled.
+    /// Returns vector `i` of sample `sample`. With a dense vector, vector 0 is the dense one; the
+    /// others are pooled.
     #[inline(always)]
     pub(crate) fn vector<'a, R>(
         &self,

@@ -4,19 +4,20 @@
 //! forward:   Z = T Tᵀ              keep the pairs of Z
 //! backward:  dT = S T              S[i, j] = S[j, i] = dZ of the pair (i, j), 0 where not kept
 //! ```
-//! 1. Lanes lie along the columns of the right factor: T transposed forward, padded to whole
-//!    registers, T itself backward. No horizontal sums.
-//! 2. A register tile of 4 rows × 2 registers hides the latency of the additions behind each other;
-//!    forward, 8 rows where there are registers for them, as a tile is often one register wide.
-//! 3. Forward computes only the registers of columns that hold kept pairs of the tile's rows, by
-//!    twos and a last one alone: about half.
-//! 4. T is transposed in square blocks within registers; one element at a time costs as much as the
-//!    product.
-//! 5. Backward, S is never laid out: to one side of its diagonal the four factors of a tile lie in
-//!    four rows of pairs, to the other side by side in one.
-//! 6. A sample's vectors are prefetched while the one before is multiplied.
-//! 7. Each element is its own sum in order of the inner index; with vectors, multiplication and
-//!    addition are rounded once, and their width does not change a bit.
+//! 1. The lanes of a register hold columns of the right factor, so no horizontal sums are needed.
+//!    The right factor is T transposed, padded to whole registers, in the forward pass, and T
+//!    itself in the backward pass.
+//! 2. A register tile of 4 rows × 2 registers hides the latency of the additions. The forward pass
+//!    uses 8 rows if there are enough registers, because its tiles are often one register wide.
+//! 3. The forward pass computes only the registers of columns that contain kept pairs of the tile's
+//!    rows, about half of them.
+//! 4. T is transposed in square blocks within registers. Transposing one element at a time would
+//!    cost as much as the product.
+//! 5. The backward pass never builds S in memory. On one side of the diagonal, the four factors of
+//!    a tile are read from four rows of pairs; on the other side they are adjacent in one row.
+//! 6. The vectors of the next sample are prefetched during the multiplication of the current one.
+//! 7. Each element is summed in order of the inner index. Vector kernels round each multiply-add
+//!    once, so the width of the vectors does not change the result.
 #![expect(unsafe_code, reason = "registers read factors at computed places")]
 
 use std::ops::Range;
@@ -29,41 +30,39 @@ use crate::cpu::vector::{Fused, prefetch_row, prefetch_row_second};
 use crate::ops::gemm::panels::RowsMut;
 use crate::ops::transpose::{BLOCK, transpose_block};
 
-/// Rows of a register tile; forward, twice as many at times.
+/// Rows of a register tile. The forward pass may use twice as many.
 const ROWS: usize = 4;
-/// Padding of the columns of T transposed: a multiple of two of the widest registers.
+/// Padding of the columns of transposed T: a multiple of two of the widest registers.
 const PAD: usize = 32;
 
-/// Where a chunk's samples go: rows of the panels.
+/// The rows of the panels that a chunk writes.
 pub(super) type PanelRows<'a> = (&'a RowsMut<'a>, Range<usize>);
 
-/// One chunk of samples, with the instructions of `isa`.
+/// Computes one chunk of samples with the instructions of `isa`.
 ///
 /// # Safety
 /// No other thread writes the chunk's `rows` of `out`.
 pub(super) unsafe fn forward(isa: Isa, shape: &Shape, inputs: [&[f32]; 2], out: PanelRows<'_>) {
     match isa {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: the caller vouches for the chunk's rows, and the token proves the instruction
-        // set.
+        // SAFETY: the caller guarantees the chunk's rows, and the token proves the instruction set.
         Isa::Avx2(token) => unsafe { x86::forward_avx2(token, shape, inputs, out) },
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: the caller vouches for the chunk's rows, and the token proves the instruction
-        // set.
+        // SAFETY: the caller guarantees the chunk's rows, and the token proves the instruction set.
         Isa::Avx512(token) => unsafe { x86::forward_avx512(token, shape, inputs, out) },
-        // SAFETY: plain lanes need no instruction set; the caller vouches for the chunk's rows.
+        // SAFETY: `Plain` needs no instruction set, and the caller guarantees the chunk's rows.
         _ => unsafe { forward_samples::<Plain>(shape, inputs, out) },
     }
 }
 
-/// One chunk of samples, with the instructions of `isa`.
+/// Computes the gradients of one chunk of samples with the instructions of `isa`.
 pub(super) fn backward(isa: Isa, shape: &Shape, inputs: [&[f32]; 3], outputs: [&mut [f32]; 2]) {
     match isa {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2(token) => x86::backward_avx2(token, shape, inputs, outputs),
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512(token) => x86::backward_avx512(token, shape, inputs, outputs),
-        // SAFETY: plain lanes need no instruction set.
+        // SAFETY: `Plain` needs no instruction set.
         _ => unsafe { backward_samples::<Plain>(shape, inputs, outputs) },
     }
 }
@@ -94,7 +93,7 @@ unsafe fn forward_samples<V: FloatLanes>(
             let tile = if tall { 2 * ROWS } else { ROWS };
             prefetch_row(next.wrapping_add(first * dim), tile * dim);
             let from = Transposed { values: &right, stride };
-            // SAFETY: the caller vouches for the instruction set of `V`.
+            // SAFETY: the caller guarantees the instruction set of `V`.
             at = unsafe {
                 if tall {
                     let [e, f, g, h] = four(&vector, below);
@@ -106,20 +105,20 @@ unsafe fn forward_samples<V: FloatLanes>(
             };
             first += tile;
         }
-        // SAFETY: the caller vouches for the chunk's rows of `out`.
+        // SAFETY: the caller guarantees that no other thread writes these rows of `out`.
         unsafe { out.write(to, &row[..width]) };
     }
 }
 
-/// The vectors of a sample as columns, `stride` values apart from row to row.
+/// The vectors of a sample as columns, with rows `stride` values apart.
 #[derive(Clone, Copy)]
 struct Transposed<'a> {
     values: &'a [f32],
     stride: usize,
 }
 
-/// Writes the kept pairs of `R` vectors from `first` on into `row`, from `at` on, and returns where
-/// the next belong; `z` holds a tile's products and room for a register after them.
+/// Writes the kept pairs of `R` vectors from `first` on into `row`, from `at` on, and returns the
+/// position of the next pair. `z` holds a tile's products and has room for one more register.
 ///
 /// # Safety
 /// As for [`FloatLanes`].
@@ -136,7 +135,7 @@ unsafe fn pairs<V: FloatLanes, const R: usize>(
     let last = (first + R).min(shape.vectors()) - 1;
     let (top, bottom) = (shape.partners(first), shape.partners(last));
     let start = top.start.min(bottom.start) / V::LANES * V::LANES;
-    // SAFETY: the caller vouches for the instruction set of `V`.
+    // SAFETY: the caller guarantees the instruction set of `V`.
     unsafe {
         let Transposed { values, stride } = right;
         multiply::<V, R>(left, values, stride, start..top.end.max(bottom.end), z);
@@ -149,13 +148,13 @@ unsafe fn pairs<V: FloatLanes, const R: usize>(
     at
 }
 
-/// Four vectors from `first` on.
+/// Returns four vectors from `first` on.
 #[inline(always)]
 fn four<'a>(vector: &impl Fn(usize) -> &'a [f32], first: usize) -> [&'a [f32]; ROWS] {
     [vector(first), vector(first + 1), vector(first + 2), vector(first + 3)]
 }
 
-/// Writes vector `i` down column `i` of `right`; columns past the last vector repeat it.
+/// Writes vector `i` to column `i` of `right`. Columns after the last vector repeat it.
 #[inline(always)]
 fn transpose<'a>(
     vectors: usize,
@@ -170,7 +169,7 @@ fn transpose<'a>(
         assert!(rows.iter().all(|row| row.len() == dim) && dim * stride <= right.len());
         let whole = dim / BLOCK * BLOCK;
         for k in (0..whole).step_by(BLOCK) {
-            // SAFETY: `k + BLOCK ≤ dim`, the length of the rows; `right` has `dim` rows, each with
+            // SAFETY: `k + BLOCK ≤ dim`, the length of the rows. `right` has `dim` rows, each with
             // room for all vectors in blocks, as checked above.
             unsafe {
                 let block =
@@ -188,7 +187,7 @@ fn transpose<'a>(
 }
 
 /// `out[r, c] = Σ_k left[r, k] · right[k, c]` for `R` rows and the whole registers that cover
-/// `columns`, which start at one; `out` has the stride of `right`.
+/// `columns`. `columns` start at the first lane of a register; `out` has the stride of `right`.
 ///
 /// # Safety
 /// As for [`FloatLanes`].
@@ -206,8 +205,8 @@ unsafe fn multiply<V: FloatLanes, const R: usize>(
     assert!(end <= stride && inner * stride <= right.len() && R * stride <= out.len());
     let mut column = columns.start;
     while column < columns.end {
-        // SAFETY: whole registers up to `end ≤ stride`, so that every row of both matrices holds
-        // them, as checked above; the caller's promise.
+        // SAFETY: the caller guarantees the instruction set. Registers end at `end ≤ stride`, so
+        // every row of both matrices contains them, as checked above.
         unsafe {
             if column + V::LANES < columns.end {
                 product_tile::<V, R, 2>(left, right, stride, column, out);
@@ -220,10 +219,10 @@ unsafe fn multiply<V: FloatLanes, const R: usize>(
     }
 }
 
-/// `C` registers of columns from `column` on.
+/// Computes `C` registers of columns from `column` on.
 ///
 /// # Safety
-/// As for [`FloatLanes`]; each row of `right` and `out` holds the registers.
+/// As for [`FloatLanes`]; each row of `right` and `out` contains these registers.
 #[inline(always)]
 unsafe fn product_tile<V: FloatLanes, const R: usize, const C: usize>(
     left: [&[f32]; R],
@@ -232,8 +231,8 @@ unsafe fn product_tile<V: FloatLanes, const R: usize, const C: usize>(
     column: usize,
     out: &mut [f32],
 ) {
-    // SAFETY: the caller vouches for the instruction set of `V` and for whole registers in every
-    // row of `right` and `out`; all rows of `left` have the length of the first.
+    // SAFETY: the caller guarantees the instruction set of `V` and whole registers in every row of
+    // `right` and `out`. All rows of `left` have the length of the first.
     unsafe {
         let mut sums = [[V::zero(); C]; R];
         for k in 0..left[0].len() {
@@ -259,7 +258,7 @@ unsafe fn add<V: FloatLanes, const R: usize, const C: usize>(
     right: *const f32,
     factors: [f32; R],
 ) {
-    // SAFETY: the caller vouches for the instruction set of `V` and for `C` registers at `right`.
+    // SAFETY: the caller guarantees the instruction set of `V` and `C` registers at `right`.
     unsafe {
         let right: [V; C] = std::array::from_fn(|c| V::load(right.add(c * V::LANES)));
         for (sums, factor) in sums.iter_mut().zip(factors) {
@@ -270,8 +269,8 @@ unsafe fn add<V: FloatLanes, const R: usize, const C: usize>(
     }
 }
 
-/// [`backward_samples`], compiled once more for each of the usual dimensions: at D = 64 a seventh
-/// less time.
+/// [`backward_samples`], with its own instance for each common dimension, which saves a seventh of
+/// the time at D = 64.
 ///
 /// # Safety
 /// As for [`FloatLanes`].
@@ -282,7 +281,7 @@ unsafe fn backward_chunk<V: FloatLanes>(
     outputs: [&mut [f32]; 2],
 ) {
     let with_dim = |dim| Shape { dim, ..*shape };
-    // SAFETY: the caller vouches for the instruction set of `V`.
+    // SAFETY: the caller guarantees the instruction set of `V`.
     unsafe {
         match shape.dim {
             32 => backward_samples::<V>(&with_dim(32), inputs, outputs),
@@ -307,7 +306,7 @@ unsafe fn backward_samples<V: FloatLanes>(
         return;
     }
     let rows = PairRows::new(shape);
-    // A tile's last register may end beyond the vector: it reads and writes whole rows here.
+    // A tile's last register may end after the vector, so the buffers have rows of whole registers.
     let stride = dim.next_multiple_of(2 * V::LANES);
     let mut padded = vec![0.0f32; if stride == dim { 0 } else { vectors * stride }];
     let mut gradient = vec![0.0f32; ROWS * stride];
@@ -325,28 +324,28 @@ unsafe fn backward_samples<V: FloatLanes>(
         };
         let direct = shape.dense_width();
         let d_pooled = &mut d_pooled[sample * pooled_width..];
-        // The gradient of vector 0, and those of the others.
+        // The gradient of vector 0 goes to one matrix, those of the other vectors to another.
         let (d_first, d_pooled) = if shape.dense {
             (&mut d_dense[sample * dim..][..dim], d_pooled)
         } else {
             d_pooled.split_at_mut(dim)
         };
         for first in (0..vectors).step_by(ROWS) {
-            // In the first-level cache the vectors of two samples and their gradients would be in
-            // each other's way from 64 elements on.
+            // The prefetch targets the second-level cache: from 64 elements on, the vectors of two
+            // samples and their gradients do not fit in the first-level cache together.
             let next = (sample + 1) * pooled_width + first * dim;
             prefetch_row_second(pooled.as_ptr().wrapping_add(next), ROWS * dim);
             let next = pooled_width + first * dim;
             prefetch_row_second(d_pooled.as_ptr().wrapping_add(next), ROWS * dim);
             let tile = ProductTile::new(&rows, d_out, first);
             if first > 0 && first + ROWS <= vectors && stride == dim {
-                // SAFETY: the caller vouches for the instruction set of `V`; lengths are checked
-                // inside.
+                // SAFETY: the caller guarantees the instruction set of `V`; the function checks the
+                // lengths.
                 unsafe { tile.multiply::<V>(&right, dim, &mut d_pooled[(first - 1) * dim..]) };
                 continue;
             }
-            // SAFETY: the caller vouches for the instruction set of `V`; lengths are checked
-            // inside.
+            // SAFETY: the caller guarantees the instruction set of `V`; the function checks the
+            // lengths.
             unsafe { tile.multiply::<V>(&right, stride, &mut gradient) };
             for (i, row) in (first..vectors).zip(gradient.chunks_exact(stride)) {
                 if i == 0 {
@@ -362,13 +361,13 @@ unsafe fn backward_samples<V: FloatLanes>(
     }
 }
 
-/// The vectors of a sample, their stride apart.
+/// The vectors of a sample, `stride` values apart.
 struct Right<'a> {
     first: &'a [f32],
     others: &'a [f32],
 }
 
-/// Where the pairs of each vector are in a sample's output.
+/// The position of each pair in a sample's output.
 struct PairRows {
     order: TriangleOrder,
     itself: bool,
@@ -381,7 +380,8 @@ impl PairRows {
         let mut at = shape.dense_width();
         let starts = (0..shape.vectors()).map(|i| {
             let kept = shape.partners(i);
-            // Below 0 where no dense vector lies before the pairs: adding `j` wraps back.
+            // Without a dense vector the difference may be negative. It wraps around, and adding
+            // `j` wraps back.
             let start = (at + kept.len()).wrapping_sub(kept.end);
             at += kept.len();
             start
@@ -389,7 +389,7 @@ impl PairRows {
         Self { order: shape.order, itself: shape.itself, starts: starts.collect() }
     }
 
-    /// Where the pair of two different vectors is.
+    /// Returns the position of the pair of two different vectors.
     #[inline(always)]
     fn pair(&self, i: usize, j: usize) -> usize {
         match self.order {
@@ -405,9 +405,9 @@ struct ProductTile<'a> {
     /// The gradient of the sample's output.
     d_out: &'a [f32],
     first: usize,
-    /// Which rows: the last vector's in place of those beyond it.
+    /// The rows of the tile. Rows after the last vector are replaced by the last vector.
     members: [usize; ROWS],
-    /// The block on the diagonal, by columns.
+    /// The block on the diagonal, in column order.
     corner: [[f32; ROWS]; ROWS],
 }
 
@@ -419,7 +419,7 @@ impl<'a> ProductTile<'a> {
         let mut corner = [[0.0; ROWS]; ROWS];
         for r in 0..ROWS {
             if rows.itself {
-                // A vector's product with itself counts for both of its places.
+                // The product of a vector with itself contributes twice to the gradient.
                 let d_z = d_out[rows.starts[members[r]].wrapping_add(members[r])];
                 corner[r][r] = d_z + d_z;
             }
@@ -443,8 +443,8 @@ impl<'a> ProductTile<'a> {
         assert!(right.first.len() == stride && right.others.len() == (vectors - 1) * stride);
         assert!(stride.is_multiple_of(2 * V::LANES) && ROWS * stride <= out.len());
         for column in (0..stride).step_by(2 * V::LANES) {
-            // SAFETY: two registers from `column` on end within `stride`, and the matrices have so
-            // many rows of `stride`, as checked above; the caller's promise.
+            // SAFETY: the caller guarantees the instruction set. Two registers from `column` on end
+            // within `stride`, and the matrices have enough rows of `stride`, as checked above.
             unsafe {
                 let sums = self.sums::<V>(right, stride, column);
                 for (r, sums) in sums.into_iter().enumerate() {
@@ -456,10 +456,10 @@ impl<'a> ProductTile<'a> {
         }
     }
 
-    /// Two registers of columns from `column` on.
+    /// Computes two registers of columns from `column` on.
     ///
     /// # Safety
-    /// As for [`FloatLanes`]; each row of `right` holds the registers.
+    /// As for [`FloatLanes`]; each row of `right` contains these registers.
     #[inline(always)]
     unsafe fn sums<V: FloatLanes>(
         &self,
@@ -469,18 +469,19 @@ impl<'a> ProductTile<'a> {
     ) -> [[V; 2]; ROWS] {
         let (first, vectors) = (self.first, self.rows.starts.len());
         let starts = self.members.map(|row| self.rows.starts[row]);
-        // The rows' own pairs, side by side along j; and those of j, side by side along the rows.
+        // `along` reads the pairs of the tile's rows with `j`; the second closure reads the pairs
+        // of `j`, which are adjacent along the rows.
         let along = |j: usize| starts.map(|start: usize| start.wrapping_add(j));
         let across = |j: usize| self.members.map(|row| self.rows.starts[j].wrapping_add(row));
         let vector = |j: usize| match j {
             0 => right.first.as_ptr(),
             _ => right.others.as_ptr().wrapping_add((j - 1) * stride),
         };
-        // SAFETY: every pair of two different vectors below `vectors` has its place in `d_out`.
+        // SAFETY: every pair of two different vectors below `vectors` has a position in `d_out`.
         let factors =
             |places: [usize; ROWS]| places.map(|at| unsafe { *self.d_out.get_unchecked(at) });
-        // SAFETY: the caller vouches for the instruction set of `V` and for whole registers in
-        // every row of `right`.
+        // SAFETY: the caller guarantees the instruction set of `V` and whole registers in every row
+        // of `right`.
         unsafe {
             let mut sums = [[V::zero(); 2]; ROWS];
             let end = (first + ROWS).min(vectors);
@@ -501,7 +502,8 @@ impl<'a> ProductTile<'a> {
     }
 }
 
-/// Copies `len` values in whole registers: what they overwrite behind the run comes afterwards.
+/// Copies `len` values in whole registers. The values that it overwrites after the run are written
+/// later.
 ///
 /// # Safety
 /// As for [`FloatLanes`].
@@ -509,8 +511,8 @@ impl<'a> ProductTile<'a> {
 unsafe fn copy_run<V: FloatLanes>(from: &[f32], to: &mut [f32], len: usize) {
     assert!(len.next_multiple_of(V::LANES) <= from.len().min(to.len()));
     for at in (0..len).step_by(V::LANES) {
-        // SAFETY: whole registers up to the next multiple of `len`, as checked above; the caller's
-        // promise.
+        // SAFETY: the caller guarantees the instruction set. Both slices hold whole registers up to
+        // the next multiple of `len`, as checked above.
         unsafe { V::load(from.as_ptr().add(at)).store(to.as_mut_ptr().add(at)) };
     }
 }
@@ -518,53 +520,51 @@ unsafe fn copy_run<V: FloatLanes>(from: &[f32], to: &mut [f32], len: usize) {
 /// Floats that are multiplied and added together.
 ///
 /// # Safety
-/// All functions: as for [`Vector`](crate::cpu::vector::Vector).
+/// The caller of each function guarantees the conditions of [`Vector`](crate::cpu::vector::Vector).
 trait FloatLanes: Copy {
-    /// How many; divides [`PAD`] by two or more.
+    /// Number of lanes; `2 · LANES` divides [`PAD`].
     const LANES: usize;
-    /// Whether there are registers for tiles of twice [`ROWS`].
+    /// Whether there are enough registers for tiles of twice [`ROWS`].
     const TALL: bool;
-    /// 0 in every lane.
+    /// Returns a register of zeros.
     unsafe fn zero() -> Self;
-    /// All lanes from memory.
+    /// Loads all lanes from memory.
     unsafe fn load(pointer: *const f32) -> Self;
-    /// `self + factor · right`.
+    /// Returns `self + factor · right`.
     unsafe fn plus(self, factor: f32, right: Self) -> Self;
-    /// All lanes to memory.
+    /// Stores all lanes in memory.
     unsafe fn store(self, pointer: *mut f32);
 }
 
-// SAFETY of every block: the contracts of both traits are the same.
+// SAFETY of every block: `FloatLanes` has the same contract as `Fused`.
 impl<V: Fused> FloatLanes for V {
     const LANES: usize = V::LANES;
-    // As AVX-512 has, with 32 registers instead of 16.
+    // AVX-512 has 32 registers instead of 16.
     const TALL: bool = V::LANES == 16;
 
     #[inline(always)]
     unsafe fn zero() -> Self {
-        // SAFETY: the caller vouches for the instruction set of `V`.
+        // SAFETY: the caller guarantees the instruction set of `V`.
         unsafe { V::splat(0.0) }
     }
     #[inline(always)]
     unsafe fn load(pointer: *const f32) -> Self {
-        // SAFETY: the caller vouches for the instruction set of `V` and for its floats at
-        // `pointer`.
+        // SAFETY: the caller guarantees the instruction set of `V` and for its floats at `pointer`.
         unsafe { V::load(pointer) }
     }
     #[inline(always)]
     unsafe fn plus(self, factor: f32, right: Self) -> Self {
-        // SAFETY: the caller vouches for the instruction set of `V`.
+        // SAFETY: the caller guarantees the instruction set of `V`.
         unsafe { V::splat(factor).multiply_add(right, self) }
     }
     #[inline(always)]
     unsafe fn store(self, pointer: *mut f32) {
-        // SAFETY: the caller vouches for the instruction set of `V` and for its floats at
-        // `pointer`.
+        // SAFETY: the caller guarantees the instruction set of `V` and for its floats at `pointer`.
         unsafe { V::store(self, pointer) }
     }
 }
 
-/// Lanes of any machine: product and sum are rounded apart.
+/// Lanes for any machine; multiplication and addition are rounded separately.
 #[derive(Clone, Copy)]
 struct Plain([f32; 8]);
 
@@ -578,8 +578,8 @@ impl FloatLanes for Plain {
     }
     #[inline(always)]
     unsafe fn load(pointer: *const f32) -> Self {
-        // SAFETY: the caller vouches for 8 floats at `pointer`; an array of floats is aligned as
-        // they are.
+        // SAFETY: the caller guarantees 8 floats at `pointer`. An array of floats has the alignment
+        // of a float.
         Self(unsafe { pointer.cast::<[f32; 8]>().read() })
     }
     #[inline(always)]
@@ -588,15 +588,15 @@ impl FloatLanes for Plain {
     }
     #[inline(always)]
     unsafe fn store(self, pointer: *mut f32) {
-        // SAFETY: the caller vouches for 8 floats at `pointer`; an array of floats is aligned as
-        // they are.
+        // SAFETY: the caller guarantees 8 floats at `pointer`. An array of floats has the alignment
+        // of a float.
         unsafe { pointer.cast::<[f32; 8]>().write(self.0) }
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    //! The same code, compiled for wider vectors.
+    //! The chunk functions, compiled for each vector type.
 
     use super::{PanelRows, Shape, backward_chunk, forward_samples};
     use crate::cpu::vector::x86::{Float8, Float16};
@@ -613,15 +613,16 @@ mod x86 {
                 out: PanelRows<'_>,
             ) {
                 /// # Safety
-                /// The machine has the features; for the chunk as the function around it.
+                /// The machine has the target features; the chunk must satisfy the contract of the
+                /// enclosing function.
                 #[target_feature(enable = $features)]
                 unsafe fn compiled(shape: &Shape, inputs: [&[f32]; 2], out: PanelRows<'_>) {
-                    // SAFETY: compiled for the vector's instruction set; the caller vouches for the
-                    // chunk's rows.
+                    // SAFETY: this function is compiled with the vector's instruction set, and the
+                    // caller guarantees the chunk's rows.
                     unsafe { forward_samples::<$vector>(shape, inputs, out) }
                 }
-                // SAFETY: the token proves that the machine has the instruction set; the caller
-                // vouches for the chunk's rows.
+                // SAFETY: the token proves that the machine has the instruction set, and the caller
+                // guarantees the chunk's rows.
                 unsafe { compiled(shape, inputs, out) }
             }
 
@@ -633,7 +634,8 @@ mod x86 {
             ) {
                 #[target_feature(enable = $features)]
                 fn compiled(shape: &Shape, inputs: [&[f32]; 3], outputs: [&mut [f32]; 2]) {
-                    // SAFETY: compiled for the instruction set.
+                    // SAFETY: this function is compiled with the vector's instruction set, which
+                    // the token of its caller proved.
                     unsafe { backward_chunk::<$vector>(shape, inputs, outputs) }
                 }
                 // SAFETY: the token proves that the machine has the instruction set.

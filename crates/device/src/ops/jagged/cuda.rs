@@ -1,4 +1,4 @@
-//! The launches of the operations on bags. Lengths are scanned to offsets between them.
+//! Launches of the operations on bags. Between two of them, a scan converts lengths to offsets.
 
 use crate::cuda::{
     Buffer, Driver, DriverError, Grid, Kernel, KernelArguments, KernelSource, Stream,
@@ -10,7 +10,7 @@ pub const SOURCE: KernelSource =
     KernelSource { name: "ops/jagged/kernel.cu", text: include_str!("kernel.cu") };
 const THREADS: u32 = 256;
 
-/// Bags on the device: u64 offsets `[bags + 1]`, u64 ids, f32 weights where there are any.
+/// Bags on the device: u64 offsets `[bags + 1]`, u64 ids, and optional f32 weights.
 #[derive(Clone, Copy, Debug)]
 pub struct Bags<'a> {
     /// `[bags + 1]`.
@@ -21,47 +21,47 @@ pub struct Bags<'a> {
     pub weights: Option<&'a Buffer>,
 }
 
-/// What becomes offsets: u32 lengths `[bags]` and the scan's scratch.
+/// Buffers for computing offsets: u32 lengths `[bags]` and the scan's scratch.
 #[derive(Clone, Copy, Debug)]
 pub struct Lengths<'a> {
     /// `[bags]`, overwritten.
     pub lengths: &'a Buffer,
-    /// [`crate::ops::prefix_sum::cuda::scratch_bytes`].
+    /// Has [`crate::ops::prefix_sum::cuda::scratch_bytes`] bytes.
     pub scratch: &'a Buffer,
 }
 
 /// Arguments of [`Jagged::bucketise`], which splits ids by the rank that owns their rows.
 #[derive(Clone, Copy, Debug)]
 pub struct Bucketise<'a> {
-    /// Rows of a shard, u64 per key.
+    /// Rows per shard, one u64 per key.
     pub blocks: &'a Buffer,
-    /// Where each id was, u32 `[nnz]`, overwritten.
+    /// Previous position of each id, u32 `[nnz]`, overwritten.
     pub positions: &'a Buffer,
     pub features: usize,
     pub batch_size: usize,
     pub shards: usize,
 }
 
-/// Arguments of [`Jagged::regroup`]: `columns` of `from`, first to last, and where they go.
+/// Arguments of [`Jagged::regroup`]: the range `columns` of `from`, and its place in `to`.
 #[derive(Clone, Copy, Debug)]
 pub struct Regroup {
-    /// Rows of both matrices.
+    /// Number of rows of both matrices.
     pub rows: usize,
     pub columns: usize,
     /// Width and first column of the source.
     pub from: [usize; 2],
     /// Width and first column of the target.
     pub to: [usize; 2],
-    /// What happens to what is there.
+    /// Whether the target is overwritten or added to.
     pub mode: RegroupMode,
 }
 
-/// What a regroup does to the values of its target.
+/// The effect of a regroup on the values of its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RegroupMode {
-    /// Overwrites: split columns are concatenated.
+    /// Overwrites the values; used to concatenate split columns.
     Copy,
-    /// Adds: partial sums of split rows.
+    /// Adds to the values; used for partial sums of split rows.
     Add,
 }
 
@@ -89,7 +89,7 @@ impl Jagged {
         })
     }
 
-    /// Lengths of `bags` bags to offsets, the total behind the last.
+    /// Converts the lengths of `bags` bags to offsets, followed by the total.
     ///
     /// # Errors
     /// As [`Stream::launch`].
@@ -136,7 +136,7 @@ impl Jagged {
         stream.launch(&self.permute[1], grid, &arguments)
     }
 
-    /// The ids of `from` by the shard that holds their rows: `to` has bags `[shards, F, B]`.
+    /// Groups the ids of `from` by the shard that holds their rows: `to` has bags `[shards, F, B]`.
     ///
     /// # Errors
     /// As [`Stream::launch`].

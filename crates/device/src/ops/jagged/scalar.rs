@@ -1,8 +1,8 @@
-//! The oracles of the operations on bags.
+//! The oracles of the operations on bags: permutation and bucketising.
 
 use schema::JaggedTensor;
 
-/// Bag `i` of the result is bag `sources[i]`; lengths, ids and weights, as one key.
+/// Returns a tensor with one key, whose bag `i` has the ids and weights of bag `sources[i]`.
 #[must_use]
 pub fn permute(jagged: &JaggedTensor, sources: &[u32]) -> JaggedTensor {
     let range = |&bag: &u32| jagged.offsets[bag as usize]..jagged.offsets[bag as usize + 1];
@@ -14,8 +14,9 @@ pub fn permute(jagged: &JaggedTensor, sources: &[u32]) -> JaggedTensor {
     JaggedTensor { weights, ..JaggedTensor::from_lengths(1, &lengths, values) }
 }
 
-/// The ids of every bag by the shard that holds their rows, `blocks[key]` rows each: bags `[shards,
-/// features, batch]` of ids local to their shard, in their old order, and where each was.
+/// Groups the ids of every bag by the shard that holds their rows, with `blocks[key]` rows per
+/// shard. Returns bags `[shards, features, batch]` of ids that are local to their shard, in their
+/// previous order, and the previous position of each id.
 #[must_use]
 pub fn bucketise(jagged: &JaggedTensor, blocks: &[u64], shards: usize) -> (JaggedTensor, Vec<u32>) {
     let (mut lengths, mut values, mut positions) = (Vec::new(), Vec::new(), Vec::new());

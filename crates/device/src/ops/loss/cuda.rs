@@ -1,4 +1,4 @@
-//! The launches of the loss on a GPU. Its sum stays on the device.
+//! Launches of the loss on a GPU. The sum of the losses stays on the device.
 
 use schema::Loss;
 
@@ -23,15 +23,15 @@ pub struct LossBuffers<'a> {
     pub gradient: &'a Buffer,
     /// f32 `[B]`, overwritten.
     pub probabilities: &'a Buffer,
-    /// f64 `[B]`, overwritten: each sample's loss.
+    /// f64 `[B]`, overwritten: the loss of each sample.
     pub losses: &'a Buffer,
-    /// f64 `[1]`, overwritten: their sum, not divided.
+    /// f64 `[1]`, overwritten: the undivided sum of the losses.
     pub sum: &'a Buffer,
-    /// u32 `[1]`: bit 0 is set where the sum is not finite, bit 1 where `first_bad` is one.
+    /// u32 `[1]`: bit 0 is set if the sum is not finite, bit 1 if `first_bad` is a position.
     pub stop: &'a Buffer,
-    /// f64 `[1]`: what the gradient is divided by.
+    /// f64 `[1]`: the divisor of the gradient.
     pub normaliser: &'a Buffer,
-    /// u64 `[1]`: the first position with a bad id that the lookup found.
+    /// u64 `[1]`: the first position with a bad id that the lookup detected.
     pub first_bad: &'a Buffer,
 }
 

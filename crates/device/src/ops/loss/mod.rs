@@ -23,7 +23,7 @@ pub struct LossArguments<'a> {
     pub logits: &'a [f32],
     /// Labels in `0..=1`, `[B]`.
     pub labels: &'a [f32],
-    /// What the sum of losses is divided by: the batch size over all ranks.
+    /// Divisor of the sum of losses: the batch size over all ranks.
     pub normaliser: f64,
     /// d (sum / normaliser) / d logit, `[B]`, overwritten.
     pub gradient: &'a mut [f32],
@@ -31,7 +31,7 @@ pub struct LossArguments<'a> {
     pub probabilities: &'a mut [f32],
 }
 
-/// The sum of the samples' losses, not divided; see [`scalar::sample`] for the formulas.
+/// Returns the undivided sum of the samples' losses; see [`scalar::sample`] for the formulas.
 ///
 /// # Numerics
 /// f64, finite for every finite logit; gradient and probability are rounded once. Sums chunks of

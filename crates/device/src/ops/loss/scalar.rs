@@ -1,14 +1,14 @@
-//! The oracle of the losses, one sample at a time; the product runs it in f64.
+//! The oracle of the losses, one sample at a time. `loss` itself uses it, in f64.
 
 use schema::Loss;
 
 use crate::ops::activation::scalar::sigmoid;
 use crate::real::Real;
 
-/// The contribution of one sample.
+/// Loss and gradient of one sample.
 #[derive(Clone, Copy, Debug)]
 pub struct SampleLoss<R> {
-    /// Its loss, not divided by anything.
+    /// The loss, not yet divided by the number of samples.
     pub loss: R,
     /// d loss / d logit.
     pub gradient: R,

@@ -1,4 +1,5 @@
-//! Launches of the exclusive sums. Three, because no block may wait for another.
+//! Launches of the exclusive sums. They need three kernels, because a block must not wait for
+//! another one.
 
 use crate::cuda::{
     Buffer, Driver, DriverError, Grid, Kernel, KernelArguments, KernelSource, Stream,
@@ -7,7 +8,7 @@ use crate::cuda::{
 /// The CUDA source of the prefix sum kernels, compiled when they are loaded.
 pub const SOURCE: KernelSource =
     KernelSource { name: "ops/prefix_sum/kernel.cu", text: include_str!("kernel.cu") };
-/// Numbers and threads of a block.
+/// Numbers per block, and threads per block.
 const THREADS: u32 = 1024;
 
 /// The prefix sum kernels, compiled and loaded on one device.
@@ -19,7 +20,7 @@ pub struct PrefixSum {
 /// Format of the sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SumWidth {
-    /// 4 bytes; they must suffice.
+    /// Takes 4 bytes; the total must fit.
     U32,
     /// Takes 8 bytes per value.
     U64,
@@ -30,11 +31,11 @@ pub enum SumWidth {
 pub struct ScanArguments<'a> {
     /// u32 `[count]`.
     pub values: &'a Buffer,
-    /// `[count]`, overwritten; may be `values` where the sums are u32.
+    /// `[count]`, overwritten. May be `values` if the sums are u32.
     pub out: &'a Buffer,
-    /// [`scratch_bytes`].
+    /// Has [`scratch_bytes`] bytes.
     pub scratch: &'a Buffer,
-    /// Address of the sum of all, 0 if it is not wanted.
+    /// Address for the total sum; 0 if the caller does not need it.
     pub total: u64,
     pub count: usize,
     /// Format of `out` and `total`.

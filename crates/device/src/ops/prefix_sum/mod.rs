@@ -1,5 +1,5 @@
-//! Exclusive sums of whole numbers: bag lengths become offsets, digit counts become places. On a
-//! CPU these are inline loops; a GPU has an operation for them.
+//! Exclusive sums of whole numbers: they convert bag lengths to offsets and digit counts to places.
+//! On a CPU they are inline loops; on a GPU they are operations.
 
 pub mod cuda;
 pub mod scalar;

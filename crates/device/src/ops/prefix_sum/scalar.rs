@@ -1,6 +1,6 @@
 //! The oracle of the exclusive sums.
 
-/// `out[i] = Σ_{j<i} values[j]`, and the sum of all.
+/// Returns `out[i] = Σ_{j<i} values[j]` and the total sum.
 #[must_use]
 pub fn exclusive(values: &[u32]) -> (Vec<u64>, u64) {
     let mut sum = 0;

@@ -1,5 +1,5 @@
-//! Every operation of the backend on the emulated GPU against the CPU: the same calls, results
-//! within f32 rounding, or the same bytes where both add in one order.
+//! Runs every operation of the backend on the emulated GPU and on the CPU. Results must agree
+//! within f32 rounding, or in all bytes if both add in the same order.
 
 use device::MatrixShape;
 use device::backend::{
@@ -23,10 +23,10 @@ use schema::{DataType, JaggedTensor, Loss, Optimizer, OptimizerConfig, Precision
 
 use crate::cuda::{emulation, floats, gpu, has_compiler, sanitizers};
 
-/// What a device made, by name.
+/// The results of a device, by name.
 type Results = Vec<(String, Vec<f32>)>;
 
-/// A device at work on one case.
+/// A device and the results of one case.
 struct Bench<'a, B: Backend> {
     device: &'a B,
     queue: B::Queue,
@@ -34,7 +34,7 @@ struct Bench<'a, B: Backend> {
     results: Results,
 }
 
-/// Samples, and columns of two matrices.
+/// The sizes of a case: samples, and the columns of two matrices.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     b: usize,
@@ -67,7 +67,7 @@ impl<'a, B: Backend> Bench<'a, B> {
         matrix
     }
 
-    /// The same as products in `precision` read it.
+    /// Returns the same matrix in the form that products in `precision` read.
     fn factor(&self, seed: u64, shape: MatrixShape, precision: Precision) -> B::Matrix {
         let mut factor = self.device.matrix(precision, shape.rows, shape.columns).unwrap();
         let matrix = self.matrix(seed, shape);
@@ -113,8 +113,8 @@ impl<'a, B: Backend> Bench<'a, B> {
     }
 }
 
-/// The three products, their epilogues, and the step of a weight: from its own gradient, or from a
-/// sum in one piece or several.
+/// Runs the three products, their epilogues, and the update of a weight: from its own gradient, or
+/// from a sum in one piece or several.
 fn products<B: Backend>(bench: &mut Bench<'_, B>, case: Case) {
     let Case { b, n, k, precision, optimizer } = case;
     let (device, shape) = (bench.device, WeightShape { n, k, precision, optimizer });
@@ -144,7 +144,7 @@ fn products<B: Backend>(bench: &mut Bench<'_, B>, case: Case) {
             1 => InputGradient::Accumulate,
             _ => InputGradient::BeforeRelu(&output),
         };
-        // As between layers: the gradient before a ReLU is in the products' precision.
+        // As between layers, the gradient before a ReLU has the precision of the products.
         let mut narrow = device.matrix(precision, b, k).unwrap();
         let to = if mode == 2 { &mut narrow } else { &mut d_x };
         let arguments =
@@ -166,7 +166,8 @@ fn products<B: Backend>(bench: &mut Bench<'_, B>, case: Case) {
         let arguments = LinearBackwardWeight { x: &x, d_y: &d_y, weight, d_bias, samples: b };
         device.linear_backward_weight(&bench.queue, arguments, fused).unwrap();
         if fused.is_none() {
-            // The layout of a sum is the device's own: this one's gradient twice.
+            // The layout of a sum depends on the device, so the sum is made from this device's
+            // gradient, taken twice.
             let mut gradient = Vec::new();
             let mut take = |values: &[f32]| gradient = values.iter().map(|v| v * 2.0).collect();
             device.lend_gradient(&bench.queue, weight, &mut take).unwrap();
@@ -187,7 +188,7 @@ fn products<B: Backend>(bench: &mut Bench<'_, B>, case: Case) {
     bench.keep_weight("weight after no gradient", &weight, case);
 }
 
-/// The layer of one output, and the step of a vector.
+/// Runs the layer with one output, and the update of a vector.
 fn columns<B: Backend>(bench: &mut Bench<'_, B>, Case { b, k, optimizer, .. }: Case) {
     let (device, shape) = (bench.device, MatrixShape::new(b, k));
     let x = bench.matrix(1, shape);
@@ -233,7 +234,7 @@ fn columns<B: Backend>(bench: &mut Bench<'_, B>, Case { b, k, optimizer, .. }: C
     device.write(&bench.queue, &floats(1, k), &mut weight, 2 * k).unwrap();
 }
 
-/// What passes between layers.
+/// Runs the operations between layers.
 fn elementwise<B: Backend>(bench: &mut Bench<'_, B>, Case { b, n, k, .. }: Case) {
     let (device, shape) = (bench.device, MatrixShape::new(b, k));
     let [x0, u, x, d_out] = [1, 2, 3, 4].map(|seed| bench.matrix(seed, shape));
@@ -369,7 +370,8 @@ fn tile(t: usize, optimizer: Optimizer) -> TileValues {
     TileValues { weights, state, rows, dim, name: format!("t{t}"), origin }
 }
 
-/// Lookups and updates over batches of any number of ids, also none, weighted or not.
+/// Runs lookups and updates over batches of any number of ids, also without ids, weighted and
+/// unweighted.
 fn tables<B: Backend>(bench: &mut Bench<'_, B>, Case { b, optimizer, .. }: Case) {
     let device = bench.device;
     let tiles = (0..3).map(|t| tile(t, optimizer)).collect();
@@ -400,7 +402,8 @@ fn tables<B: Backend>(bench: &mut Bench<'_, B>, Case { b, optimizer, .. }: Case)
     }
 }
 
-/// What a step found out of its rows, in a block of its own, for the CPU forgets what was before.
+/// Reports the updated rows in a scalar block of its own, because the CPU overwrites those of the
+/// previous update.
 fn updated<B: Backend>(bench: &mut Bench<'_, B>, Case { b, optimizer, .. }: Case) {
     let device = bench.device;
     let tiles = (0..3).map(|t| tile(t, optimizer)).collect();
@@ -463,7 +466,8 @@ fn run<B: Backend>(device: &B, case: Case) -> Results {
     bench.results
 }
 
-/// The GPU of `ROWMILL_GPU`, or emulated ones; none under the sanitizers, which need their own.
+/// Returns the GPU of `ROWMILL_GPU`, or emulated GPUs. Under the sanitizers there are none, because
+/// they use their own emulator.
 fn devices() -> Vec<Cuda> {
     if let Some(bench) = gpu() {
         return vec![Cuda::new(bench.driver, 1).unwrap()];
@@ -497,8 +501,8 @@ fn every_operation_on_the_device_is_that_of_the_cpu() {
     }
 }
 
-/// On an H100, 100 tables of 128 columns fit the shared memory of a block and 460 do not; a device
-/// without the opt-in limit refuses both.
+/// On an H100, 100 tables of 128 columns fit in the shared memory of a block, and 460 tables do
+/// not. A device without the opt-in limit refuses both.
 #[test]
 fn an_interaction_beyond_shared_memory_is_refused_before_the_first_step() {
     let check = |shared_limit, features| {
@@ -520,7 +524,7 @@ fn an_interaction_beyond_shared_memory_is_refused_before_the_first_step() {
     );
 }
 
-/// Whether two results agree within what the order of f32 sums changes.
+/// Checks that two results agree within the error of another order of f32 sums.
 fn same(what: &str, got: &[f32], expected: &[f32]) {
     assert_eq!(got.len(), expected.len(), "{what}");
     let most = expected.iter().fold(1.0f32, |most, value| most.max(value.abs()));

@@ -1,8 +1,8 @@
-//! How fast the operations on tables move a GPU's memory, for `bench/gpu/run.py`; every day the
-//! same code with tables of a few rows, on the emulator.
+//! Measures the memory bandwidth of the table operations on a GPU, for `bench/gpu/run.py`. Daily
+//! tests run the same code on the emulator, with tables of a few rows.
 //!
-//! Bytes are those that must move: each distinct row, all ids, offsets and pooled vectors or their
-//! gradients, read or written once; the time has all kernels of the operation, the sort included.
+//! The bytes count each distinct row, all ids, offsets and pooled vectors or their gradients, each
+//! read or written once. The time includes all kernels of the operation, also the sort.
 
 use std::time::Instant;
 
@@ -22,7 +22,7 @@ use schema::{DataType, Optimizer, OptimizerConfig};
 
 use super::{Bench, benches};
 
-/// T equal tables and a batch that looks up L ids in each.
+/// The shape of a measurement: T equal tables, and a batch that looks up L ids in each.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     tables: usize,
@@ -34,14 +34,14 @@ struct Shape {
     data_type: DataType,
 }
 
-/// Seconds and bytes of both operations.
+/// Seconds and bytes of the lookup and of the update.
 #[derive(Clone, Copy, Debug)]
 struct Measured {
     forward: (f64, usize),
     backward: (f64, usize),
 }
 
-/// Seconds of `work`, the mean of `repeats` after one.
+/// Mean seconds of `work` over `repeats` runs, after one run that is not measured.
 fn seconds(
     bench: &Bench,
     repeats: u32,
@@ -58,11 +58,11 @@ fn seconds(
     end.synchronize()?;
     let by_host = started.elapsed().as_secs_f64();
     let by_device = f64::from(begin.elapsed_ms(&end)?) / 1e3;
-    // The emulator's work takes no time of a device.
+    // The emulator reports no device time, so the host's time is used.
     Ok(if by_device > 0.0 { by_device } else { by_host } / f64::from(repeats))
 }
 
-/// Bytes a second of a copy within the device's memory, read and written.
+/// Bytes per second of a copy within the device's memory, reads and writes together.
 fn copied(bench: &Bench, bytes: usize) -> Result<f64, DriverError> {
     let [from, to] = [bench.driver.alloc(bytes)?, bench.driver.alloc(bytes)?];
     let took = seconds(bench, 10, || bench.stream.copy(&from, &to, bytes))?;
@@ -78,7 +78,7 @@ fn ids(shape: &Shape) -> Vec<i64> {
     (0..count).map(|i| law.row_at(rng.unit(i), rows) as i64).collect()
 }
 
-/// Distinct rows, where each table has so many ids.
+/// Number of distinct rows if each table has `per_table` ids.
 fn distinct(ids: &[i64], per_table: usize) -> usize {
     let of_table = |ids: &[i64]| {
         let mut ids = ids.to_vec();
@@ -164,7 +164,7 @@ fn measure(bench: &Bench, shape: &Shape, repeats: u32) -> Result<Measured, Drive
     })
 }
 
-/// One line of JSON.
+/// Formats a result as one line of JSON.
 fn line(shape: &Shape, measured: Result<Measured, DriverError>, copied: f64) -> String {
     let Shape { tables, rows, dim, pooling, samples, exponent, data_type } = *shape;
     let law = exponent.map_or("\"uniform\"".to_owned(), |exponent| format!("\"zipf {exponent}\""));
@@ -218,9 +218,9 @@ fn bytes_are_those_that_must_move() {
     }
 }
 
-/// What `ROWMILL_BANDWIDTH` names: `tiny` fits the emulator, `one` a profiler that runs each kernel
-/// several times, `quick` a few seconds; `all` are 48 shapes. Returns the bytes of a copy, the
-/// repeats of each operation, and the shapes.
+/// The measurements that `ROWMILL_BANDWIDTH` selects: `tiny` for the emulator, `one` for a profiler
+/// that runs each kernel several times, `quick` for a few seconds, `all` for 48 shapes. Returns the
+/// bytes of a copy, the repeats of each operation, and the shapes.
 fn plan(name: &str) -> (usize, u32, Vec<Shape>) {
     let base = Shape { tables: 26, rows: 1_000_000, dim: 128, pooling: 20, samples: 2048, ..TINY };
     let zipf = Some(1.15);
@@ -236,7 +236,7 @@ fn plan(name: &str) -> (usize, u32, Vec<Shape>) {
     }
 }
 
-/// Every combination of rows, D, ids per bag, law and format.
+/// Every combination of rows, D, ids per bag, distribution and format.
 fn all(base: Shape, laws: [Option<f64>; 2]) -> Vec<Shape> {
     let mut shapes = Vec::new();
     for (rows, dim) in
@@ -251,7 +251,7 @@ fn all(base: Shape, laws: [Option<f64>; 2]) -> Vec<Shape> {
     shapes
 }
 
-/// A line of JSON for a copy, and one for each shape.
+/// Prints a line of JSON for a copy, and one for each shape.
 #[test]
 fn bandwidths() {
     let Ok(name) = std::env::var("ROWMILL_BANDWIDTH") else {

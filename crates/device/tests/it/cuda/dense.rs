@@ -1,4 +1,4 @@
-//! The dense operations on the emulated device: the bytes of the oracles.
+//! Tests that the dense operations on the emulated device produce the bytes of the oracles.
 
 use device::cuda::Buffer;
 use device::ops::activation::cuda::Activation;
@@ -33,7 +33,7 @@ pub fn check_gemm(bench: &Bench) {
     check_rounding(bench, &kernels);
 }
 
-/// Values as a matrix of this precision holds them, here and on the device.
+/// Rounds values to a matrix of this precision, and returns them with their copy on the device.
 fn held(bench: &Bench, mut values: Vec<f32>, precision: Precision) -> (Vec<f32>, Buffer) {
     if precision == Precision::F32 {
         let buffer = bench.put(&values);
@@ -44,7 +44,7 @@ fn held(bench: &Bench, mut values: Vec<f32>, precision: Precision) -> (Vec<f32>,
     (values, bench.put(&narrow))
 }
 
-/// The values of a matrix of this precision.
+/// Reads the values of a matrix of this precision.
 fn read(bench: &Bench, buffer: &Buffer, len: usize, precision: Precision) -> Vec<f32> {
     if precision == Precision::F32 {
         return bench.get(buffer, len);
@@ -53,7 +53,8 @@ fn read(bench: &Bench, buffer: &Buffer, len: usize, precision: Precision) -> Vec
     narrow.into_iter().map(|bits| half::bf16::from_bits(bits).to_f32()).collect()
 }
 
-/// The three products of a layer with factors of this precision, and what belongs to them.
+/// Checks the three products of a layer with factors of this precision, and the operations around
+/// them.
 fn check_products((bench, kernels): (&Bench, &Gemm), shape: LinearShape, precision: Precision) {
     let LinearShape { b, n, k } = shape;
     let (x, on_x) = held(bench, floats(1, b * k), precision);
@@ -113,7 +114,7 @@ fn check_products((bench, kernels): (&Bench, &Gemm), shape: LinearShape, precisi
             Join::Write => near("d_x", &got, &masked(&expected)),
             Join::Add => {
                 near("d_x", &got, &expected);
-                // As it follows a library's product.
+                // As it is launched after a product of the library.
                 kernels.mask(&bench.stream, [operand(&on_x), to], b * k).unwrap();
                 near("d_x", &read(bench, &d_x, b * k, precision), &masked(&expected));
             }
@@ -123,7 +124,7 @@ fn check_products((bench, kernels): (&Bench, &Gemm), shape: LinearShape, precisi
     check_gradients((bench, kernels), shape, precision);
 }
 
-/// The gradients of weight and bias.
+/// Checks the gradients of weight and bias.
 fn check_gradients((bench, kernels): (&Bench, &Gemm), shape: LinearShape, precision: Precision) {
     let LinearShape { b, n, k } = shape;
     let (x, on_x) = held(bench, floats(1, b * k), precision);
@@ -136,7 +137,7 @@ fn check_gradients((bench, kernels): (&Bench, &Gemm), shape: LinearShape, precis
     kernels.backward_weight(&bench.stream, shape, factors, &d_weight).unwrap();
     near(kernels, "d_weight", &bench.get(&d_weight, n * k), &expected);
 
-    // As the CPU sums them: 64 rows, then those sums.
+    // Sums in the CPU's order: blocks of 64 rows, then the sums of the blocks.
     let of_column = |column| {
         let rows: Vec<f32> = d_y.iter().skip(column).step_by(n).copied().collect();
         let add = |values: &[f32]| values.iter().fold(0.0f32, |sum, value| sum + value);
@@ -150,8 +151,8 @@ fn check_gradients((bench, kernels): (&Bench, &Gemm), shape: LinearShape, precis
     same("sums", &bench.get(&sums, n), &expected);
 }
 
-/// The same bytes; of a library, which adds in another order, nearly the same numbers: that shows
-/// in the last bits of f32 or of bf16.
+/// Checks that the bytes agree. A library adds in another order, so its results may differ in the
+/// last bits of f32 or bf16.
 fn near(kernels: &Gemm, what: &str, got: &[f32], expected: &[f32]) {
     if kernels.library_version().is_none() {
         return same(what, got, expected);
@@ -167,7 +168,7 @@ fn nearest(value: f32) -> f32 {
 }
 
 fn check_rounding(bench: &Bench, kernels: &Gemm) {
-    // Ties, the largest numbers, infinities, NaN with and without its quiet bit.
+    // Ties, the largest numbers, infinities, and NaN with and without its quiet bit.
     let bits = [0, 0x3f80_8000, 0x3f81_8000, 0x3f80_8001, 0x7f7f_ffff, 0xff80_0000, 0x7f80_0001];
     let mut values: Vec<f32> = bits.into_iter().map(f32::from_bits).collect();
     values.extend(floats(7, 290));
@@ -304,7 +305,7 @@ pub fn check_activation(bench: &Bench) {
 
 pub fn check_loss(bench: &Bench) {
     let kernels = DeviceLoss::load(&bench.driver).unwrap();
-    // More chunks of 512 samples than the summing block has threads, in one order.
+    // More chunks of 512 samples than the summing block has threads. One order of threads suffices.
     let is_long = bench.name.starts_with("Descending") || bench.name == "mutant";
     let many = if is_long { 66_000 } else { 1100 };
     let random = random_sizes([2000]).into_iter().map(|[samples]| (Loss::Mse, samples));
@@ -364,7 +365,7 @@ pub fn check_loss(bench: &Bench) {
 pub fn check_update(bench: &Bench) {
     let kernels = DenseUpdate::load(&bench.driver).unwrap();
     let mut shapes = vec![(1, 1), (5, 3), (9, 64), (3, 200)];
-    // More elements than one block of LAMB's sums.
+    // Parameters with more elements than one block of LAMB's sums.
     shapes.extend([(130, 128), (2, 256), (7, 4)]);
     shapes.extend(random_sizes([40, 260]).into_iter().map(|[rows, dim]| (rows, dim)));
     for kind in Optimizer::ALL {
@@ -421,8 +422,9 @@ fn products_on_the_device_have_the_bytes_of_the_oracle() {
     benches().iter().for_each(check_gemm);
 }
 
-/// Needs a GPU with cuBLASLt: its products are close to the oracle's. NVIDIA does not document what
-/// its ReLU makes of NaN: it may keep it, as the oracle does, or make it 0. A line says which.
+/// Checks on a GPU with cuBLASLt that its products are close to the oracle's. NVIDIA does not
+/// document whether its ReLU keeps a NaN, as the oracle does, or turns it into 0, so the test
+/// prints which happened.
 #[test]
 fn products_of_the_library_on_the_device_are_near_the_oracle() {
     for bench in &benches() {

@@ -1,4 +1,4 @@
-//! What the emulator finds: small kernels with one mistake each.
+//! Tests that the emulator detects faults: small kernels with one error each.
 
 use device::cuda::{
     BlockOrder, Checks, Driver, DriverError, EventPurpose, FaultKind, Grid, H100_SHARED_BYTES,
@@ -7,8 +7,8 @@ use device::cuda::{
 
 use super::{Bench, benches, emulation, has_compiler};
 
-/// Runs `kernel` of `text` on 96 threads and two blocks, with a buffer of 64 floats; gives what
-/// went wrong and the buffer.
+/// Runs `kernel` of `text` on 96 threads and two blocks, with a buffer of 64 floats. Returns the
+/// error and the buffer.
 pub fn run(
     bench: &Bench,
     text: &'static str,
@@ -50,7 +50,7 @@ fn a_store_past_a_buffer_names_its_line() {
     expect(Checks::Every, text, 4, |kind| {
         matches!(kind, FaultKind::Outside { access: "store", bytes: 4, after: Some((0, 256)) })
     });
-    // Without checks of each access the red zone tells.
+    // Without checks of each access, the red zone reveals the store.
     expect(Checks::Few, text, 0, |kind| matches!(kind, FaultKind::RedZone { bytes: 256 }));
 }
 
@@ -158,7 +158,8 @@ fn uninitialized_memory_is_poisoned() {
         "u32 own[2];\nasm volatile(\"\" : \"+m\"(own));\n\
          if (threadIdx.x < 32) ((u32 *)a.out)[blockIdx.x * 32 + threadIdx.x] = own[1];\n"
     );
-    // A device keeps what it has compiled under a source's name.
+    // A device keeps the compiled kernel under the source's name, so each source needs a new
+    // device.
     let (error, values) = run(&checked(Checks::Few).unwrap(), local, 0);
     assert_eq!(error, None);
     assert!(values.iter().all(|value| value.to_bits() == 0xfefe_fefe), "{values:?}");
@@ -237,7 +238,8 @@ fn a_block_has_declared_and_dynamic_shared_memory_up_to_the_limit() {
          own[threadIdx.x] = 2.0f;\n__syncthreads();\n\
          big[threadIdx.x] = own[95 - threadIdx.x];\n"
     );
-    // A device keeps what it has compiled under a source's name.
+    // A device keeps the compiled kernel under the source's name, so each source needs a new
+    // device.
     for (text, declared) in [(dynamic, 0), (both, 4 * 96)] {
         let Some(bench) = checked(Checks::Every) else { return };
         assert_eq!(run(&bench, text, limit - declared).0, None);
@@ -257,7 +259,7 @@ fn a_launch_with_more_blocks_than_a_gpu_has_is_refused() {
         let arguments = KernelArguments::new().u64(0).u32(0).u32(0);
         bench.stream.launch(&kernel, grid, &arguments).map_err(|error| error.to_string())
     };
-    // 2³² + 1 blocks are 1 in 32 bits.
+    // As a 32-bit number, 2³² + 1 blocks would be 1.
     assert_eq!(
         launch(Grid::over((1 << 32) + 1, 1, 32)).unwrap_err(),
         "kernel mistake: blocks along x, at most: expected 2147483647, got 4294967297"

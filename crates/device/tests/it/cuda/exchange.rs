@@ -1,4 +1,4 @@
-//! Both halves of an exchange on the emulated device: the bytes of the oracle.
+//! Tests that both halves of an exchange on the emulated device produce the bytes of the oracle.
 
 use device::ops::exchange::cuda::{DeviceGiven, ExchangeKernel, Routes};
 use device::ops::exchange::{GivenMatrices, OwnedColumns, PooledColumns, scalar};
@@ -8,8 +8,8 @@ use super::{Bench, benches, floats, random_sizes, same};
 pub fn check_exchange(bench: &Bench) {
     let kernel = ExchangeKernel::load(&bench.driver).unwrap();
     let source = |rank, from, to, len, first| PooledColumns { rank, from, to, len, first };
-    // Rows split over two ranks and columns over two others, at other columns; rank 3 gives what
-    // nobody takes.
+    // Two ranks hold parts of split rows, and two others hold split columns at other positions.
+    // Rank 3 sends columns that no source uses.
     let sources = [
         source(0, 2, 0, 5, true),
         source(1, 0, 0, 5, false),
@@ -34,7 +34,7 @@ pub fn check_exchange(bench: &Bench) {
             }
             let routes = Routes::new(&bench.stream, &sources, &widths, row).unwrap();
             let mut others = matrices.concat();
-            // Its own matrix is not read there.
+            // The rank's own matrix is not read from `others`.
             let before = samples * widths[..own].iter().sum::<usize>();
             others[before..before + samples * widths[own]].fill(f32::NAN);
             let (mine, others) = (bench.put(&matrices[own]), bench.put(&others));

@@ -1,4 +1,4 @@
-//! Exclusive sums and the operations on bags, on the emulated device.
+//! Tests of exclusive sums and of the operations on bags, on the emulated device.
 
 use device::ops::jagged::cuda::{Bags, Bucketise, Jagged, Lengths, Regroup, RegroupMode};
 use device::ops::jagged::scalar;
@@ -14,7 +14,8 @@ pub fn check_prefix_sum(bench: &Bench) {
     let random = random_sizes([9000]).into_iter().map(|[count]| count);
     let counts = [1usize, 2, 31, 33, 1024, 1025, 5000, 1024 * 1024 + 5];
     for count in counts.into_iter().chain(random) {
-        // The largest needs a second round of the one block; once is enough.
+        // The largest case needs a second round of the single block. It is slow, so one order of
+        // threads runs it.
         let has_time = bench.name.starts_with("Shuffled(1)") || bench.name == "mutant";
         if count > 10_000 && !has_time {
             continue;
@@ -54,7 +55,7 @@ fn batch(features: usize, samples: usize, weighted: bool) -> JaggedTensor {
     JaggedTensor { weights, ..JaggedTensor::from_lengths(features, &lengths, ids) }
 }
 
-/// Bags on the device, and room for as many ids.
+/// Bags on the device, and buffers for as many ids.
 struct Stored {
     offsets: device::cuda::Buffer,
     ids: device::cuda::Buffer,
@@ -108,7 +109,7 @@ pub fn check_jagged(bench: &Bench) {
         let lengths = bench.room::<u32>(4 * bags);
         let lengths = Lengths { lengths: &lengths, scratch: &scratch };
 
-        // Every second bag, backwards, and one of them twice.
+        // Every second bag in reverse order, and one of them twice.
         let mut sources: Vec<u32> = (0..bags as u32).rev().step_by(2).collect();
         sources.push(0);
         let permuted = scalar::permute(&jagged, &sources);

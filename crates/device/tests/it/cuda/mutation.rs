@@ -1,9 +1,9 @@
-//! Tests of the tests: each barrier, each exchange between lanes and each check of a bound of every
-//! kernel is taken out, one at a time, and some test must fail.
+//! Tests of the tests: each barrier, each exchange between lanes and each bounds check of every
+//! kernel is removed, one at a time, and some test must fail.
 //!
-//! Each mutant runs in a process of its own, which a time limit ends if it hangs. Those that no
-//! test finds are listed with the reason in `crates/device/survivors.tsv`; a mutant that survives
-//! and is not listed there fails, and so does a line of that file whose mutant is found.
+//! Each mutant runs in a process of its own, which a time limit ends if it hangs.
+//! `crates/device/survivors.tsv` lists the mutants that no test can detect, with the reason. The
+//! test fails if an unlisted mutant survives, and if a listed one is detected.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,15 +19,15 @@ use schema::Optimizer;
 use super::{Bench, dense, emulation, exchange, has_compiler, jagged};
 use crate::embedding;
 
-/// Mutants that change nothing that can be seen: source, function, guard, and why.
+/// Mutants without an observable effect: source, function, guard, and reason.
 const SURVIVORS: &str = include_str!("../../../survivors.tsv");
-/// Exit status of a child whose mutant does not compile, which proves nothing.
+/// Exit status of a child process whose mutant does not compile. Such a mutant proves nothing.
 const DOES_NOT_COMPILE: i32 = 77;
-/// A mutant may take so many times as long as its source, and a while more.
+/// A mutant may take this many times as long as its source, plus a constant.
 const LIMIT: u32 = 4;
 const LIMIT_MORE: Duration = Duration::from_secs(60);
 
-/// The checks of a source; those of `prelude` are the ones that use its exchanges.
+/// Runs the checks of a source. For `prelude`, these are the kernels that use its exchanges.
 fn check(source: &str, bench: &Bench) {
     match source {
         "ops/activation/kernel.cu" => dense::check_activation(bench),
@@ -56,15 +56,15 @@ fn check(source: &str, bench: &Bench) {
     }
 }
 
-/// A source without one of its guards.
+/// A source from which one guard was removed.
 #[derive(Debug)]
 struct Mutant {
-    /// Source, function, and the guard with its number among the same ones of the function.
+    /// Source, function, and the guard with its number among equal guards of the function.
     name: String,
     text: String,
 }
 
-/// What is taken out, and what stands there instead; `None` is the second argument.
+/// Calls to remove, and their replacements; `None` stands for the call's second argument.
 const GUARDS: &[(&str, Option<&str>)] = &[
     ("__syncthreads(", Some("(void)0")),
     ("__syncwarp(", Some("(void)0")),
@@ -94,7 +94,7 @@ fn mutants(source: &str, text: &str) -> Vec<Mutant> {
             found.push((start, text[start..end].to_owned(), mutated));
         }
     }
-    // A thread or a pass of a loop that has nothing to do, or must do nothing.
+    // An early return of a thread, or a skipped iteration of a loop.
     for (start, _) in text.match_indices("if (") {
         let (end, _) = call(&text[start + 4..]);
         let rest = &text[start + 4 + end + 1..];
@@ -118,13 +118,13 @@ fn mutants(source: &str, text: &str) -> Vec<Mutant> {
     found.into_iter().map(named).collect()
 }
 
-/// The line at a byte of a text, without its indentation.
+/// Returns the line at a byte of a text, without its indentation.
 fn line_of(text: &str, at: usize) -> &str {
     let start = text[..at].rfind('\n').map_or(0, |at| at + 1);
     text[start..].lines().next().unwrap_or_default().trim()
 }
 
-/// The function that has this byte of a source.
+/// Returns the function that contains this byte of a source.
 fn function_of(text: &str, at: usize) -> String {
     let is_head = |line: &&str| line.starts_with("KERNEL(") || line.starts_with("DEVICE ");
     let Some(head) = text[..at].lines().rfind(is_head) else { return String::new() };
@@ -135,7 +135,7 @@ fn function_of(text: &str, at: usize) -> String {
     name.unwrap_or_default().to_owned()
 }
 
-/// Where the call that begins `text` ends, and its arguments.
+/// Returns the end of the call that begins `text`, and its arguments.
 fn call(text: &str) -> (usize, Vec<&str>) {
     let (mut depth, mut start, mut arguments) = (0, 0, Vec::new());
     for (i, c) in text.char_indices() {
@@ -156,7 +156,7 @@ fn call(text: &str) -> (usize, Vec<&str>) {
     (text.len(), arguments)
 }
 
-/// What became of a mutant.
+/// The result of testing a mutant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Found,
@@ -210,7 +210,7 @@ fn mutant_child() {
     check(&name, &bench);
 }
 
-/// What is wrong with the list of survivors, after the mutants of these sources have run.
+/// Runs the mutants of these sources and returns the errors in the list of survivors.
 fn problems(sources: &[(&str, &str)]) -> Vec<String> {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("mutants");
     std::fs::create_dir_all(&folder).unwrap();
@@ -222,7 +222,7 @@ fn problems(sources: &[(&str, &str)]) -> Vec<String> {
     let mut tasks = Vec::new();
     for &(source, text) in sources {
         let whole = write(source.to_owned(), text);
-        // The first run compiles.
+        // The first run compiles the kernels, so only the second one is timed.
         fate(source, &whole, None);
         let (fate_of_whole, took) = fate(source, &whole, None);
         assert_eq!(fate_of_whole, Fate::Survives, "{source} as it is");
@@ -247,7 +247,7 @@ fn problems(sources: &[(&str, &str)]) -> Vec<String> {
     judged(&fates.into_inner().unwrap(), SURVIVORS, &names)
 }
 
-/// Survivors that are not listed, and lines of the list that say what is not so.
+/// Returns the survivors that are not listed, and the lines of the list that are wrong.
 fn judged(fates: &BTreeMap<String, Fate>, list: &str, sources: &[&str]) -> Vec<String> {
     let mut problems = Vec::new();
     let lines = list.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -318,8 +318,8 @@ fn a_new_survivor_and_an_old_reason_are_problems() {
     assert_eq!(judge("s\tf\tA\tbecause\n"), ["listed without a reason: s\tf\tA"]);
 }
 
-/// Every day the guards of one source; with `ROWMILL_MUTATION=full`, as `cargo xtask ci --full`
-/// sets it, those of all; with the name of a source, those of that.
+/// The daily run tests the guards of one source. `ROWMILL_MUTATION=full`, which `cargo xtask ci
+/// --full` sets, tests all sources, and the name of a source tests that source.
 #[test]
 fn removing_any_guard_fails_a_test() {
     if !has_compiler() {

@@ -1,5 +1,5 @@
-//! Every kernel through NVIDIA's own compiler, which needs no GPU: `cargo xtask kernels` runs this
-//! with the library's folder in `ROWMILL_CUDA_LIBRARIES`.
+//! Compiles every kernel with NVIDIA's own compiler, which works without a GPU. `cargo xtask
+//! kernels` runs this with the library's folder in `ROWMILL_CUDA_LIBRARIES`.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -41,7 +41,8 @@ fn every_kernel_compiles_for_every_gpu() {
         testkit::skip("kernels compiled for each GPU", need);
         return;
     };
-    // That folder alone: `cargo xtask kernels` checks registers of one version.
+    // Only that folder is searched, because `cargo xtask kernels` compares register counts of one
+    // NVRTC version.
     let named = std::env::split_paths(&folders).collect();
     let search = LibrarySearch::new(&LibraryRoots { named, ..LibraryRoots::default() });
     let compiler = Nvrtc::open(&search, None).unwrap();
@@ -50,7 +51,7 @@ fn every_kernel_compiles_for_every_gpu() {
     let out = std::env::var_os("ROWMILL_KERNELS").map(PathBuf::from);
     let architectures = std::env::var("ROWMILL_ARCHITECTURES");
     let architectures = architectures.as_deref().unwrap_or(ARCHITECTURES);
-    // The sources of an architecture one after the other, all architectures at once.
+    // Architectures are compiled in parallel, and the sources of one architecture in sequence.
     let images: Vec<Image> = std::thread::scope(|scope| {
         let compiler = &compiler;
         let compile = |architecture| scope.spawn(move || compile_all(compiler, architecture));
@@ -68,7 +69,7 @@ fn every_kernel_compiles_for_every_gpu() {
 }
 
 /// Writes each image to a file, and two tables: `images.tsv` names the file of each source and
-/// architecture, `usage.tsv` lists what each kernel uses.
+/// architecture, and `usage.tsv` lists the resources of each kernel.
 fn write(out: &Path, images: &[Image], version: LibraryVersion) {
     let mut names = String::from("source\tarchitecture\tfile\n");
     let mut table = String::from("architecture\tkernel\tregisters\tshared_bytes\tspill_bytes\n");

@@ -1,5 +1,5 @@
-//! The kernels under the compiler's own AddressSanitizer and UndefinedBehaviorSanitizer, in a
-//! process that has loaded their library first.
+//! Runs the kernels under the compiler's own AddressSanitizer and UndefinedBehaviorSanitizer, in a
+//! process that has preloaded their library.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -9,7 +9,7 @@ use device::cuda::{BlockOrder, Checks, Driver};
 use super::emulator::run;
 use super::{Bench, emulation, has_compiler};
 
-/// Small kernels with one mistake each, bytes of shared memory, and what the sanitizers say of it.
+/// Small kernels with one error each, their bytes of shared memory, and the sanitizers' message.
 const MISTAKES: [(&str, usize, &str); 6] = [
     (kernel!("((volatile float *)a.out)[threadIdx.x];\n"), 0, "use-after-poison"),
     (kernel!("DYNAMIC_SHARED(float, big);\nbig[threadIdx.x] = 1.0f;\n"), 380, "use-after-poison"),
@@ -27,18 +27,18 @@ const MISTAKES: [(&str, usize, &str); 6] = [
     (kernel!("*(float *)(a.out + 2) = 1.0f;\n"), 0, "runtime error: store to misaligned address"),
 ];
 
-/// Whether this process has the sanitizers' library.
+/// Whether the sanitizers' library is loaded into this process.
 pub fn is_child() -> bool {
     std::env::var("ROWMILL_SANITIZERS").is_ok_and(|value| value == "child")
 }
 
-/// The emulator with kernels that are compiled for the sanitizers.
+/// Creates an emulator with kernels that are compiled for the sanitizers.
 pub fn bench(order: BlockOrder) -> Bench {
     let driver = Driver::emulated(emulation(order, Checks::Sanitizers));
     Bench::new(driver, &format!("{order:?}, Sanitizers"))
 }
 
-/// The library that must be loaded before the program; says so where there is none.
+/// Finds the library that must be preloaded. Prints a line if there is none.
 fn library() -> Option<PathBuf> {
     if !has_compiler() {
         return None;
@@ -53,7 +53,7 @@ fn library() -> Option<PathBuf> {
     None
 }
 
-/// Tests of this program, in a process with the library.
+/// Runs tests of this program in a process that has preloaded the library.
 fn child(library: &PathBuf, arguments: &[&str], variables: &[(&str, &str)]) -> Output {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(arguments).env("LD_PRELOAD", library).env("ROWMILL_SANITIZERS", "child");
@@ -92,8 +92,8 @@ fn the_sanitizers_need_their_library_first() {
     assert_eq!(error, expected);
 }
 
-/// Every day one operation; with `ROWMILL_SANITIZERS=full`, as `cargo xtask ci --full` sets it,
-/// all.
+/// The daily run tests one operation; with `ROWMILL_SANITIZERS=full`, as `cargo xtask ci --full`
+/// sets it, all are tested.
 #[test]
 fn kernels_are_clean_under_the_sanitizers() {
     let is_full = std::env::var("ROWMILL_SANITIZERS").is_ok_and(|value| value == "full");

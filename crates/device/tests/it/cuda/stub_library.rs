@@ -1,5 +1,5 @@
-//! A test of this program, run again with a stub of NVIDIA's library where the linker looks; also
-//! for the tests of `train`, which include this file. Knows no kernel and no model.
+//! Runs a test of this program again with a stub of NVIDIA's library in the linker's search path.
+//! The tests of `train` include this file too.
 
 use std::path::{Path, PathBuf};
 
@@ -8,26 +8,26 @@ use device::cuda::{CudaOptions, LibrarySearch, LibraryVersion, nvrtc};
 use testkit::ProgramOutput;
 use testkit::compiler::compile_library;
 
-/// Which libraries of NVIDIA's there are.
+/// The stub libraries that the child process can find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Libraries {
     Driver,
     DriverAndBlas,
 }
 
-/// A GPU whose libraries are those that the linker finds, with compiled kernels in `cache`.
+/// Options of a GPU whose libraries are found by the linker, with compiled kernels in `cache`.
 pub fn options(cache: &Path) -> CudaOptions {
     CudaOptions { libraries: LibrarySearch::default(), cache: cache.to_owned(), synchronous: false }
 }
 
-/// As the product uses a GPU, with compiled kernels in `ROWMILL_KERNELS`.
+/// Options of a GPU as the program uses them, with compiled kernels in `ROWMILL_KERNELS`.
 pub fn options_of_environment() -> CudaOptions {
     let cache = std::env::var_os("ROWMILL_KERNELS").map(PathBuf::from);
     let cache = cache.unwrap_or_else(|| PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("cubins"));
     CudaOptions::from_variables(|name| std::env::var_os(name), cache)
 }
 
-/// Puts code of all kernels for the stub's device into `folder`.
+/// Stores placeholder code of all kernels for the stub's device in `folder`.
 pub fn store_kernels(folder: &Path) {
     let version = LibraryVersion { major: 13, minor: 0, patch: None };
     for &source in SOURCES {
@@ -53,7 +53,7 @@ pub fn calls(child: &str, libraries: Libraries, flags: &[&str]) -> Option<Vec<St
         return None;
     }
     let _ = std::fs::remove_file(&log);
-    // Modules come from the cache: there is no NVRTC, and the stub reads none.
+    // Modules come from the cache, because there is no NVRTC. The stub does not read their code.
     store_kernels(&folder);
     let mut command = testkit::rerun_test(child);
     command.env("LD_LIBRARY_PATH", &folder).env("ROWMILL_STUB", &log);

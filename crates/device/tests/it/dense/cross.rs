@@ -1,4 +1,4 @@
-//! The element-wise part of a cross layer.
+//! Tests of the element-wise part of a cross layer.
 
 use device::Cpu;
 use device::ops::cross::{self, Backward, Forward, scalar};

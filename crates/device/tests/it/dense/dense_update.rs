@@ -1,4 +1,4 @@
-//! The optimizer step of dense parameters.
+//! Tests of the optimizer step of dense parameters.
 
 use device::Cpu;
 use device::MatrixShape;
@@ -143,7 +143,7 @@ fn state_of(kind: Optimizer, (rows, dim): (usize, usize)) -> Vec<f64> {
     vec![0.0; rows * kind.state_per_row(dim)]
 }
 
-/// A weight of the same values, set as a whole.
+/// Creates a weight and sets it to the values of `weight`.
 fn anew(cpu: &Cpu, weight: &LinearWeight) -> LinearWeight {
     let shape @ MatrixShape { rows: n, columns: k } = weight.shape();
     let mut anew = LinearWeight::new(shape, weight.precision());
@@ -151,7 +151,7 @@ fn anew(cpu: &Cpu, weight: &LinearWeight) -> LinearWeight {
     anew
 }
 
-/// The products of the weight with unit matrices: every value of both its forms.
+/// Multiplies the weight by unit matrices, which returns every value of both copies.
 fn both_products(cpu: &Cpu, weight: &LinearWeight) -> [Vec<f32>; 2] {
     let MatrixShape { rows: n, columns: k } = weight.shape();
     let [unit_k, unit_n] = [k, n].map(|size| {
@@ -171,7 +171,7 @@ fn both_products(cpu: &Cpu, weight: &LinearWeight) -> [Vec<f32>; 2] {
     [unpacked(&y, k, n), unpacked(&d_x, n, k)]
 }
 
-/// `matrix` `[rows, columns]` as products in `precision` read it.
+/// Returns `matrix` `[rows, columns]` in the form that products in `precision` read.
 fn in_precision(
     cpu: &Cpu,
     precision: Precision,

@@ -1,5 +1,5 @@
-//! The linear layer's products in bf16: the f64 oracle on rounded factors, on every instruction set
-//! and with and without the instruction for pairs.
+//! Tests of the linear layer's products in bf16 against the f64 oracle on rounded factors, on every
+//! instruction set, with and without the instruction for pairs.
 
 use device::Isa;
 use device::MatrixShape;
@@ -15,10 +15,10 @@ use schema::Precision;
 
 use super::{below, bits, check_refused, on_cpus, packed, uniform, unpacked};
 
-/// Half a unit of bf16, relative: what storing a result in it adds.
+/// Relative error of storing a result in bf16: half a unit.
 const ROUNDING: f64 = 1.0 / 256.0;
 
-/// (B, N, K): odd ones in each place, edges of tiles and passes, and random ones.
+/// Sizes (B, N, K): odd numbers in each position, edges of tiles and passes, and random ones.
 fn shapes() -> Vec<(usize, usize, usize)> {
     let edges = [
         (0, 3, 4),
@@ -29,7 +29,7 @@ fn shapes() -> Vec<(usize, usize, usize)> {
         (1501, 97, 367),
         (64, 512, 512),
         (1025, 257, 131),
-        // More samples than one sweep of the weight gradient.
+        // More samples than one block of the weight gradient.
         (66_001, 3, 5),
     ];
     let random = (0..12)
@@ -37,7 +37,7 @@ fn shapes() -> Vec<(usize, usize, usize)> {
     edges.into_iter().chain(random).collect()
 }
 
-/// Every instruction set with every way of multiplying bf16 that this machine has.
+/// Every instruction set with every way of multiplying bf16 that this machine supports.
 fn sets() -> Vec<Isa> {
     let ways = [Bf16Products::Widened, Bf16Products::Pairs];
     let all = |isa: Isa| ways.into_iter().filter_map(move |way| isa.with_bf16_products(way));
@@ -52,7 +52,7 @@ fn widened(values: &[f32]) -> Vec<f64> {
     nearest(values).into_iter().map(f64::from).collect()
 }
 
-/// The row-major `matrix` as pairs.
+/// Packs the row-major `matrix` in pairs.
 fn paired(cpu: &Cpu, matrix: &[f32], rows: usize, columns: usize) -> Matrix {
     let mut to = Matrix::new(Precision::Bf16, rows, columns);
     if let OperandMut::Bf16(to) = to.get_mut(rows, columns) {
@@ -62,7 +62,7 @@ fn paired(cpu: &Cpu, matrix: &[f32], rows: usize, columns: usize) -> Matrix {
     to
 }
 
-/// What an operand holds; both forms of pairs must agree and be padded with zeros.
+/// Reads the values of an operand. Both forms of pairs must agree and be padded with zeros.
 fn read(matrix: &Matrix, rows: usize, columns: usize) -> Vec<f32> {
     let pairs = match matrix.get(rows, columns) {
         Operand::F32(values) => return unpacked(values, rows, columns),
@@ -89,7 +89,8 @@ fn weight_of(cpu: &Cpu, weight: &[f32], n: usize, k: usize) -> LinearWeight {
     packed
 }
 
-/// `got` within the tolerance of sums of `inner` products, and of storing them in `precision`.
+/// Checks that `got` is within the tolerance of sums of `inner` products that are stored in
+/// `precision`.
 fn check(got: &[f32], oracle: &[f64], inner: usize, precision: Precision) {
     assert_eq!(got.len(), oracle.len());
     let stored = if precision == Precision::Bf16 { ROUNDING } else { 0.0 };
@@ -241,7 +242,7 @@ fn backward_weight_follows_the_f64_oracle_of_rounded_factors() {
 
 #[test]
 fn small_products_are_right_in_every_corner() {
-    // Whole numbers that bf16 holds, so that every order of sums gives the same value.
+    // Whole numbers that bf16 represents, so that every order of summation gives the same value.
     let values = |seed: u64, len: usize| -> Vec<f32> {
         (0..len).map(|i| below(seed + 7 * i as u64, 9) as f32 - 4.0).collect()
     };
@@ -264,7 +265,7 @@ fn small_products_are_right_in_every_corner() {
     }
 }
 
-/// Y and dX in bf16, then dW.
+/// Returns Y and dX in bf16, then dW.
 fn products(
     cpu: &Cpu,
     [x, weight, d_y]: [&[f32]; 3],
@@ -314,7 +315,7 @@ fn relu_and_its_gradient_propagate_nan() {
         let to = y.get_mut(2, 1);
         let forward = LinearForward { x, weight, bias, activation, y: to, b: 2 };
         gemm::forward(cpu, forward).unwrap();
-        // A NaN spreads into the padding, so only the column is read.
+        // A NaN spreads into the padding, so only the column is compared.
         let column = |y: &Matrix| match y.get(2, 1) {
             Operand::Bf16(pairs) => [0, 16].map(|at| f32::from_bits(pairs.across[at] << 16)),
             Operand::F32(_) => [0.0; 2],

@@ -95,9 +95,9 @@ impl<W: Write + ?Sized> ExportRows<'_, '_, W> {
     }
 
     fn thread_names(&mut self, process: &Process, track: usize, place: &mut u64) -> io::Result<()> {
-        let known = &self.part.trace.tracks[track];
-        let name = layout::track_name(known, process.class);
-        let is_named = !known.thread_name.is_empty() || self.part.is_one_of_several();
+        let trace_track = &self.part.trace.tracks[track];
+        let name = layout::track_name(trace_track, process.class);
+        let is_named = !trace_track.thread_name.is_empty() || self.part.is_one_of_several();
         for (lane, tid) in (0..).zip(self.texts.tids(track).to_vec()) {
             let at = line::place(&process.pid, &tid);
             if is_named || lane > 0 {

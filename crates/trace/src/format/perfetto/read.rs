@@ -32,14 +32,14 @@ pub enum FileWriter {
 /// Perfetto file.
 pub fn announced(head: &[u8]) -> Option<FileWriter> {
     let (first, end) = wire::packet(head, 0).ok()?;
-    let mut found = Packet::default();
-    let is_ours = found.fill(first).is_ok() && !found.own.is_empty();
+    let mut packet = Packet::default();
+    let is_ours = packet.fill(first).is_ok() && !packet.own.is_empty();
     // Another packet or the end must follow. Files of other formats do not match by chance.
-    let is_trace = found.is_known && head.get(end).is_none_or(|next| *next == PACKET_KEY);
+    let is_trace = packet.is_known && head.get(end).is_none_or(|next| *next == PACKET_KEY);
     match is_ours {
         true => {
             let mut file = PerfettoFile::default();
-            file.own(found.own).ok()?;
+            file.own(packet.own).ok()?;
             Some(if file.version == own::CURRENT {
                 FileWriter::Rowmill
             } else {
@@ -72,15 +72,15 @@ pub fn read(bytes: &[u8]) -> Result<Vec<Trace>, String> {
 /// The unexpected value, and its place.
 pub fn arguments(bytes: &[u8], places: &[u64]) -> Result<Vec<Map<String, Value>>, String> {
     let mut keys = annotation::Keys::default();
-    let mut found = vec![Map::new(); places.len()];
+    let mut all_arguments = vec![Map::new(); places.len()];
     each_packet(bytes, |packet, at| {
         keys.learn(packet.sequence, packet.interned)?;
         if let Ok(place) = places.binary_search(&at) {
-            found[place] = keys.arguments(packet.sequence, packet.event)?;
+            all_arguments[place] = keys.arguments(packet.sequence, packet.event)?;
         }
         Ok(())
     })?;
-    Ok(found)
+    Ok(all_arguments)
 }
 
 fn each_packet<'a>(

@@ -6,6 +6,7 @@ use device::Cpu;
 use device::limits::{Arithmetic, RowSet, gflop_per_s};
 use kernel_model::Error as KernelError;
 use schema::HardwareSpec;
+use schema::TableRow;
 use schema::topology::{Flops, HARDWARE, hardware};
 use serde::Serialize;
 
@@ -16,7 +17,7 @@ use setup::machine;
 use setup::table_output::{self, TableTarget};
 
 /// A known device with its peaks and sustained rates.
-#[derive(Serialize)]
+#[derive(Serialize, TableRow)]
 struct DeviceRow {
     key: String,
     name: String,
@@ -108,7 +109,7 @@ pub fn this_machine(session: &Session) -> HardwareSpec {
         multiprocessors: session.threads as u32,
         clock_mhz: (1e3 * ghz) as u32,
         power_w: 0,
-        memory_bytes: machine::memory::available().map_or(0, |memory| memory.bytes.0),
+        memory_bytes: machine::available_memory::read().map_or(0, |memory| memory.bytes.0),
         launch_floor_ns: None,
         source: Cow::Borrowed("measured now, the best of five: multiply-adds, and reading 1 GiB"),
     }

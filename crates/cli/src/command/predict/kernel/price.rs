@@ -6,17 +6,18 @@ use kernel_model::formula_kernels::{SingleKind, SingleWork};
 use kernel_model::measured::operation;
 use kernel_model::{Domain, Error as KernelError, KernelModel, Kind, Price, Work, roofline_ns};
 use predict::step::RankExchange;
+use schema::TableRow;
 use schema::{HardwareSpec, Topology};
 use serde::Serialize;
 
 use crate::args::PredictKernels;
 use setup::Session;
-use setup::error::Error;
+use setup::error::{Error, UsageError};
 use setup::kernel_files::read_model;
 use setup::table_output::{self, TableTarget};
 
 /// The predicted time of one kernel on one device.
-#[derive(Serialize)]
+#[derive(Serialize, TableRow)]
 struct KernelPriceRow {
     work: String,
     hardware: String,
@@ -74,7 +75,7 @@ fn parse_work(text: &str) -> Result<TypedWork, Error> {
     let mut words = text.split_whitespace();
     let name = words.next().unwrap_or_default();
     let sizes: Option<Vec<u64>> = words.map(|word| word.parse().ok()).collect();
-    let sizes = sizes.ok_or_else(|| Error::WorkSizes { text: text.to_owned() })?;
+    let sizes = sizes.ok_or_else(|| UsageError::WorkSizes { text: text.to_owned() })?;
     if let Some(collective) = RankExchange::named(name) {
         let &[bytes @ 1..=u64::MAX] = &sizes[..] else {
             let (kind, expected) = (collective.name(), "1 size above 0: bytes".to_owned());

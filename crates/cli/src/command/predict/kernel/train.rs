@@ -7,7 +7,7 @@ use kernel_model::{KernelModel, Kind, MODEL_BYTES_MOST, Measured, Source, few_sh
 
 use crate::args::PredictLearn;
 use setup::Session;
-use setup::error::Error;
+use setup::error::{Error, UsageError};
 use setup::kernel_files::{model_path, read_model, read_table};
 use setup::output;
 use setup::render;
@@ -18,7 +18,7 @@ pub fn run(args: &PredictLearn, session: &Session) -> Result<(), Error> {
     if let Some(path) = &args.shots {
         let rows = read_table(path)?;
         let has_kind = |kind: Kind| rows.iter().any(|row| row.work.kind() == kind);
-        let wrong = |source| Error::Kernels { path: path.clone(), source };
+        let wrong = |source| UsageError::Kernels { path: path.clone(), source };
         for kind in Kind::ALL.into_iter().filter(|kind| has_kind(*kind)) {
             let at = models.iter().position(|model| model.kind() == kind);
             let base =
@@ -59,15 +59,16 @@ fn train_models(paths: &[PathBuf], session: &Session) -> Result<Vec<KernelModel>
         }
         let path = paths.first().cloned().unwrap_or_default();
         let found = kernel_model::train(kind, &rows, sources, session.threads);
-        models.push(found.map_err(|source| Error::Kernels { path, source })?);
-        session.console.detail(format_args!("learnt {}", kind.name()));
+        models.push(found.map_err(|source| UsageError::Kernels { path, source })?);
+        session.console.detail(format_args!("learned {}", kind.name()));
     }
     Ok(models)
 }
 
 fn write_model(model: &KernelModel, args: &PredictLearn, session: &Session) -> Result<(), Error> {
     let path = model_path(&args.output, model.kind());
-    let bytes = model.to_bytes().map_err(|source| Error::Kernels { path: path.clone(), source })?;
+    let bytes =
+        model.to_bytes().map_err(|source| UsageError::Kernels { path: path.clone(), source })?;
     if bytes.len() > MODEL_BYTES_MOST {
         session.console.warn(format_args!(
             "{}: {} bytes, more than the {} a model should have; learn from fewer devices at once",

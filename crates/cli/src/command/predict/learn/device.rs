@@ -9,7 +9,7 @@ pub const DEVICE_VERSION: u32 = 1;
 /// A GPU with measured rates.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct LearntDevice {
+pub struct LearnedDevice {
     pub rowmill_device: u32,
     pub spec: HardwareSpec,
 }
@@ -25,7 +25,7 @@ pub fn parse(text: &str) -> Result<Option<HardwareSpec>, kernel_model::Error> {
     if version.as_u64() != Some(u64::from(DEVICE_VERSION)) {
         return Err(kernel_model::Error::Model { expected, got: format!("version {version}") });
     }
-    let read: Result<LearntDevice, _> = serde_json::from_value(value);
+    let read: Result<LearnedDevice, _> = serde_json::from_value(value);
     let read =
         read.map_err(|error| kernel_model::Error::Model { expected, got: error.to_string() })?;
     Ok(Some(read.spec))

@@ -12,7 +12,7 @@ use schema::HardwareSpec;
 use schema::topology::hardware;
 use serde::Serialize;
 
-use super::device::{DEVICE_VERSION, LearntDevice};
+use super::device::{DEVICE_VERSION, LearnedDevice};
 use super::folder::{HARDWARE, write};
 use setup::Session;
 use setup::error::Error;
@@ -64,14 +64,14 @@ pub fn run(folder: &Path, output: &Path, session: &Session) -> Result<(), Error>
         ),
         Some(gpu) => {
             let spec = hardware(gpu).map_err(kernel_model::Error::from)?;
-            let rows = learnt(&suite::read_microbenchmarks(folder, &suite)?, spec);
+            let rows = learned(&suite::read_microbenchmarks(folder, &suite)?, spec);
             let (paths, judged) = models(&rows, output)?;
             written.extend(paths);
             kernels = judged;
-            let learnt =
-                LearntDevice { rowmill_device: DEVICE_VERSION, spec: reached(spec, &rows) };
+            let learned =
+                LearnedDevice { rowmill_device: DEVICE_VERSION, spec: reached(spec, &rows) };
             let path = output.join(HARDWARE);
-            write(&path, &serde_json::to_string(&learnt).map_err(Error::Json)?)?;
+            write(&path, &serde_json::to_string(&learned)?)?;
             written.push(path.display().to_string());
             device = Some(spec.name.clone().into_owned());
         }
@@ -105,9 +105,9 @@ fn overheads(
 }
 
 /// Selects the measurements of kernels that have a trained model.
-fn learnt(rows: &[SuiteMeasured], device: &'static HardwareSpec) -> Vec<Measured> {
+fn learned(rows: &[SuiteMeasured], device: &'static HardwareSpec) -> Vec<Measured> {
     let row = |row: &SuiteMeasured| match row.work {
-        SuiteWork::Learnt(work) => Some((work, row.ns)),
+        SuiteWork::Learned(work) => Some((work, row.ns)),
         SuiteWork::Single(_) => None,
     };
     let rows = (0..).zip(rows.iter().filter_map(row));
@@ -125,12 +125,12 @@ fn models(rows: &[Measured], output: &Path) -> Result<(Vec<String>, Vec<KernelRo
     for kind in Kind::ALL {
         let of_kind: Vec<Measured> =
             rows.iter().filter(|row| row.work.kind() == kind).copied().collect();
-        let learnt: Vec<Measured> =
+        let learned: Vec<Measured> =
             of_kind.iter().filter(|row| Part::for_work(&row.work) != Part::Test).copied().collect();
-        if learnt.len() < ROWS_LEAST {
+        if learned.len() < ROWS_LEAST {
             continue;
         }
-        let adapted = few_shot::calibrate(read_model(None, kind)?, &learnt)?;
+        let adapted = few_shot::calibrate(read_model(None, kind)?, &learned)?;
         judged.extend(evaluate::evaluate_model(&adapted, &of_kind, Part::Test));
         let path = model_path(output, kind);
         let bytes = adapted.to_bytes()?;
@@ -188,7 +188,7 @@ fn for_people(report: &SuiteReport) -> String {
     }
     let header = ["kernel", "judged", "roofline %", "model %", "covered %"];
     format!(
-        "{facts}\n\nErrors on shapes that nothing was learnt from:\n{}",
+        "{facts}\n\nErrors on shapes that nothing was learned from:\n{}",
         render::grid(&header, &rows)
     )
 }

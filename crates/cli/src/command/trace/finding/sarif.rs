@@ -34,7 +34,7 @@ pub fn sarif_text(report: &FindingReport, job: &Job) -> Result<String, Error> {
         "version": "2.1.0",
         "runs": [{"tool": {"driver": driver}, "results": results}],
     });
-    serde_json::to_string(&document).map_err(Error::Json)
+    serde_json::to_string(&document).map_err(Error::from)
 }
 
 fn is_built_in(rule: &str) -> bool {

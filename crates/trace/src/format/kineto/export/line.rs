@@ -107,8 +107,8 @@ impl EscapedTexts {
 fn tids(part: &MergedPart<'_>, lanes: &SliceLanes) -> Vec<Vec<TrackKey>> {
     let mut largest: BTreeMap<&TrackKey, i64> = BTreeMap::new();
     for track in &part.trace.tracks {
-        let known = largest.entry(&track.pid).or_default();
-        *known = track.tid.number().unwrap_or(0).max(*known);
+        let largest_tid = largest.entry(&track.pid).or_default();
+        *largest_tid = track.tid.number().unwrap_or(0).max(*largest_tid);
     }
     let mut tids = Vec::with_capacity(part.trace.tracks.len());
     for (at, track) in part.trace.tracks.iter().enumerate() {

@@ -61,18 +61,18 @@ impl TextBehind {
     fn advance(&mut self, stretch: TextStretch<'_>, at: usize, is_last: bool) -> usize {
         let text = &stretch.text[at..];
         let kept = if is_last { 0 } else { text.len().min(PHASE.len() - 1) };
-        let known = &text[..text.len() - kept];
+        let scanned = &text[..text.len() - kept];
         let is_text = |byte: &u8| *byte != 0 && !scan::is_blank(*byte);
-        if let Some(first) = known.iter().position(is_text) {
-            let last = known.iter().rposition(is_text).unwrap_or(first);
+        if let Some(first) = scanned.iter().position(is_text) {
+            let last = scanned.iter().rposition(is_text).unwrap_or(first);
             let place = |at_known: usize| stretch.offset + (at + at_known) as u64;
             let start = self.span.map_or(place(first), |(start, _)| start);
             self.span = Some((start, place(last + 1)));
         }
         self.events += memchr::memmem::find_iter(text, PHASE)
-            .filter(|start| *start < known.len())
+            .filter(|start| *start < scanned.len())
             .count() as u64;
-        at + known.len()
+        at + scanned.len()
     }
 }
 
@@ -314,7 +314,7 @@ impl Document {
             Mode::Start => format!("got an empty text{why}"),
             Mode::Done => match self.entries.get("traceEvents") {
                 Some(value) => {
-                    format!("got traceEvents that are {}, no array of events", described(value))
+                    format!("got traceEvents that are {}, not an array of events", described(value))
                 }
                 None => format!("got an object without traceEvents; its keys: {}", keys()),
             },
@@ -367,10 +367,10 @@ impl Document {
     ) -> Option<TextStretch<'a>> {
         let Mode::Events(_) = self.mode else { return None };
         let Find::Event(start) = events::find(rest.text, 1) else { return None };
-        let found = sink.part.event_count();
+        let events_before = sink.part.event_count();
         let later = behind(rest, start);
         let (mut end, state) = events::read(later, 0, ListState::Lost, scanner, sink);
-        if sink.part.event_count() == found {
+        if sink.part.event_count() == events_before {
             return None;
         }
         sink.lose(Loss::BrokenEvent, rest.offset, || "expected an event, got no end of it".into());

@@ -185,8 +185,8 @@ impl KeptEvent {
     /// Returns an argument if it is a non-negative integer.
     #[inline(always)]
     pub fn unsigned(&self, argument: Argument) -> Option<u64> {
-        let there = self.integer & !self.negative & bit(argument) != 0;
-        there.then(|| self.magnitude[argument as usize])
+        let is_present = self.integer & !self.negative & bit(argument) != 0;
+        is_present.then(|| self.magnitude[argument as usize])
     }
 
     /// Returns an argument if it is an integer.

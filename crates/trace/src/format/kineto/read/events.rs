@@ -53,10 +53,10 @@ pub fn read(
     let text = stretch.text;
     loop {
         if state == ListState::Lost {
-            let found = find(text, at);
-            let (Find::Event(end) | Find::End(end) | Find::Nothing(end)) = found;
+            let border = find(text, at);
+            let (Find::Event(end) | Find::End(end) | Find::Nothing(end)) = border;
             sink.part.losses.skip_bytes((end - at) as u64);
-            match found {
+            match border {
                 Find::Event(start) => at = start,
                 Find::End(end) => return (end, ListState::Ended),
                 Find::Nothing(resume) => return (resume, ListState::Lost),
@@ -164,8 +164,8 @@ pub fn find(text: &[u8], mut at: usize) -> Find {
 
 fn starts_event(text: &[u8], at: usize) -> Scanned<Option<Find>> {
     let (first, quote) = scan::after_blank(text, at + 1)?;
-    let known = first == b'"' && lenient::key_at(text, quote)?.is_some_and(key::is_event_key);
-    Ok(known.then_some(Find::Event(at)))
+    let is_event = first == b'"' && lenient::key_at(text, quote)?.is_some_and(key::is_event_key);
+    Ok(is_event.then_some(Find::Event(at)))
 }
 
 fn ends_list(text: &[u8], at: usize) -> Scanned<Option<Find>> {

@@ -19,8 +19,8 @@ const LONGEST_WORD: usize = 32;
 pub fn string_end(text: &[u8], start: usize, within: Bracket) -> Scanned<usize> {
     let mut at = start;
     loop {
-        let found = text.get(at..).and_then(|rest| memchr::memchr2(b'"', b'\\', rest));
-        at += found.ok_or(Stop::Short)?;
+        let distance = text.get(at..).and_then(|rest| memchr::memchr2(b'"', b'\\', rest));
+        at += distance.ok_or(Stop::Short)?;
         if at - start > LONGEST {
             return Err(Stop::Broken(start));
         }

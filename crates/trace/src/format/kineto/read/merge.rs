@@ -164,11 +164,11 @@ impl Merge {
         map.tracks.use_all(&mut part.used.tracks, |(pid, tid)| {
             let key = (track_key(pid), track_key(tid));
             let next = TrackId(trace.tracks.len() as u32);
-            let known = tracks.entry(key).or_insert_with_key(|(pid, tid)| {
+            let track_id = tracks.entry(key).or_insert_with_key(|(pid, tid)| {
                 trace.tracks.push(crate::store::Track::new(pid.clone(), tid.clone()));
                 next
             });
-            known.0
+            track_id.0
         });
     }
 

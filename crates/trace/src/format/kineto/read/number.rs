@@ -39,8 +39,8 @@ fn some(text: &[u8], at: usize) -> Option<(u64, u32)> {
     let offsets = u64::from_le_bytes(*bytes) ^ 0x3030_3030_3030_3030;
     // A byte above 9 sets its own top bit; carries reach only later bytes.
     let other = (offsets.wrapping_add(0x7676_7676_7676_7676) | offsets) & 0x8080_8080_8080_8080;
-    let found = other.trailing_zeros() / 8;
-    Some((eight(offsets.wrapping_shl(64 - 8 * found)), found))
+    let digit_count = other.trailing_zeros() / 8;
+    Some((eight(offsets.wrapping_shl(64 - 8 * digit_count)), digit_count))
 }
 
 fn one_by_one(text: &[u8], mut at: usize) -> (u64, u32, usize) {

@@ -116,21 +116,21 @@ impl WorkerTables {
     /// Returns the id of a text.
     #[inline(always)]
     pub fn text(&mut self, text: &[u8], used: &mut Used) -> u32 {
-        let found = self.texts.find(text, self.user).unwrap_or_else(|| {
+        let number = self.texts.find(text, self.user).unwrap_or_else(|| {
             used.new_texts.push(String::from_utf8_lossy(text).into());
             self.texts.add(text.into(), self.user)
         });
-        note(found, &mut used.texts)
+        note(number, &mut used.texts)
     }
 
     /// Returns the id of a category. Beyond 65,535 categories, all others share one id.
     #[inline(always)]
     pub fn category(&mut self, name: &[u8], used: &mut Used) -> u16 {
-        let found = self.categories.find(name, self.user).unwrap_or_else(|| {
+        let number = self.categories.find(name, self.user).unwrap_or_else(|| {
             used.new_categories.push(String::from_utf8_lossy(name).into());
             self.categories.add(name.into(), self.user)
         });
-        note(found, &mut used.categories).min(u32::from(u16::MAX)) as u16
+        note(number, &mut used.categories).min(u32::from(u16::MAX)) as u16
     }
 
     /// Returns the id of a track whose process and thread are numbers.
@@ -161,11 +161,11 @@ impl WorkerTables {
     /// Returns the id of any track.
     pub fn track(&mut self, pid: ThreadId, tid: ThreadId, used: &mut Used) -> u32 {
         let key = (pid, tid);
-        let found = self.tracks.find(&key, self.user).unwrap_or_else(|| {
+        let number = self.tracks.find(&key, self.user).unwrap_or_else(|| {
             used.new_tracks.push(key.clone());
             self.tracks.add(key, self.user)
         });
-        note(found, &mut used.tracks)
+        note(number, &mut used.tracks)
     }
 }
 

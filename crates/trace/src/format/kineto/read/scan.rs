@@ -56,9 +56,9 @@ pub fn string_end(text: &[u8], mut at: usize) -> Scanned<usize> {
 #[inline(always)]
 fn first_quote(text: &[u8], mut at: usize) -> Option<usize> {
     while let Some(bytes) = text.get(at..).and_then(<[u8]>::first_chunk) {
-        let found = lane::quotes(bytes);
-        if found != 0 {
-            return Some(at + found.trailing_zeros() as usize);
+        let quote_bits = lane::quotes(bytes);
+        if quote_bits != 0 {
+            return Some(at + quote_bits.trailing_zeros() as usize);
         }
         at += lane::WIDTH;
     }
@@ -71,9 +71,9 @@ fn first_quote(text: &[u8], mut at: usize) -> Option<usize> {
 #[inline(always)]
 pub fn plain_end(text: &[u8], mut at: usize) -> Option<usize> {
     while let Some(bytes) = text.get(at..).and_then(<[u8]>::first_chunk) {
-        let found = lane::marks(bytes);
-        if found != 0 {
-            at += found.trailing_zeros() as usize;
+        let mark_bits = lane::marks(bytes);
+        if mark_bits != 0 {
+            at += mark_bits.trailing_zeros() as usize;
             return (text[at] == b'"').then_some(at);
         }
         at += lane::WIDTH;
@@ -138,18 +138,18 @@ fn skip_array(text: &[u8], start: usize) -> Option<usize> {
     let mut inside = 0u64;
     let mut at = start;
     loop {
-        let found = lane::places(text.get(at..)?.first_chunk()?);
-        if found.backslash != 0 {
+        let marks = lane::places(text.get(at..)?.first_chunk()?);
+        if marks.backslash != 0 {
             return None;
         }
-        let quoted = lane::parity(found.quote) ^ inside;
-        let structure = found.open | found.close | found.quote | found.plain;
+        let quoted = lane::parity(marks.quote) ^ inside;
+        let structure = marks.open | marks.close | marks.quote | marks.plain;
         let odd = !(structure | quoted);
-        let mut brackets = (found.open | found.close) & !quoted;
+        let mut brackets = (marks.open | marks.close) & !quoted;
         while brackets != 0 {
             let bit = brackets & brackets.wrapping_neg();
             brackets ^= bit;
-            if found.open & bit != 0 {
+            if marks.open & bit != 0 {
                 depth += 1;
                 if depth > DEPTH_LIMIT {
                     return None;

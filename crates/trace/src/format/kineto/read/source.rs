@@ -164,8 +164,8 @@ impl<'a> ChunkSource<'a> {
 
     fn is_boundary(&self, block: &[u8], bracket: usize) -> bool {
         let Some((before, behind)) = around(block, bracket) else { return false };
-        let known = self.spacing.as_ref();
-        known.is_none_or(|known| known.before == before && known.behind == behind)
+        let learned = self.spacing.as_ref();
+        learned.is_none_or(|learned| learned.before == before && learned.behind == behind)
     }
 }
 

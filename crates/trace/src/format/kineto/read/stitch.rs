@@ -62,6 +62,8 @@ impl ChunkReading {
     }
 
     fn take_text(&mut self, text: &[u8], worker: &mut ChunkWorker) {
+        // The usual case: the text is parsed in place, and only an incomplete value at its end is
+        // copied.
         if self.rest.is_empty() {
             let end = self.advance(text, worker);
             self.rest.extend_from_slice(&text[end..]);
@@ -126,6 +128,8 @@ fn conclude(
     merge.append(worker.index, &mut part);
     let mut trace = merge.finish(header);
     trace.origin.text_bytes = source.bytes();
+    // Truncation of this file takes precedence over the truncation of the recording from which it
+    // was written.
     trace.cut = cut.or_else(|| mark::read(&trace.header));
     Ok(trace)
 }
@@ -164,6 +168,8 @@ struct ChunkOrder {
 
 impl<'a> StitchShared<'a> {
     fn new(source: ChunkSource<'a>, threads: usize) -> Self {
+        // The repairer has its own ids, because other workers are still using theirs when a chunk
+        // is read again.
         let mut repairer = ChunkWorker::new(threads);
         repairer.begin();
         let order = ChunkOrder {
@@ -212,9 +218,11 @@ impl Drop for Presence<'_, '_> {
 }
 
 fn work(shared: &StitchShared<'_>, mut worker: ChunkWorker, threads: usize) {
+    // Dropped at the end of this function, also by a panic.
     let _presence = Presence(shared);
     while may_start(shared, threads) {
         let Some(chunk) = lock(&shared.source).next() else { break };
+        // No lock is held here, so that parsing runs in parallel.
         let done = guess(chunk, &mut worker);
         let finished = put(&mut lock(&shared.order), done);
         shared.progress.notify_all();

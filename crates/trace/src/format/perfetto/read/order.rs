@@ -10,8 +10,8 @@ pub fn unpacked(packed: &[u8]) -> Result<Vec<u32>, Broken> {
     while at < packed.len() {
         let (step, end) = wire::varint(packed, at)?;
         row = row.wrapping_add(unzigzag(step));
-        let known = u32::try_from(row).map_err(|_| Broken::new(format!("row {row}")))?;
-        rows.push(known);
+        let place = u32::try_from(row).map_err(|_| Broken::new(format!("row {row}")))?;
+        rows.push(place);
         at = end;
     }
     Ok(rows)
@@ -39,9 +39,9 @@ pub fn places(rows: &[u32], count: usize) -> Option<Vec<u32>> {
 pub fn renumber_texts(trace: &mut Trace) {
     let old = std::mem::take(&mut trace.strings);
     let mut strings = Strings::new();
-    let mut known: Vec<Option<StringId>> = vec![None; old.len()];
+    let mut new_ids: Vec<Option<StringId>> = vec![None; old.len()];
     let mut renew = |id: &mut StringId| {
-        let new = &mut known[id.0 as usize];
+        let new = &mut new_ids[id.0 as usize];
         *id = *new.get_or_insert_with(|| strings.intern(old.get(*id)));
     };
     let mut stacks = trace.slices.call_stack.iter_mut().peekable();

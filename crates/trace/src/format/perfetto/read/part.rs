@@ -151,7 +151,8 @@ impl<'a> PartReader<'a> {
 
     fn line(&mut self, content: &[u8]) -> Result<(), Broken> {
         let (mut uuid, mut place) = (0, 0);
-        let mut known = Track::new(TrackKey::Text(String::new()), TrackKey::Text(String::new()));
+        let mut described =
+            Track::new(TrackKey::Text(String::new()), TrackKey::Text(String::new()));
         let mut is_first = false;
         wire::each(content, |field, value| {
             let number = |value| TrackKey::Number(unzigzag(value));
@@ -159,14 +160,16 @@ impl<'a> PartReader<'a> {
             match (field, value) {
                 (line::UUID, Field::Number(number)) => uuid = number,
                 (line::PLACE, Field::Number(number)) => place = number,
-                (line::PID, Field::Number(pid)) => known.pid = number(pid),
-                (line::PID_TEXT, Field::Bytes(pid)) => known.pid = TrackKey::Text(owned(pid)?),
-                (line::TID, Field::Number(tid)) => known.tid = number(tid),
-                (line::TID_TEXT, Field::Bytes(tid)) => known.tid = TrackKey::Text(owned(tid)?),
-                (line::PROCESS_NAME, Field::Bytes(name)) => known.process_name = owned(name)?,
-                (line::PROCESS_LABEL, Field::Bytes(label)) => known.process_label = owned(label)?,
+                (line::PID, Field::Number(pid)) => described.pid = number(pid),
+                (line::PID_TEXT, Field::Bytes(pid)) => described.pid = TrackKey::Text(owned(pid)?),
+                (line::TID, Field::Number(tid)) => described.tid = number(tid),
+                (line::TID_TEXT, Field::Bytes(tid)) => described.tid = TrackKey::Text(owned(tid)?),
+                (line::PROCESS_NAME, Field::Bytes(name)) => described.process_name = owned(name)?,
+                (line::PROCESS_LABEL, Field::Bytes(label)) => {
+                    described.process_label = owned(label)?;
+                }
                 (line::THREAD_NAME, Field::Bytes(name)) => {
-                    known.thread_name = owned(name)?;
+                    described.thread_name = owned(name)?;
                     is_first = true;
                 }
                 _ => {}
@@ -182,7 +185,7 @@ impl<'a> PartReader<'a> {
             tracks.resize_with(place as usize + 1, empty);
         }
         if is_first {
-            tracks[place as usize] = known;
+            tracks[place as usize] = described;
         }
         self.lines.insert(uuid, (TrackId(place as u32), Vec::new()));
         Ok(())
@@ -251,25 +254,25 @@ impl<'a> PartReader<'a> {
 
     fn begin(&mut self, time: i64, at: u64) -> Result<(), Broken> {
         let (name, category) = (self.name()?, self.category()?);
-        let found = self.found()?;
+        let arguments = self.found()?;
         let row = self.trace.slices.len() as u32;
         let (track, open) = self.lines.get_mut(&self.event.track).ok_or_else(stray)?;
         open.push(row);
         let track = *track;
-        let device = found.small(Argument::Device);
+        let device = arguments.small(Argument::Device);
         let device = device.map(|device| self.unshifted(device));
-        let external = found.unsigned(Argument::ExternalId);
+        let external = arguments.unsigned(Argument::ExternalId);
         let slice = NewSlice {
-            correlation: found.unsigned(Argument::Correlation),
-            external_id: external.or_else(|| found.unsigned(Argument::ExternalIdOf2021)),
-            stream: found.small(Argument::Stream),
+            correlation: arguments.unsigned(Argument::Correlation),
+            external_id: external.or_else(|| arguments.unsigned(Argument::ExternalIdOf2021)),
+            stream: arguments.small(Argument::Stream),
             device,
             offset: Some(at),
             ..NewSlice::new("", "", (0, 0), (time, time))
         };
         let Trace { slices, strings, .. } = &mut self.trace;
         slices.push(category, name, track, &slice);
-        argument::push(slices, strings, &found);
+        argument::push(slices, strings, &arguments);
         self.bound(time, track);
         Ok(())
     }
@@ -289,8 +292,8 @@ impl<'a> PartReader<'a> {
         // The sign for viewers that a recording was truncated is on a line without our field.
         let Some(&(track, _)) = self.lines.get(&self.event.track) else { return Ok(()) };
         if !self.event.text.is_empty() {
-            let found = self.found()?;
-            let allocation = self.allocation(&found, time, track);
+            let arguments = self.found()?;
+            let allocation = self.allocation(&arguments, time, track);
             self.trace.allocations.push(allocation);
         } else if self.event.name == 0 {
             self.bound(time, track);
@@ -345,14 +348,14 @@ impl<'a> PartReader<'a> {
     }
 
     fn found(&mut self) -> Result<PacketArguments<'a>, Broken> {
-        let mut found = PacketArguments::new();
+        let mut arguments = PacketArguments::new();
         for content in self.event.annotations.drain(..) {
             let (key, value) = annotation::pair(content)?;
             if let Some(argument) = self.keys.get(&key) {
-                found.set(*argument, value);
+                arguments.set(*argument, value);
             }
         }
-        Ok(found)
+        Ok(arguments)
     }
 
     /// Returns the trace if it is complete, or else a description of the missing part.

@@ -1,14 +1,14 @@
-//! What is offered where a run does not fit: only what the same estimate says fits.
+//! Changes suggested for runs that do not fit: each one fits by the same estimate.
 
 use schema::Bytes;
 use train::memory::WeightSource;
 
-use super::{MemoryLook, MemoryRoom, RunSize};
+use super::{DataSize, MemoryComparison, RunSize};
 use crate::args::Sharding;
 use crate::config::{self, ResolvedJob};
-use crate::error::Error;
-use crate::machine::memory::{Available, Limit};
-use crate::memory_offer::Offer;
+use crate::error::{Error, UsageError};
+use crate::machine::available_memory::{AvailableMemory, MemoryLimit};
+use crate::memory_fix::MemoryFix;
 use crate::plan::Tiling;
 
 const ONE_RANK: Tiling = Tiling::Made(Sharding::Table, 1);
@@ -21,7 +21,7 @@ fn job(name: &str, overrides: &[(&str, String)]) -> ResolvedJob {
 fn run<'a>(job: &'a ResolvedJob, tiling: &'a Tiling) -> RunSize<'a> {
     RunSize {
         job,
-        look: MemoryLook::for_batches(&job.config, 1 << 17, 1),
+        data: DataSize::for_batches(&job.config, 1 << 17, 1),
         tiling,
         threads: 2,
         processes: None,
@@ -30,70 +30,70 @@ fn run<'a>(job: &'a ResolvedJob, tiling: &'a Tiling) -> RunSize<'a> {
     }
 }
 
-/// What a run is told where so many GiB are free; nothing if it fits.
-fn offered(run: &RunSize<'_>, gib: u64) -> Option<Offer> {
-    let available = Available { bytes: Bytes(gib << 30), limit: Limit::Machine };
-    let room = MemoryRoom { available: Some(available), ..run.room() };
-    match run.check(&room) {
+/// The changes suggested for a run with `gib` GiB free, or `None` if it fits.
+fn suggested(run: &RunSize<'_>, gib: u64) -> Option<MemoryFix> {
+    let available = AvailableMemory { bytes: Bytes(gib << 30), limit: MemoryLimit::Machine };
+    let memory = MemoryComparison { available: Some(available), ..run.compare() };
+    match run.check(&memory) {
         Ok(()) => None,
-        Err(Error::Memory { offer, .. }) => Some(offer),
+        Err(Error::Usage(UsageError::Memory { fix, .. })) => Some(fix),
         Err(other) => panic!("{other}"),
     }
 }
 
 fn fits(name: &str, gib: u64, overrides: &[(&str, String)]) -> bool {
     let job = job(name, overrides);
-    offered(&run(&job, &ONE_RANK), gib).is_none()
+    suggested(&run(&job, &ONE_RANK), gib).is_none()
 }
 
 #[test]
-fn issue_23_the_cap_offered_counts_activations_too() {
+fn issue_23_the_suggested_cap_counts_activations() {
     let dcn = job("dlrm-dcnv2", &[]);
     // Tables of 3 million rows take 14 GiB with their state, and so do a batch's activations.
     assert!(!fits("dlrm-dcnv2", 22, &[("rows_cap", "3000000".to_owned())]));
-    let Some(Offer::Either { rows_cap: Some(cap), batch_size: None }) =
-        offered(&run(&dcn, &ONE_RANK), 22)
+    let Some(MemoryFix::Either { rows_cap: Some(cap), batch_size: None }) =
+        suggested(&run(&dcn, &ONE_RANK), 22)
     else {
-        panic!("{:?}", offered(&run(&dcn, &ONE_RANK), 22));
+        panic!("{:?}", suggested(&run(&dcn, &ONE_RANK), 22));
     };
     assert!(fits("dlrm-dcnv2", 22, &[("rows_cap", cap.to_string())]), "{cap}");
     assert!(!fits("dlrm-dcnv2", 22, &[("rows_cap", (cap * 10).to_string())]), "{cap}");
 }
 
 #[test]
-fn a_batch_is_offered_where_it_is_enough() {
+fn a_smaller_batch_is_suggested_if_it_suffices() {
     let capped = [("rows_cap", "1000".to_owned())];
     let dcn = job("dlrm-dcnv2", &capped);
-    let Some(Offer::Either { rows_cap: None, batch_size: Some(size) }) =
-        offered(&run(&dcn, &ONE_RANK), 8)
+    let Some(MemoryFix::Either { rows_cap: None, batch_size: Some(size) }) =
+        suggested(&run(&dcn, &ONE_RANK), 8)
     else {
-        panic!("{:?}", offered(&run(&dcn, &ONE_RANK), 8));
+        panic!("{:?}", suggested(&run(&dcn, &ONE_RANK), 8));
     };
     let with = |size: usize| [capped[0].clone(), ("batch_size", size.to_string())];
     assert!(fits("dlrm-dcnv2", 8, &with(size)) && !fits("dlrm-dcnv2", 8, &with(2 * size)));
 }
 
 #[test]
-fn both_are_offered_where_neither_is_enough() {
+fn cap_and_batch_are_suggested_together_if_neither_suffices() {
     let dcn = job("dlrm-dcnv2", &[]);
-    let Some(Offer::Both { rows_cap, batch_size }) = offered(&run(&dcn, &ONE_RANK), 4) else {
-        panic!("{:?}", offered(&run(&dcn, &ONE_RANK), 4));
+    let Some(MemoryFix::Both { rows_cap, batch_size }) = suggested(&run(&dcn, &ONE_RANK), 4) else {
+        panic!("{:?}", suggested(&run(&dcn, &ONE_RANK), 4));
     };
     let both = [("rows_cap", rows_cap.to_string()), ("batch_size", batch_size.to_string())];
     assert!(fits("dlrm-dcnv2", 4, &both), "{both:?}");
 }
 
 #[test]
-fn nothing_is_offered_that_does_not_fit() {
+fn changes_that_do_not_fit_are_not_suggested() {
     let dcn = job("dlrm-dcnv2", &[]);
-    assert_eq!(offered(&run(&dcn, &ONE_RANK), 0), Some(Offer::Nothing));
+    assert_eq!(suggested(&run(&dcn, &ONE_RANK), 0), Some(MemoryFix::Nothing));
     let resumed = RunSize { weights: WeightSource::Checkpoint, ..run(&dcn, &ONE_RANK) };
-    assert_eq!(offered(&resumed, 22), Some(Offer::Resumed));
-    // A plan's file is for tables of these rows, and exact ids need them.
+    assert_eq!(suggested(&resumed, 22), Some(MemoryFix::Resumed));
+    // A plan file and exact ids fix the rows of the tables.
     let file = Tiling::File(ONE_RANK.plan(&dcn.config.model.tables));
-    assert_eq!(offered(&run(&dcn, &file), 22), Some(Offer::Nothing));
+    assert_eq!(suggested(&run(&dcn, &file), 22), Some(MemoryFix::Nothing));
     let exact = job("dlrm-dcnv2", &[("data.ids.mode", "exact".to_owned())]);
-    assert_eq!(offered(&run(&exact, &ONE_RANK), 22), Some(Offer::Nothing));
+    assert_eq!(suggested(&run(&exact, &ONE_RANK), 22), Some(MemoryFix::Nothing));
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn a_thousand_tables_on_seven_ranks_are_estimated_at_once() {
     );
     let began = std::time::Instant::now();
     let tiling = Tiling::Made(Sharding::Column, 7);
-    assert!(offered(&run(&job, &tiling), 16).is_some());
+    assert!(suggested(&run(&job, &tiling), 16).is_some());
     assert!(began.elapsed().as_secs() < 10, "{:?}", began.elapsed());
 }
 
@@ -114,14 +114,14 @@ fn issue_28_processes_of_a_host_take_a_program_and_a_reader_each() {
     let tiling = Tiling::Made(Sharding::Row, 4);
     let total = |processes: Option<Vec<schema::Rank>>| {
         let run = RunSize { processes, ..run(&job, &tiling) };
-        run.room().estimate.total().0
+        run.compare().estimate.total().0
     };
     let ranks = |count: u32| Some((0..count).map(schema::Rank).collect::<Vec<_>>());
     let (threads, one, two, four) =
         (total(None), total(ranks(1)), total(ranks(2)), total(ranks(4)));
-    // All on this host: the tables once, three more programs, and three more readers.
+    // Four processes hold the tables once, and take three more programs and readers than threads.
     assert!(four > threads + ((3 * 22) << 20) && four < 4 * threads, "{four} {threads}");
-    // The others elsewhere: their tables are not here.
+    // Tables of ranks on other hosts take no memory here.
     let part = |bytes: u64, of: u64| bytes as f64 / of as f64;
     assert!((part(one, four) - 0.25).abs() < 0.05, "{one} {four}");
     assert!((part(two, four) - 0.5).abs() < 0.05, "{two} {four}");

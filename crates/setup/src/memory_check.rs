@@ -1,5 +1,6 @@
-//! Whether a run fits into the memory there is, and which `rows_cap` or `batch_size` would make it
-//! fit. `train::memory` estimates the need, `machine::memory` what is available.
+//! Checks before a run starts that it fits into memory, and searches for a `rows_cap` or a
+//! `batch_size` with which it would. `train::memory` estimates how much a run needs, and
+//! [`crate::machine::available_memory`] reads how much there is.
 
 use data::{ColumnShape, DataShape};
 use device::Cpu;
@@ -12,45 +13,48 @@ use train::memory::{self, MemoryEstimate, MemoryPart, RawData, RunShape, WeightS
 use crate::args::DeviceName;
 use crate::config::ResolvedJob;
 use crate::device::ComputeDevice;
-use crate::error::Error;
+use crate::error::{Error, UsageError};
 use crate::input::{self, Preparation};
-use crate::machine::memory::{Available, available};
-use crate::memory_offer::Offer;
+use crate::machine::available_memory::{self, AvailableMemory};
+use crate::memory_fix::MemoryFix;
 use crate::plan::Tiling;
 use crate::render;
 use crate::{Session, synthetic};
 
-/// What is known of a run before anything is read as a whole or written.
+/// Sizes of the data of a run. They are estimates from the first blocks of the files until
+/// [`DataSize::with_prepared`] replaces them.
 #[derive(Clone, Debug)]
-pub struct MemoryLook {
+pub struct DataSize {
     train: DataShape,
     train_rows: u64,
     evaluation: Option<(DataShape, u64)>,
+    /// Which inputs still have to be prepared, which takes memory too.
     raw: RawData,
+    /// Bytes that generating rows takes.
     generation: u64,
 }
 
-impl MemoryLook {
+impl DataSize {
     /// Probes the inputs of `job`, or describes the rows that would be generated.
-    pub fn at(
+    pub fn probe(
         job: &JobConfig,
         synthetic_rows: Option<u64>,
         session: &Session,
     ) -> Result<Self, Error> {
         if let Some(rows) = synthetic_rows {
-            return Self::at_generated(job, rows, session);
+            return Self::describe_generated(job, rows, session);
         }
         let data = &job.data;
         let rows =
             |table: &schema::TableConfig| if table.is_auto() { u64::MAX } else { table.rows };
         let most = job.model.tables.iter().map(rows).fold(0, u64::saturating_add);
-        let (train, preparation) = input::look(&data.train, data, most)?;
+        let (train, preparation) = input::probe(&data.train, data, most)?;
         let trained = preparation == Preparation::Needed;
         if data.evaluation.is_empty() {
             let raw = if trained { RawData::Training } else { RawData::Neither };
             return Ok(Self::new(train, data.hold_out, raw));
         }
-        let (evaluation, preparation) = input::look(&data.evaluation, data, most)?;
+        let (evaluation, preparation) = input::probe(&data.evaluation, data, most)?;
         let raw = match (trained, preparation) {
             (true, Preparation::Needed) => RawData::Both,
             (true, Preparation::Done) => RawData::Training,
@@ -61,8 +65,8 @@ impl MemoryLook {
         Ok(Self { evaluation: Some((evaluation, rows)), ..Self::new(train, 0.0, raw) })
     }
 
-    /// Replaces estimates by facts once the training data is prepared.
-    pub fn prepared(self, train: &data::Dataset) -> Result<Self, Error> {
+    /// Replaces the estimates by the sizes of the prepared training data.
+    pub fn with_prepared(self, train: &data::Dataset) -> Result<Self, Error> {
         let (train, rows) = (DataShape::read(train)?, self.train.rows);
         let share = |part: u64| (part as f64 / rows.max(1) as f64 * train.rows as f64) as u64;
         let raw = match self.raw {
@@ -79,7 +83,8 @@ impl MemoryLook {
         Ok(Self { train, train_rows, evaluation, raw, generation: 0 })
     }
 
-    /// Made-up batches, `rows` samples in all, with bags of `pooling` ids or whole sequences.
+    /// Describes `rows` generated samples, with bags of `pooling` ids. Sequences have their full
+    /// length.
     pub fn for_batches(config: &JobConfig, rows: u64, pooling: usize) -> Self {
         let model = &config.model;
         let column = |feature: schema::model::Feature<'_>| {
@@ -98,15 +103,15 @@ impl MemoryLook {
         Self::new(train, 0.0, RawData::Neither)
     }
 
-    fn at_generated(job: &JobConfig, rows: u64, session: &Session) -> Result<Self, Error> {
+    fn describe_generated(job: &JobConfig, rows: u64, session: &Session) -> Result<Self, Error> {
         let config = synthetic::config_for(job, rows, synthetic::SEED)?;
         let shape = DataShape::from_synthetic(&config);
         let generation = data::synthetic::estimate_memory(&config, session.threads);
-        let look = Self::new(shape, job.data.hold_out, RawData::Training);
-        Ok(Self { generation, ..look })
+        let size = Self::new(shape, job.data.hold_out, RawData::Training);
+        Ok(Self { generation, ..size })
     }
 
-    /// The end of the training data is held out.
+    /// The held-out rows are the last ones of the training data.
     fn new(train: DataShape, hold_out: f64, raw: RawData) -> Self {
         let held_out = (train.rows as f64 * hold_out) as u64;
         let evaluation = (held_out > 0).then(|| (train.clone(), held_out));
@@ -114,64 +119,65 @@ impl MemoryLook {
     }
 }
 
-/// A run as far as its memory depends on it.
+/// Everything that decides how much memory a run takes.
 #[derive(Clone, Debug)]
 pub struct RunSize<'a> {
     pub job: &'a ResolvedJob,
-    pub look: MemoryLook,
-    /// How tables are split.
+    pub data: DataSize,
     pub tiling: &'a Tiling,
     /// Threads over all ranks, or over the processes of this host.
     pub threads: usize,
-    /// The ranks of this host, where they are processes.
+    /// The ranks on this host if ranks are processes; `None` if they are threads of this process.
     pub processes: Option<Vec<Rank>>,
-    /// Steps to be recorded.
     pub traced_steps: u64,
-    /// Where weights come from.
     pub weights: WeightSource,
 }
 
 impl<'a> RunSize<'a> {
-    /// Memory it needs, and memory available.
-    pub fn room(&self) -> MemoryRoom {
-        MemoryRoom { estimate: self.estimate(&self.job.config), available: available() }
+    /// Estimates the memory that the run needs, and reads how much is available.
+    pub fn compare(&self) -> MemoryComparison {
+        MemoryComparison {
+            estimate: self.estimate(&self.job.config),
+            available: available_memory::read(),
+        }
     }
 
-    /// Refuses it where it takes more than there is, with a change that would make it fit.
-    pub fn check(&self, room: &MemoryRoom) -> Result<(), Error> {
-        let (Some(available), Some(peak)) = (&room.available, room.estimate.peak()) else {
+    /// Refuses a run that needs more memory than this machine has, and suggests changes that make
+    /// it fit.
+    pub fn check(&self, memory: &MemoryComparison) -> Result<(), Error> {
+        let (Some(available), Some(peak)) = (&memory.available, memory.estimate.peak()) else {
             return Ok(());
         };
         if peak.total <= available.bytes {
             return Ok(());
         }
-        let offer = self.offer(&|config| self.estimate(config).total() <= available.bytes);
+        let fix = self.find_fix(&|config| self.estimate(config).total() <= available.bytes);
         let (peak, available) = (Box::new(peak.clone()), available.clone());
-        Err(Error::Memory { config: self.job.origin.clone(), peak, available, offer })
+        Err(UsageError::Memory { config: self.job.origin.clone(), peak, available, fix }.into())
     }
 
-    /// Refuses it where the device has less memory than it takes there, with a change that would
-    /// make it fit.
+    /// Refuses a run that needs more memory than is free on its GPU, and suggests changes that make
+    /// it fit.
     pub fn check_device(&self, name: DeviceName, device: &ComputeDevice) -> Result<(), Error> {
         let Some([free, total]) = device.memory(name)? else { return Ok(()) };
         let on_device =
-            |config: &JobConfig| self.shaped(config, |shape| memory::on_device::<Cuda>(&shape));
+            |config: &JobConfig| self.with_shape(config, |shape| memory::on_device::<Cuda>(&shape));
         let peak = on_device(&self.job.config);
         if peak.total <= free {
             return Ok(());
         }
-        let offer = self.offer(&|config| on_device(config).total <= free);
+        let fix = self.find_fix(&|config| on_device(config).total <= free);
         let (config, peak) = (self.job.origin.clone(), Box::new(peak));
-        Err(Error::DeviceMemory { config, name, peak, room: [free, total], offer })
+        Err(UsageError::DeviceMemory { config, name, peak, free, total, fix }.into())
     }
 
-    /// What a run of `config` in the place of the job's would take.
+    /// Estimates the run with another configuration than the job's.
     fn estimate(&self, config: &JobConfig) -> MemoryEstimate {
-        self.shaped(config, |shape| memory::estimate::<Cpu>(&shape))
+        self.with_shape(config, |shape| memory::estimate::<Cpu>(&shape))
     }
 
-    fn shaped<T>(&self, config: &JobConfig, estimate: impl FnOnce(RunShape<'_>) -> T) -> T {
-        let MemoryLook { train, train_rows, evaluation, raw, generation } = &self.look;
+    fn with_shape<T>(&self, config: &JobConfig, estimate: impl FnOnce(RunShape<'_>) -> T) -> T {
+        let DataSize { train, train_rows, evaluation, raw, generation } = &self.data;
         let steps = train::run::total_steps(&config.training, *train_rows);
         estimate(RunShape {
             config,
@@ -188,27 +194,28 @@ impl<'a> RunSize<'a> {
         })
     }
 
-    /// What makes the run fit.
-    fn offer(&self, fits: &dyn Fn(&JobConfig) -> bool) -> Offer {
+    /// Searches for changes of the configuration that make the run fit.
+    fn find_fix(&self, fits: &dyn Fn(&JobConfig) -> bool) -> MemoryFix {
         if self.weights == WeightSource::Checkpoint {
-            return Offer::Resumed;
+            return MemoryFix::Resumed;
         }
         let config = &self.job.config;
-        let rows_cap = self.fitting_cap(config, fits);
-        let batch_size = batches(config).find(|&size| fits(&with_batch(config, size)));
+        let rows_cap = self.find_rows_cap(config, fits);
+        let batch_size = smaller_batches(config).find(|&size| fits(&with_batch(config, size)));
         if rows_cap.is_some() || batch_size.is_some() {
-            return Offer::Either { rows_cap, batch_size };
+            return MemoryFix::Either { rows_cap, batch_size };
         }
-        let both = batches(config).find_map(|batch_size| {
-            let rows_cap = self.fitting_cap(&with_batch(config, batch_size), fits)?;
-            Some(Offer::Both { rows_cap, batch_size })
+        let both = smaller_batches(config).find_map(|batch_size| {
+            let rows_cap = self.find_rows_cap(&with_batch(config, batch_size), fits)?;
+            Some(MemoryFix::Both { rows_cap, batch_size })
         });
-        both.unwrap_or(Offer::Nothing)
+        both.unwrap_or(MemoryFix::Nothing)
     }
 
-    /// The largest cap of one digit with zeros under which `config` fits. None where ids are exact,
-    /// which a smaller table would not hold, or where a plan's file fixes the rows.
-    fn fitting_cap(&self, config: &JobConfig, fits: &dyn Fn(&JobConfig) -> bool) -> Option<u64> {
+    /// Finds the largest `rows_cap` with which `config` fits, among numbers of one digit and zeros.
+    /// Returns `None` if ids are exact, because smaller tables would not hold them, or if a plan
+    /// file fixes the rows.
+    fn find_rows_cap(&self, config: &JobConfig, fits: &dyn Fn(&JobConfig) -> bool) -> Option<u64> {
         if matches!(self.tiling, Tiling::File(_)) || config.data.ids != IdMode::Modulo {
             return None;
         }
@@ -222,16 +229,16 @@ impl<'a> RunSize<'a> {
     }
 }
 
-/// Memory a run needs, and memory available to it.
+/// The memory that a run needs beside the memory that is available to it.
 #[derive(Debug, Serialize)]
-pub struct MemoryRoom {
+pub struct MemoryComparison {
     pub estimate: MemoryEstimate,
-    /// Memory available, if known.
-    pub available: Option<Available>,
+    /// Absent on machines without `/proc`.
+    pub available: Option<AvailableMemory>,
 }
 
-impl MemoryRoom {
-    /// The peak by use, as a table.
+impl MemoryComparison {
+    /// Formats the peak of the estimate as a table with a row per use of memory.
     pub fn table(&self) -> String {
         let Some(peak) = self.estimate.peak() else { return String::new() };
         let row = |part: &MemoryPart| (part.of.name(), part.bytes.to_string());
@@ -259,8 +266,8 @@ fn with_batch(config: &JobConfig, batch_size: usize) -> JobConfig {
     config
 }
 
-/// Smaller powers of two, the largest first.
-fn batches(config: &JobConfig) -> impl Iterator<Item = usize> {
+/// The powers of two below the batch size of `config`, in descending order.
+fn smaller_batches(config: &JobConfig) -> impl Iterator<Item = usize> {
     let most = config.training.batch_size;
     (0..usize::BITS).rev().map(|bit| 1 << bit).filter(move |&size: &usize| size < most)
 }

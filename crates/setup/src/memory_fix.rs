@@ -1,38 +1,39 @@
-//! What an error says of a run that does not fit into memory: the largest parts, and changes of the
-//! configuration that make it fit. [`crate::memory`] computes them.
+//! Texts about a run that does not fit into memory: its largest parts, and changes of the
+//! configuration that make it fit. [`crate::memory_check`] finds the changes.
 
 use std::fmt;
 
 use train::memory::{MemoryMoment, MemoryPart};
 
-/// Parts that an error names.
+/// Number of parts that the message lists.
 const LARGEST: usize = 5;
 
-/// The largest parts in words.
-pub fn largest(peak: &MemoryMoment) -> String {
+/// Lists the largest parts of the peak with their sizes.
+pub fn list_largest_parts(peak: &MemoryMoment) -> String {
     let part = |part: &MemoryPart| format!("{} {}", part.of.name(), part.bytes);
     let parts: Vec<String> = peak.parts.iter().take(LARGEST).map(part).collect();
     parts.join(", ")
 }
 
-/// Changes that make a run fit, each checked with the estimate.
+/// Changes of the configuration with which a run fits, by the same estimate that refused it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Offer {
-    /// Fewer rows per table are enough, fewer samples per batch, or either.
+pub enum MemoryFix {
+    /// Each change that is present suffices alone.
     Either {
         rows_cap: Option<u64>,
         batch_size: Option<usize>,
     },
+    /// Only both changes together suffice.
     Both {
         rows_cap: u64,
         batch_size: usize,
     },
     Nothing,
-    /// The run resumes a checkpoint, which fixes both.
+    /// A resumed run cannot change: its checkpoint fixes the tables and the batch size.
     Resumed,
 }
 
-impl fmt::Display for Offer {
+impl fmt::Display for MemoryFix {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         const CAP: &str = "keeps at most that many rows per table (ids wrap around)";
         match self {

@@ -1,9 +1,10 @@
-//! How much memory this process may have: what the machine has left, or what a control group above
-//! the process leaves, if that is less. Reads `/proc` and the control groups' files.
+//! Reads how much memory this process may use, from `/proc` and from control groups: the free
+//! memory of the machine, or what the tightest control group above the process leaves, if that is
+//! less.
 //!
 //! Page cache that the kernel can drop counts as free in both: `MemAvailable` already includes it,
-//! and `inactive_file` and `active_file` are subtracted from a control group's usage.
-//! What this process already holds counts as available to it.
+//! and `inactive_file` and `active_file` are subtracted from a control group's usage. Memory that
+//! this process already holds counts as available to it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,25 +12,25 @@ use std::path::{Path, PathBuf};
 use schema::Bytes;
 use serde::Serialize;
 
-/// Memory for one process, and what limits it.
+/// The memory that this process may use, and the limit that decides it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Available {
-    /// Memory the whole process may take.
+pub struct AvailableMemory {
+    /// Includes what the process holds already.
     pub bytes: Bytes,
-    pub limit: Limit,
+    pub limit: MemoryLimit,
 }
 
-/// What limits the memory of a process.
+/// The limit on the memory of a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Limit {
+pub enum MemoryLimit {
     /// The machine's free memory.
     Machine,
-    /// A control group, by the folder of its files.
+    /// A control group, identified by the folder of its files.
     ControlGroup(PathBuf),
 }
 
-impl std::fmt::Display for Limit {
+impl std::fmt::Display for MemoryLimit {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Machine => out.write_str("this machine's available memory"),
@@ -40,37 +41,39 @@ impl std::fmt::Display for Limit {
     }
 }
 
-/// The total memory this process may use, if known.
-pub fn available() -> Option<Available> {
-    available_in(Path::new("/proc"))
+/// Reads the memory that this process may use. Returns `None` on machines without `/proc`.
+pub fn read() -> Option<AvailableMemory> {
+    read_from(Path::new("/proc"))
 }
 
-fn available_in(proc: &Path) -> Option<Available> {
-    let held = held(proc);
-    let machine = meminfo(proc)
-        .map(|free| Available { bytes: Bytes(free.saturating_add(held)), limit: Limit::Machine });
+fn read_from(proc: &Path) -> Option<AvailableMemory> {
+    let held = read_held_memory(proc);
+    let machine = read_free_memory(proc).map(|free| AvailableMemory {
+        bytes: Bytes(free.saturating_add(held)),
+        limit: MemoryLimit::Machine,
+    });
     let groups = groups(proc).into_iter().filter_map(|group| group.available(held));
     machine.into_iter().chain(groups).min_by_key(|available| available.bytes)
 }
 
 /// Memory that can be used without swapping.
-fn meminfo(proc: &Path) -> Option<u64> {
-    kib(&fs::read_to_string(proc.join("meminfo")).ok()?, "MemAvailable:")
+fn read_free_memory(proc: &Path) -> Option<u64> {
+    parse_kib(&fs::read_to_string(proc.join("meminfo")).ok()?, "MemAvailable:")
 }
 
 /// Anonymous memory of this process.
-fn held(proc: &Path) -> u64 {
+fn read_held_memory(proc: &Path) -> u64 {
     let status = fs::read_to_string(proc.join("self/status")).unwrap_or_default();
-    kib(&status, "RssAnon:").unwrap_or(0)
+    parse_kib(&status, "RssAnon:").unwrap_or(0)
 }
 
-fn kib(text: &str, key: &str) -> Option<u64> {
+fn parse_kib(text: &str, key: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(key))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kib.checked_mul(1024)
 }
 
-/// The two forms in which the kernel shows control groups.
+/// The versions of the kernel's control-group interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Version {
     One,
@@ -84,14 +87,14 @@ struct MemoryGroup {
     folder: PathBuf,
 }
 
-/// The groups the process is in, with all groups around them, in every hierarchy that limits
+/// Finds the groups that contain the process, directly or nested, in every hierarchy that limits
 /// memory.
 fn groups(proc: &Path) -> Vec<MemoryGroup> {
     let read = |name: &str| fs::read_to_string(proc.join("self").join(name)).unwrap_or_default();
     let mounts = mounts(&read("mountinfo"));
     let mut groups = Vec::new();
     for line in read("cgroup").lines() {
-        // hierarchy:controllers:path, and 0::path in version 2.
+        // Lines are `hierarchy:controllers:path`, and `0::path` in version 2.
         let mut fields = line.splitn(3, ':');
         let (Some(hierarchy), Some(controllers), Some(path)) =
             (fields.next(), fields.next(), fields.next())
@@ -104,9 +107,10 @@ fn groups(proc: &Path) -> Vec<MemoryGroup> {
             _ => continue,
         };
         let mounts = mounts.iter().filter(|mount| mount.version == version);
-        // Where a hierarchy is mounted more than once, the mount that shows most of the path.
-        let seen = mounts.filter_map(|mount| Some((mount, mount.inside(path)?)));
-        let Some((mount, inside)) = seen.max_by_key(|(_, inside)| inside.components().count())
+        // A hierarchy may be mounted more than once. Take the mount that shows most of the path.
+        let candidates = mounts.filter_map(|mount| Some((mount, mount.inside(path)?)));
+        let Some((mount, inside)) =
+            candidates.max_by_key(|(_, inside)| inside.components().count())
         else {
             continue;
         };
@@ -120,14 +124,14 @@ fn groups(proc: &Path) -> Vec<MemoryGroup> {
 #[derive(Debug, PartialEq, Eq)]
 struct Mount {
     version: Version,
-    /// The group that is seen at `point`.
+    /// The group that is mounted at `point`.
     root: PathBuf,
     point: PathBuf,
 }
 
 impl Mount {
-    /// The group `path` relative to the mount point; the mount point itself where the path leads
-    /// out of what is mounted, as it does in some containers.
+    /// Returns the group `path` relative to the mount point, or the mount point itself if `path`
+    /// leads out of the mounted part, as it does in some containers.
     fn inside(&self, path: &str) -> Option<PathBuf> {
         let path = Path::new(path);
         let inside = path.strip_prefix(&self.root).or_else(|_| path.strip_prefix("/")).ok()?;
@@ -140,7 +144,7 @@ fn mounts(mountinfo: &str) -> Vec<Mount> {
     mountinfo.lines().filter_map(mount).collect()
 }
 
-/// `id parent device root point options [tags…] - type source options`, see proc(5).
+/// Parses `id parent device root point options [tags…] - type source options`, see proc(5).
 fn mount(line: &str) -> Option<Mount> {
     let (place, kind) = line.split_once(" - ")?;
     let mut place = place.split(' ').skip(3);
@@ -154,7 +158,8 @@ fn mount(line: &str) -> Option<Mount> {
     Some(Mount { version, root: root.into(), point: point.into() })
 }
 
-/// Spaces, tabs, line ends and backslashes are written as `\` and three octal digits.
+/// Decodes the escapes of `/proc`: spaces, tabs, line ends and backslashes are written as `\` and
+/// three octal digits.
 fn unescaped(text: &str) -> String {
     let mut parts = text.split('\\');
     let mut out = parts.next().unwrap_or_default().to_owned();
@@ -175,24 +180,28 @@ fn unescaped(text: &str) -> String {
 }
 
 impl MemoryGroup {
-    /// What the group leaves to a process that holds `held` of its memory already; `None` where
-    /// there is no limit.
-    fn available(&self, held: u64) -> Option<Available> {
+    /// Returns the memory that the group leaves to a process which holds `held` bytes of it
+    /// already, or `None` if the group has no limit.
+    fn available(&self, held: u64) -> Option<AvailableMemory> {
         let limit = self.limit()?;
         let used = self.usage().saturating_sub(self.reclaimable());
-        // Not above the limit: pages that a process brought along count in its former group.
+        // `held` may exceed what the group counts, because pages from before a process joined count
+        // in its former group. The result must not exceed the limit.
         let bytes = limit.saturating_sub(used.saturating_sub(held));
-        Some(Available { bytes: Bytes(bytes), limit: Limit::ControlGroup(self.folder.clone()) })
+        Some(AvailableMemory {
+            bytes: Bytes(bytes),
+            limit: MemoryLimit::ControlGroup(self.folder.clone()),
+        })
     }
 
     fn limit(&self) -> Option<u64> {
-        // Version 1 says "no limit" with the largest number of whole pages; version 2 with "max",
-        // which is not a number.
+        // Without a limit, version 1 shows the largest number of whole pages, and version 2 shows
+        // "max", which does not parse as a number.
         const NONE: u64 = i64::MAX as u64 / (1 << 20) * (1 << 20);
         let limit = match self.version {
             Version::Two => self.number("memory.max"),
             Version::One => {
-                // Groups around this one may lie outside of what is mounted.
+                // Enclosing groups may lie outside of the mounted part.
                 let around = self.statistic("hierarchical_memory_limit");
                 self.number("memory.limit_in_bytes").into_iter().chain(around).min()
             }
@@ -208,7 +217,7 @@ impl MemoryGroup {
         self.number(file).unwrap_or(0)
     }
 
-    /// Page cache, groups below included, that the kernel drops when memory runs short.
+    /// Page cache of the group and of nested groups, which the kernel drops when memory runs short.
     fn reclaimable(&self) -> u64 {
         let cache_bytes = |name: &str| match self.version {
             Version::One => {

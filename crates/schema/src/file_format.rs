@@ -4,11 +4,11 @@
 //! File names are ignored, because they are often wrong.
 
 /// Number of bytes needed for detection, which is the size of a tar header.
-pub const HEAD: usize = 512;
+pub const HEAD_BYTES: usize = 512;
 
-/// The container format of a file.
+/// The compression or archive format of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FileForm {
+pub enum FileFormat {
     Gzip,
     Zstd,
     Bzip2,
@@ -23,7 +23,7 @@ pub enum FileForm {
 const CHECKSUM: std::ops::Range<usize> = 148..156;
 
 /// Signatures of formats that are read neither as data nor as traces.
-const KNOWN: [(&[u8], &str); 35] = [
+const SIGNATURES: [(&[u8], &str); 35] = [
     (b"\x89PNG\r\n\x1a\n", "a PNG image"),
     (b"\xff\xd8\xff", "a JPEG image"),
     (b"GIF8", "a GIF image"),
@@ -63,37 +63,38 @@ const KNOWN: [(&[u8], &str); 35] = [
 
 /// Detects the container format from the first bytes of a file.
 #[must_use]
-pub fn recognize(head: &[u8]) -> FileForm {
+pub fn detect_format(head: &[u8]) -> FileFormat {
     // RFC 1952; its only compression method is 8.
     if head.starts_with(&[0x1f, 0x8b, 8]) || matches!(head, [0x1f, 0x8b]) {
-        FileForm::Gzip
+        FileFormat::Gzip
     } else if is_zstd(head) {
-        FileForm::Zstd
+        FileFormat::Zstd
     } else if matches!(head, [b'B', b'Z', b'h', b'1'..=b'9', 0x31, 0x41, ..]) {
         // The signature of a block follows the digit for the block size.
-        FileForm::Bzip2
+        FileFormat::Bzip2
     } else if head.starts_with(b"\xfd7zXZ\0") {
-        FileForm::Xz
+        FileFormat::Xz
     } else if head.starts_with(b"PK\x03\x04") || head.starts_with(b"PK\x05\x06") {
-        FileForm::Zip
+        FileFormat::Zip
     } else if is_tar(head) {
-        FileForm::Tar
+        FileFormat::Tar
     } else {
-        FileForm::Plain
+        FileFormat::Plain
     }
 }
 
-/// Names the format of a file that is not text, if it is known.
+/// Describes the content of a file that is not text, such as `a PNG image`; `None` if its
+/// signature is unknown.
 #[must_use]
-pub fn name(head: &[u8]) -> Option<&'static str> {
-    match recognize(head) {
-        FileForm::Gzip => return Some("gzip data"),
-        FileForm::Zstd => return Some("Zstandard data"),
-        FileForm::Bzip2 => return Some("bzip2 data"),
-        FileForm::Xz => return Some("xz data"),
-        FileForm::Zip => return Some("a zip archive"),
-        FileForm::Tar => return Some("a tar archive"),
-        FileForm::Plain => {}
+pub fn describe_format(head: &[u8]) -> Option<&'static str> {
+    match detect_format(head) {
+        FileFormat::Gzip => return Some("gzip data"),
+        FileFormat::Zstd => return Some("Zstandard data"),
+        FileFormat::Bzip2 => return Some("bzip2 data"),
+        FileFormat::Xz => return Some("xz data"),
+        FileFormat::Zip => return Some("a zip archive"),
+        FileFormat::Tar => return Some("a tar archive"),
+        FileFormat::Plain => {}
     }
     if head.iter().all(u8::is_ascii_whitespace) {
         return Some(if head.is_empty() { "an empty file" } else { "white space only" });
@@ -101,8 +102,7 @@ pub fn name(head: &[u8]) -> Option<&'static str> {
     if head.iter().all(|byte| *byte == 0) {
         return Some("zero bytes only");
     }
-    let known = KNOWN.iter().find(|(magic, _)| head.starts_with(magic));
-    known.map(|(_, name)| *name)
+    SIGNATURES.iter().find(|(magic, _)| head.starts_with(magic)).map(|(_, name)| *name)
 }
 
 /// Detects a Zstandard frame or a skippable frame, RFC 8878.
@@ -111,9 +111,9 @@ fn is_zstd(head: &[u8]) -> bool {
         || matches!(head, [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..])
 }
 
-/// A complete tar header is detected by its checksum, a truncated one by its signature.
+/// Detects a complete tar header by its checksum, and a truncated one by its signature.
 fn is_tar(head: &[u8]) -> bool {
-    let Some(header) = head.get(..HEAD) else {
+    let Some(header) = head.get(..HEAD_BYTES) else {
         return head.get(257..262) == Some(b"ustar");
     };
     let digits = String::from_utf8_lossy(&header[CHECKSUM]);
@@ -126,35 +126,36 @@ fn is_tar(head: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{FileForm, name, recognize};
+    use super::{FileFormat, describe_format, detect_format};
 
     #[test]
     fn formats_are_detected_by_first_bytes() {
-        let check =
-            |head: &[u8], form, called| assert_eq!((recognize(head), name(head)), (form, called));
-        check(b"", FileForm::Plain, Some("an empty file"));
-        check(b" \n", FileForm::Plain, Some("white space only"));
-        check(&[0; 600], FileForm::Plain, Some("zero bytes only"));
-        check(b"\x89PNG\r\n\x1a\n....", FileForm::Plain, Some("a PNG image"));
-        check(b"\x1f\x8b\x08\0", FileForm::Gzip, Some("gzip data"));
-        check(b"\x28\xb5\x2f\xfd\0", FileForm::Zstd, Some("Zstandard data"));
-        check(b"BZh91AY&SY", FileForm::Bzip2, Some("bzip2 data"));
-        check(b"BZhang,1,2", FileForm::Plain, None);
-        check(b"\xfd7zXZ\0\0\x04", FileForm::Xz, Some("xz data"));
-        check(b"PK\x03\x04\x14", FileForm::Zip, Some("a zip archive"));
-        check(b"ORC\n\0\0", FileForm::Plain, Some("an ORC file"));
-        check(b"\xff\xfel\0", FileForm::Plain, Some("UTF-16 text"));
-        check(b"{\"traceEvents\": []}", FileForm::Plain, None);
+        let check = |head: &[u8], format, description| {
+            assert_eq!((detect_format(head), describe_format(head)), (format, description));
+        };
+        check(b"", FileFormat::Plain, Some("an empty file"));
+        check(b" \n", FileFormat::Plain, Some("white space only"));
+        check(&[0; 600], FileFormat::Plain, Some("zero bytes only"));
+        check(b"\x89PNG\r\n\x1a\n....", FileFormat::Plain, Some("a PNG image"));
+        check(b"\x1f\x8b\x08\0", FileFormat::Gzip, Some("gzip data"));
+        check(b"\x28\xb5\x2f\xfd\0", FileFormat::Zstd, Some("Zstandard data"));
+        check(b"BZh91AY&SY", FileFormat::Bzip2, Some("bzip2 data"));
+        check(b"BZhang,1,2", FileFormat::Plain, None);
+        check(b"\xfd7zXZ\0\0\x04", FileFormat::Xz, Some("xz data"));
+        check(b"PK\x03\x04\x14", FileFormat::Zip, Some("a zip archive"));
+        check(b"ORC\n\0\0", FileFormat::Plain, Some("an ORC file"));
+        check(b"\xff\xfel\0", FileFormat::Plain, Some("UTF-16 text"));
+        check(b"{\"traceEvents\": []}", FileFormat::Plain, None);
     }
 
     #[test]
     fn tar_header_is_detected_by_its_checksum() {
-        let mut bytes = vec![0; super::HEAD];
+        let mut bytes = vec![0; super::HEAD_BYTES];
         bytes[..6].copy_from_slice(b"x.json");
         let sum = 8 * 32 + b"x.json".iter().map(|&byte| u32::from(byte)).sum::<u32>();
         bytes[148..155].copy_from_slice(format!("{sum:06o}\0").as_bytes());
-        assert_eq!(recognize(&bytes), FileForm::Tar);
+        assert_eq!(detect_format(&bytes), FileFormat::Tar);
         bytes[3] ^= 1;
-        assert_eq!(recognize(&bytes), FileForm::Plain);
+        assert_eq!(detect_format(&bytes), FileFormat::Plain);
     }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use schema::Bytes;
 
-use super::{Available, Limit, available_in, unescaped};
+use super::{AvailableMemory, MemoryLimit, read_from, unescaped};
 
 const MIB: u64 = 1 << 20;
 /// What version 1 shows where there is no limit.
@@ -46,7 +46,7 @@ impl Machine {
     }
 
     /// A group of version 2: limit as written, use and page cache in MiB.
-    fn two(self, folder: &str, (max, used, cache): (&str, u64, u64)) -> Self {
+    fn two(self, folder: &str, max: &str, used: u64, cache: u64) -> Self {
         self.write(&format!("{folder}/memory.max"), max);
         self.write(&format!("{folder}/memory.current"), &(used * MIB).to_string());
         let stat = format!("anon 1\nactive_file {}\ninactive_file {}\n", cache * MIB, cache * MIB);
@@ -55,7 +55,7 @@ impl Machine {
     }
 
     /// Writes the files of a version 1 control group.
-    fn one(self, folder: &str, (limit, used, cache): (&str, u64, u64)) -> Self {
+    fn one(self, folder: &str, limit: &str, used: u64, cache: u64) -> Self {
         self.write(&format!("{folder}/memory.limit_in_bytes"), limit);
         self.write(&format!("{folder}/memory.usage_in_bytes"), &(used * MIB).to_string());
         let stat = format!(
@@ -69,9 +69,10 @@ impl Machine {
     }
 
     fn check(&self, mib: u64, group: Option<&str>) {
-        let limit = group.map_or(Limit::Machine, |group| Limit::ControlGroup(self.path(group)));
-        let expected = Available { bytes: Bytes(mib * MIB), limit };
-        assert_eq!(available_in(&self.path("proc")), Some(expected));
+        let limit =
+            group.map_or(MemoryLimit::Machine, |group| MemoryLimit::ControlGroup(self.path(group)));
+        let expected = AvailableMemory { bytes: Bytes(mib * MIB), limit };
+        assert_eq!(read_from(&self.path("proc")), Some(expected));
     }
 }
 
@@ -85,31 +86,31 @@ fn without_control_groups_the_machine_limits() {
 }
 
 #[test]
-fn a_machine_that_tells_nothing_limits_nothing() {
-    assert_eq!(available_in(Path::new("no/such/proc")), None);
+fn no_proc_means_no_memory_limit() {
+    assert_eq!(read_from(Path::new("no/such/proc")), None);
 }
 
 #[test]
 fn version_two_limits_and_its_page_cache_counts_as_free() {
     let machine = Machine::new("0::/job\n", &[("v2", "/", "cgroup")]);
     // 100 in use, of which 40 are cache and 10 this process.
-    machine.two("cgroup/job", (&mib(300), 100, 20)).check(250, Some("cgroup/job"));
+    machine.two("cgroup/job", &mib(300), 100, 20).check(250, Some("cgroup/job"));
 }
 
 #[test]
 fn version_two_without_a_limit_leaves_the_machine() {
     let machine = Machine::new("0::/job\n", &[("v2", "/", "cgroup")]);
-    machine.two("cgroup/job", ("max\n", 100, 0)).check(1010, None);
+    machine.two("cgroup/job", "max\n", 100, 0).check(1010, None);
 }
 
 #[test]
 fn the_tightest_of_nested_groups_limits() {
     let mounts = [("v2", "/", "cgroup")];
     let machine = Machine::new("0::/a/b/c\n", &mounts)
-        .two("cgroup/a/b/c", (&mib(800), 20, 0))
-        .two("cgroup/a/b", ("max", 20, 0))
+        .two("cgroup/a/b/c", &mib(800), 20, 0)
+        .two("cgroup/a/b", "max", 20, 0)
         // Others in it hold 400.
-        .two("cgroup/a", (&mib(600), 410, 0));
+        .two("cgroup/a", &mib(600), 410, 0);
     machine.check(200, Some("cgroup/a"));
 }
 
@@ -118,16 +119,16 @@ fn version_one_limits_with_its_ancestors() {
     let cgroup = "5:cpu,cpuacct:/x\n4:memory:/box/job\n0::/\n";
     let mounts = [("cpu,cpuacct", "/", "cpu"), ("memory", "/", "memory"), ("v2", "/", "unified")];
     let machine = Machine::new(cgroup, &mounts)
-        .one("memory/box/job", (UNLIMITED, 50, 0))
-        .one("memory/box", (&mib(500), 110, 25))
-        .one("memory", (UNLIMITED, 9000, 0));
+        .one("memory/box/job", UNLIMITED, 50, 0)
+        .one("memory/box", &mib(500), 110, 25)
+        .one("memory", UNLIMITED, 9000, 0);
     machine.check(450, Some("memory/box"));
 }
 
 #[test]
 fn a_limit_around_what_is_mounted_shows_in_version_one() {
     let machine = Machine::new("4:memory:/job\n", &[("memory", "/", "memory")]);
-    let machine = machine.one("memory/job", (UNLIMITED, 10, 0));
+    let machine = machine.one("memory/job", UNLIMITED, 10, 0);
     machine.write("memory/job/memory.stat", &format!("hierarchical_memory_limit {}\n", mib(70)));
     machine.check(70, Some("memory/job"));
 }
@@ -137,22 +138,22 @@ fn a_container_sees_its_own_group_at_the_mount_point() {
     // The path is the host's, and so is the mounted root.
     let mounts = [("memory", "/docker/1f", "memory")];
     let machine = Machine::new("4:memory:/docker/1f\n", &mounts);
-    machine.one("memory", (&mib(200), 10, 0)).check(200, Some("memory"));
+    machine.one("memory", &mib(200), 10, 0).check(200, Some("memory"));
     // The process is in a group outside of what its namespace shows.
     let machine = Machine::new("0::/../other\n", &[("v2", "/", "cgroup")]);
-    machine.two("cgroup", (&mib(100), 10, 0)).check(100, Some("cgroup"));
+    machine.two("cgroup", &mib(100), 10, 0).check(100, Some("cgroup"));
 }
 
 #[test]
 fn what_others_brought_into_a_full_group_leaves_nothing() {
     let machine = Machine::new("0::/job\n", &[("v2", "/", "cgroup")]);
-    machine.two("cgroup/job", (&mib(100), 500, 0)).check(0, Some("cgroup/job"));
+    machine.two("cgroup/job", &mib(100), 500, 0).check(0, Some("cgroup/job"));
 }
 
 #[test]
 fn files_that_are_no_numbers_limit_nothing() {
     let machine = Machine::new("0::/job\n4:memory\n::\n", &[("v2", "/", "cgroup")]);
-    machine.two("cgroup/job", ("many", 1, 0)).check(1010, None);
+    machine.two("cgroup/job", "many", 1, 0).check(1010, None);
 }
 
 #[test]
@@ -160,5 +161,5 @@ fn mount_points_are_unescaped() {
     assert_eq!(unescaped(r"/a\040b\134c"), r"/a b\c");
     assert_eq!(unescaped(r"/a\9"), r"/a\9");
     let machine = Machine::new("0::/job\n", &[("v2", "/", r"con\040trol")]);
-    machine.two("con trol/job", (&mib(300), 10, 0)).check(300, Some("con trol/job"));
+    machine.two("con trol/job", &mib(300), 10, 0).check(300, Some("con trol/job"));
 }

@@ -1,0 +1,349 @@
+//! Errors that the user corrects on the command line, in the configuration or in an input file.
+//! They end the process with exit code 2. What the machine refuses is in [`super::run`].
+
+use std::path::PathBuf;
+
+use device::cuda::DriverError;
+use kernel_model::Error as KernelError;
+use schema::proposal::ProposalError;
+use schema::reference::distance;
+use schema::unit::counted;
+use schema::{Bytes, ConfigError};
+use train::memory::MemoryMoment;
+
+use super::define::errors_with_hints;
+use super::library_hint;
+use crate::args::DeviceName;
+use crate::device_cure::suggest_cure;
+use crate::machine::available_memory::AvailableMemory;
+use crate::memory_fix::{MemoryFix, list_largest_parts};
+use crate::shell::quoted;
+
+errors_with_hints! {
+    /// Why a command line, a configuration or an input file is refused.
+    pub enum UsageError {
+        // Command line.
+        #[error("rowmill {was}: no such command any more")]
+        #[hint("run: {now}")]
+        MovedCommand { was: String, now: String },
+        #[error("--format parquet writes a file, got no --output")]
+        #[hint("add --output FILE.parquet")]
+        ParquetToStdout,
+        #[error("this command prints a report instead of rows: expected --format table or json")]
+        NoTable,
+        #[error("--format sarif: only rowmill trace findings can write it")]
+        NoSarif,
+        #[error("{}: already exists", path.display())]
+        #[hint("remove it or choose another name")]
+        Exists { path: PathBuf },
+        #[error("{}: the output would overwrite the input", path.display())]
+        #[hint("choose another place to write")]
+        OutputIsInput { path: PathBuf },
+        #[error("{}: no such file or folder", path.display())]
+        #[hint(path.is_relative().then(|| {
+            "paths are relative to the folder the command runs in".to_owned()
+        }))]
+        NoSuchInput { path: PathBuf },
+        #[error(
+            "{}: expected files or one prepared folder, got {count} paths with folders among them",
+            path.display()
+        )]
+        #[hint("prepare all files into one folder: rowmill data convert FILE… --config CONFIG --output FOLDER")]
+        MixedInputs { path: PathBuf, count: usize },
+
+        // Configurations.
+        #[error("configuration {name:?}: no such file, and no ready-made configuration of that name")]
+        #[hint("{}", suggest_configs(name, known))]
+        UnknownConfig { name: String, known: Vec<&'static str> },
+        #[error("configuration {origin}: {source}")]
+        #[hint(library_hint::suggest_for_config(source))]
+        Config { origin: String, source: Box<ConfigError> },
+        #[error("{}: expected a configuration in TOML, got what looks like data", path.display())]
+        #[hint("rowmill init {} writes a configuration that trains on it", quoted(&path.display().to_string()))]
+        NotAConfig { path: PathBuf },
+        #[error("{}: the configuration exists already", path.display())]
+        #[hint("replace it with --force, or write another with --output FILE")]
+        ConfigExists { path: PathBuf },
+        #[error("standard input: expected files, which init reads more than once")]
+        #[hint("write it to a file first: … | cat > FILE")]
+        InitOfStream,
+        #[error("{}: expected files, got data that is already prepared", path.display())]
+        #[hint("give the files it was prepared from")]
+        InitOfPrepared { path: PathBuf },
+        #[error("{files}: {source}")]
+        #[hint(suggest_label(source))]
+        NoProposal { files: String, source: ProposalError },
+        #[error("key {key:?}: no such key of a configuration")]
+        #[hint("{}", suggest_keys(near))]
+        NoSuchKey { key: String, near: Vec<String> },
+        #[error("model.tables: {doing} needs numbers of rows, got rows = \"auto\" for {tables}")]
+        #[hint("set them for this command with --set model.tables.NAME.rows=N")]
+        RowsUnknown { doing: &'static str, tables: String },
+
+        // Jobs and runs.
+        #[error("configuration {config} names no training data")]
+        #[hint(
+            "give files with --train FILE…, or try it on generated rows: rowmill train {config} \
+             --synthetic 1000000"
+        )]
+        NoData { config: String },
+        #[error("no held-out data: data.hold_out is 0 and no evaluation files were given")]
+        #[hint(
+            "set data.hold_out, or name labelled files: rowmill eval RUN --data FILE…, rowmill \
+             train CONFIG --evaluation FILE…"
+        )]
+        NoEvaluation,
+        #[error(
+            "{config}: expected a run of at most {} ({}), got one of {} while {}: {}",
+            available.bytes, available.limit, peak.total, peak.when.name(), list_largest_parts(peak)
+        )]
+        #[hint("{fix}")]
+        Memory {
+            config: String,
+            peak: Box<MemoryMoment>,
+            available: AvailableMemory,
+            fix: MemoryFix,
+        },
+        #[error(
+            "{config}: expected a run of at most {free} free of {total} on {name}, got one of {}: \
+             {}",
+            peak.total, list_largest_parts(peak)
+        )]
+        #[hint("{fix}")]
+        DeviceMemory {
+            config: String,
+            name: DeviceName,
+            peak: Box<MemoryMoment>,
+            free: Bytes,
+            total: Bytes,
+            fix: MemoryFix,
+        },
+        #[error("{}: the run already has checkpoints, the newest is {newest}", run.display())]
+        #[hint("add --resume to continue from there, or choose another folder with --run FOLDER")]
+        RunExists { run: PathBuf, newest: String },
+        #[error("--resume: expected the run's folder or the configuration, got neither")]
+        #[hint("rowmill train --resume --run RUN")]
+        ResumeOfNothing,
+        #[error("{}: expected a run with checkpoints or run.json, found neither", run.display())]
+        #[hint("give the folder of a run with --run, as printed at its end")]
+        NothingToResume { run: PathBuf },
+        #[error("{}: expected a run folder with metrics.jsonl", run.display())]
+        #[hint(
+            "give the folder of a run, as `rowmill train --run FOLDER` writes it; for a page about a \
+             trace, use rowmill trace report"
+        )]
+        NoMetrics { run: PathBuf },
+        /// A run's bytes depend on the CPU's bf16 instruction, so another CPU must not continue it.
+        #[error(
+            "{}: this run multiplies bf16 by VDPBF16PS, expected a CPU that has it, got one \
+             without: other arithmetic would give other bytes",
+            run.display()
+        )]
+        #[hint(
+            "resume it on such a CPU, or begin a new run with --run, which may start from this \
+             one's weights: rowmill checkpoint export, then import"
+        )]
+        OtherArithmetic { run: PathBuf },
+        #[error(
+            "{}: expected a checkpoint of the run {}, which has {}",
+            path.display(), run.display(), list_names(names)
+        )]
+        #[hint("give one of RUN/checkpoints/step-…, or name the checkpoint's own run with --run")]
+        NotOfRun { path: PathBuf, run: PathBuf, names: Vec<String> },
+        /// An imported checkpoint holds weights from elsewhere, and rowmill fitted no columns.
+        #[error(
+            "{}: the checkpoint has weights, but no transforms of its standardised columns or \
+             exact ids",
+            path.display()
+        )]
+        #[hint("import it again with --data FOLDER, or train it with --resume")]
+        NoTransforms { path: PathBuf },
+        #[error("{}: the folder exists and is not a quickstart's", folder.display())]
+        #[hint("choose another with --folder")]
+        ForeignFolder { folder: PathBuf },
+
+        // Devices, processes and plans.
+        #[error("--device {name}: {source}; `rowmill doctor device` lists the devices")]
+        #[hint("{}", suggest_cure(source))]
+        NoDevice { name: DeviceName, source: Box<DriverError> },
+        #[error("torchrun started {size} processes, which cannot communicate without MPI")]
+        #[hint("start it with mpirun -n {size} rowmill train …")]
+        Torchrun { size: u32 },
+        #[error(
+            "MPI: no library can be used:{}",
+            tried.iter().map(|error| format!("\n  {error}")).collect::<String>()
+        )]
+        #[hint(
+            "install Open MPI (Debian: openmpi-bin) or MPICH (mpich), or name a library with \
+             --mpi-library FILE"
+        )]
+        NoMpi { tried: Vec<comm::mpi::OpenError> },
+        #[error(
+            "{} started {} processes, but {library} found {size}: the library does not belong to this launcher",
+            launcher.kind.name(), launcher.size
+        )]
+        #[hint(
+            "start it with the mpirun that belongs to the library, or name the library of this \
+             one with --mpi-library FILE"
+        )]
+        OtherLauncher { launcher: comm::mpi::Launcher, library: String, size: u32 },
+        #[error("expected {started} ranks, one for each process that was started, got {asked}")]
+        #[hint("leave --ranks out, and give a --plan for as many ranks as processes")]
+        OtherRanks { asked: u32, started: u32 },
+        #[error("the option '--{option}' applies only to several ranks, got 1")]
+        #[hint("leave the option out, or ask for more ranks with --ranks N")]
+        OneRank { option: &'static str },
+        #[error("{}: {source}", path.display())]
+        #[hint("rowmill train --help shows the form of a plan")]
+        PlanFile { path: PathBuf, source: serde_json::Error },
+        #[error("{}: {source}", path.display())]
+        #[hint("rowmill train --help shows the form of a plan")]
+        Plan { path: PathBuf, source: Box<schema::plan::PlanError> },
+
+        // Traces and findings.
+        #[error("--rank {rank}: the traces have the ranks {known}")]
+        NoSuchRank { rank: u32, known: String },
+        #[error("step {step}: expected a step in 0..{count}, which all ranks recorded")]
+        NoSuchStep { step: usize, count: usize },
+        #[error(
+            "expected two recordings, BEFORE and AFTER, each a file, or a folder or an archive \
+             with all its ranks; got {got}"
+        )]
+        TwoRecordings { got: usize },
+        #[error("{paths}: expected one trace, got {}", counted(*ranks as u64, "rank"))]
+        #[hint("rowmill trace merge puts all ranks into one file; --to parquet writes tables of all")]
+        SeveralRanks { paths: String, ranks: usize },
+        #[error("{}: expected a name that ends in .json or .pftrace, which .gz or .zst may follow", path.display())]
+        #[hint("or name the format with --to kineto|perfetto|parquet")]
+        UnknownFormat { path: PathBuf },
+        #[error("--class {given:?}: expected CLASS=PATTERN, CLASS one of compute, communication, memory, other")]
+        #[hint("for example --class communication=my_all_to_all")]
+        ClassPattern { given: String },
+        #[error("--what-if: expected --by category or none")]
+        WhatIfTable,
+        #[error("rule {rule:?}: no such rule")]
+        #[hint("rowmill explain lists the rules")]
+        NoSuchRule { rule: String },
+        #[error("{}: {reason}", path.display())]
+        #[hint("rowmill trace findings --help shows the form of a rules file")]
+        RulesFile { path: PathBuf, reason: String },
+
+        // Predictions.
+        #[error("{}: {source}", path.display())]
+        #[hint("rowmill predict what-if --help shows the form of edits")]
+        EditsFile { path: PathBuf, source: Box<toml::de::Error> },
+        #[error("{}: {source}", path.display())]
+        Edits { path: PathBuf, source: Box<predict::Error> },
+        #[error("--measured: expected traces of rank {rank}, got none")]
+        NotMeasured { rank: u32 },
+        #[error("{}: {source}", path.display())]
+        #[hint("write a new one: rowmill predict calibrate PATH --output FILE")]
+        CalibrationFile { path: PathBuf, source: Box<predict::Error> },
+        #[error("{}: expected a calibration of {expected}, got one of {got}", path.display())]
+        #[hint("calibrate on this machine, or use it all the same with --force")]
+        OtherMachine { path: PathBuf, expected: String, got: String },
+        #[error("{origin}: {source}")]
+        #[hint("rowmill trace execution-trace PATH shows what a file holds; record it again where it is cut off")]
+        ExecutionTrace { origin: String, source: Box<predict::Error> },
+        /// A table of measurements, or a file with a kernel model, that cannot be used.
+        #[error("{}: {source}", path.display())]
+        #[hint(suggest_kernels(source))]
+        Kernels { path: PathBuf, source: KernelError },
+        #[error("{text:?}: expected an operation and its sizes, such as \"linear 512 1024 1024\"")]
+        WorkSizes { text: String },
+
+        // Processes to capture, and agents of other hosts.
+        #[error("--pid {pid}: no such process")]
+        NoSuchProcess { pid: u32 },
+        #[error("no token for the agents of other hosts")]
+        #[hint(
+            "name the file with the secret that the agents know: --token-file FILE; this host's \
+             own agent is asked without --hosts"
+        )]
+        NoToken,
+        #[error("{}: expected the secret that the agents know, got an empty file", path.display())]
+        #[hint("write the secret into it, as the agents' configuration has it, readable for you alone")]
+        EmptyToken { path: PathBuf },
+        #[error("{}: expected certificates in PEM, got none", path.display())]
+        NoCertificate { path: PathBuf },
+
+        // Errors of library crates. `From` in `error.rs` chooses between this enum and
+        // `RunError`.
+        #[error("{source}")]
+        Analyze { source: analyze::Error },
+        #[error("{source}")]
+        Predict { source: predict::Error },
+        #[error("{source}")]
+        Kernel { source: KernelError },
+        #[error("{source}")]
+        Report { source: report::Error },
+        #[error("{source}")]
+        #[hint(library_hint::suggest_for_train(source))]
+        Train { source: Box<train::Error> },
+        #[error("{source}")]
+        #[hint(library_hint::suggest_for_data(source))]
+        Data { source: data::Error },
+    }
+}
+
+fn list_names(names: &[String]) -> String {
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+}
+
+fn suggest_configs(name: &str, known: &[&'static str]) -> String {
+    let nearest = known.iter().min_by_key(|known| distance(name, known));
+    let list = known.join(", ");
+    match nearest {
+        Some(nearest) if distance(name, nearest) <= 3 => {
+            format!("did you mean {nearest}? ready-made are {list}")
+        }
+        _ => format!("give the path of a TOML file, or one of {list}"),
+    }
+}
+
+fn suggest_keys(near: &[String]) -> String {
+    match near {
+        [] => "rowmill explain config lists the keys".to_owned(),
+        near => format!("did you mean {}?", near.join(" or ")),
+    }
+}
+
+fn suggest_label(error: &ProposalError) -> Option<String> {
+    let hint = match error {
+        ProposalError::NoLabel { .. } => "name it with --label COLUMN",
+        ProposalError::NoClasses { .. } => {
+            "choose another with --label COLUMN, or make it 0 and 1 in the file"
+        }
+        _ => return None,
+    };
+    Some(hint.to_owned())
+}
+
+fn suggest_kernels(error: &KernelError) -> Option<String> {
+    let hint = match error {
+        KernelError::OtherCpu { .. } => {
+            "learn from each machine separately, into a folder of its own"
+        }
+        KernelError::Column { .. } => "rowmill predict learn --help lists the columns of a table",
+        _ => return None,
+    };
+    Some(hint.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::suggest_configs;
+
+    #[test]
+    fn the_nearest_configuration_is_suggested() {
+        let known = ["adult-income", "dlrm-default"];
+        assert_eq!(
+            suggest_configs("dlrm-defualt", &known),
+            "did you mean dlrm-default? ready-made are adult-income, dlrm-default"
+        );
+        assert_eq!(
+            suggest_configs("xyz", &known),
+            "give the path of a TOML file, or one of adult-income, dlrm-default"
+        );
+    }
+}
