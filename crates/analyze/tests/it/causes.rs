@@ -100,7 +100,8 @@ fn the_parts_of_exposed_communication_are_exposed() {
     let exposed = find_finding(&report, "M01").expect("exposed communication");
     assert!((number(exposed, "exposed_per_step_ns") - 33_240_250.0).abs() < 1.0, "{exposed:?}");
     assert!(!exposed.what.contains("33.7 ms"), "{}", exposed.what);
-    assert_eq!(exposed.confidence, Confidence::Medium);
+    // One rank of several was read, and kernels of graphs are missing.
+    assert_eq!(exposed.confidence, Confidence::Low);
 }
 
 #[test]
