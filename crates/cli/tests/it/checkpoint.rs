@@ -214,14 +214,14 @@ fn imported_weights_score_at_once_if_no_transform_is_fitted() {
     place.done("train job.toml --train train.csv --run run");
     place.done("checkpoint export run --to torchrec weights");
     let import = "checkpoint import weights --from torchrec --config job.toml --run back";
-    assert!(!place.done(import).stderr.contains("must be trained"));
+    assert!(!place.done(import).stderr.contains("before it can score rows"));
     let scores = place.done("score back train.csv").stdout;
     assert_eq!(scores, place.done("score run train.csv").stdout);
     place.done("eval back --data train.csv");
     // Exact ids are learned.
     let exact = "--set data.ids.mode=exact --set data.ids.threshold=2";
     let import = import.replace("--run back", &format!("--run exact {exact}"));
-    assert!(place.done(&import).stderr.contains("must be trained"));
+    assert!(place.done(&import).stderr.contains("before it can score rows"));
     assert!(place.run("score exact train.csv").stderr.contains("no transforms"));
 }
 

@@ -164,7 +164,7 @@ fn collectives_of_missing_ranks_stay_as_measured_and_that_is_said() {
 #[test]
 fn a_step_that_was_not_recorded_is_refused() {
     let words = "predict step t.json --calibration c.json --step 3";
-    place().refused(words, &["step 3: expected one of 0..3"]);
+    place().refused(words, &["step 3: expected a step in 0..3"]);
 }
 
 #[test]

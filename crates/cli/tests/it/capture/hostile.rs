@@ -129,7 +129,7 @@ fn a_symbolic_link_is_not_followed_to_a_file() {
 
 #[test]
 fn a_symbolic_link_is_not_followed_to_a_folder() {
-    check("no longer", |wanted, place| {
+    check("replaced after its creation", |wanted, place| {
         let elsewhere = place.join("elsewhere");
         fs::create_dir(&elsewhere).unwrap();
         let name = wanted.file.file_name().unwrap();
