@@ -222,7 +222,7 @@ mod tests {
         let use_testkit = "use testkit::Folder;";
         assert_eq!(
             found("schema", "[dependencies]\ntestkit.workspace = true", use_testkit),
-            ["crates/schema/Cargo.toml:0 edge: schema may depend on nothing; got testkit"]
+            ["crates/schema/Cargo.toml:0 edge: schema may depend on table_derive; got testkit"]
         );
         assert_eq!(
             found("schema", "[dev-dependencies]\ntestkit.workspace = true", use_testkit),
