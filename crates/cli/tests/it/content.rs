@@ -63,7 +63,11 @@ fn held_out_files_are_compared_as_well() {
     assert_eq!(refused.code, Some(1), "{}", refused.stderr);
     assert!(refused.stderr.contains("expected the held-out rows"), "{}", refused.stderr);
     let evaluated = place.done("eval run");
-    assert!(evaluated.stderr.contains("have changed since the training run"), "{}", evaluated.stderr);
+    assert!(
+        evaluated.stderr.contains("have changed since the training run"),
+        "{}",
+        evaluated.stderr
+    );
 }
 
 /// Evaluation data must be transformed as the training data was, or its figures mean nothing.
