@@ -24,7 +24,7 @@ const TENSORBOARD_PACKAGES: [&str; 1] = ["tensorboard<3"];
 const SUITE_REQUIREMENTS: &str = "bench/collect/requirements.txt";
 /// The PyTorch whose processes are captured: the protocol was tested with this version.
 pub const CAPTURE_PACKAGES: [&str; 1] = ["torch==2.15.0"];
-/// The S3 server from which training data is read.
+/// Python packages of the S3 check: the server moto, and pyarrow, which writes the data.
 const S3_PACKAGES: [&str; 2] = ["moto[server]==5.2.5", "pyarrow<30"];
 /// Prometheus scrapes the agent's pages; its `promtool` checks rules.
 pub const PROMETHEUS: tool::Program = ("prometheus", "prometheus");

@@ -14,7 +14,7 @@ use crate::tree::SourceTree;
 
 const SHORT_WORDS: usize = 3;
 const HEADLESS_STARTS: [&str; 6] = ["of ", "those ", "the same", "with them", "none", "`none`"];
-/// Words after "is no" that make it English.
+/// Words that may follow "is no" in a comment, as in "is no longer". Any other "is no" is reported.
 const COMPARISONS: &str =
     "longer more less fewer other better worse larger smaller faster slower later";
 /// Words of a comment that only gives a unit, such as "Bytes per second.".

@@ -14,7 +14,8 @@ use super::step_times::Slowdown;
 const DAY_S: u64 = 86_400;
 /// Length of the first back-off, and the longest one. Each further slow trace in a row doubles it.
 const BACKED_OFF_S: (u64, u64) = (3600, DAY_S);
-/// Number of slow traces in a row before the first back-off. A single slow trace may be chance.
+/// Consecutive slow traces after which tracing pauses for the first time. A single slow trace may
+/// be chance.
 const SLOW_IN_ROW: u32 = 3;
 /// A trace counts as slow if its slowdown exceeds this many standard deviations of untraced
 /// windows. For a job with varying steps that is not slowed down, one trace exceeds two deviations

@@ -70,7 +70,7 @@ struct TrainReport {
     step_ms_max: f64,
     /// Median of the recorded steps, which take turns with unrecorded ones.
     recorded_step_ms: f64,
-    /// Time that recording adds to a step, in percent.
+    /// Time that recording a trace adds to a step, in percent of an unrecorded step.
     recording_pct: f64,
     #[serde(flatten)]
     quality: Quality,

@@ -161,7 +161,7 @@ mod tests {
         check("512..2048:512", &["512", "1024", "1536", "2048"]);
         check("h100x1..4", &["h100x1", "h100x2", "h100x4"]);
         check("1..2xh100x8", &["1xh100x8", "2xh100x8"]);
-        // The dots of a path are not a range.
+        // `..` in a path is not a range.
         check("../cpu", &["../cpu"]);
     }
 

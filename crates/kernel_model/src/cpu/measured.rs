@@ -77,7 +77,7 @@ pub struct EqualTables {
 #[serde(deny_unknown_fields)]
 pub struct MeasuredTables {
     pub tables: EqualTables,
-    /// Rounds are minutes apart, and each creates its tables anew.
+    /// One entry per round of measurements. Rounds are minutes apart, and each allocates new tables.
     pub rounds: Vec<TablesRound>,
 }
 

@@ -27,7 +27,7 @@ pub fn predict_step_times(program: &Program, costs: &Costs, constants: &Constant
         .map(|(rank, costs)| RankClock::new(program, rank, costs, constants))
         .collect();
     loop {
-        // Each rank plays up to the end of its next operator with a collective.
+        // Each rank advances to the end of its next operator that runs a collective.
         let met: Vec<usize> =
             (0..ranks.len()).filter(|rank| ranks[*rank].play_to_collective()).collect();
         if met.is_empty() {

@@ -35,7 +35,7 @@ pub struct Memory {
     pub dense_parameters: u64,
     /// Layer outputs kept for the backward pass, and pooled vectors.
     pub activations: u64,
-    /// Activation gradients that are alive at once.
+    /// Activation gradients that exist at the same time during the backward pass.
     pub gradients: u64,
     /// Ids and offsets of the batches on the device.
     pub ids: u64,

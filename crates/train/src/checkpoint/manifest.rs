@@ -33,7 +33,7 @@ pub struct Manifest {
     pub samples: u64,
     /// Number of ranks that wrote it; any other number may read it.
     pub world_size: u32,
-    /// The sharding of the ranks that wrote it; readers may use any other.
+    /// Sharding plan of the ranks that wrote the checkpoint. A run that loads it may use another.
     pub plan: Vec<Tile>,
     /// The rule whose state the tables carry.
     pub sparse_optimizer: Optimizer,

@@ -86,7 +86,7 @@ pub fn import(request: &ImportRequest<'_>) -> Result<Committed, Error> {
     let dense = writer.write_dense(&parameters, config.optimizer.dense.kind)?;
     let scope = RowScope::new(config.optimizer.sparse.kind, plan.tiles(), &config.model.tables);
     let row_scope = match (scope, request.optimizer) {
-        // Zero states are valid for every row scope.
+        // Without states to import, all states are zero, which every row scope allows.
         (RowScope::WholeRows, None) => RowScope::Undecided,
         (scope, _) => scope,
     };

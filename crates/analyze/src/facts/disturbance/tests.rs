@@ -91,7 +91,8 @@ fn repeated_measurements_of_one_kernel_are_autotuning() {
 
 #[test]
 fn measurements_of_the_job_are_not_autotuning() {
-    // Two of them, of different kernels, of collectives, and of what came before something else.
+    // None of these is autotuning: only two measurements, measurements of different kernels, and
+    // measurements of a collective.
     for (kernels, takes) in
         [(&["gemm"; 2][..], 2), (&["gemm", "relu", "add"], 3), (&["ncclKernel"; 4], 4)]
     {

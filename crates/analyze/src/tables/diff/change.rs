@@ -91,7 +91,8 @@ pub struct SpentChange {
     /// Whether the change is within the noise.
     pub is_noise: bool,
 }
-/// Shift of a mean between the sides, with the scatter that decides whether it is noise.
+/// Change of a mean between the two recordings, with the deviation that decides whether it is
+/// noise.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Shift {
     pub before_ns: i64,

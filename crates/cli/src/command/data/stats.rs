@@ -98,7 +98,8 @@ fn describe_files(request: &args::Stats, session: &Session) -> Result<(), Error>
 }
 
 fn column_row(column: &ColumnFacts, facts: &FileFacts) -> Vec<String> {
-    // One value in a hundred may be of another kind: files contain stray texts such as `N/A`.
+    // Up to one value in a hundred may be of another kind, because numeric columns often contain a
+    // few texts such as `N/A`.
     let all = |count: u64| column.present > 0 && 100 * count >= 99 * column.present;
     let holds = if let Some(kind) = &column.unreadable {
         return unreadable_row(column, kind);

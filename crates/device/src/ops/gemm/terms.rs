@@ -73,8 +73,8 @@ pub(super) mod x86 {
     use super::{Register, Terms};
     use crate::cpu::vector::x86::{Float8, Float16};
 
-    /// Rounding constant that is added before the lower half is dropped: half a unit, minus one if
-    /// the unit is even.
+    /// Added to the bits of an f32 before its lower 16 bits are dropped. Together with the last bit
+    /// that stays, it rounds to the nearest bf16, and ties to even.
     const HALF: i32 = 0x7fff;
     /// Bit that makes a NaN quiet. Without it, a NaN whose payload is in the lower half would
     /// become infinity.

@@ -156,8 +156,8 @@ fn predict_exchange(
         return Err(predict::Error::Workload { expected, got }.into());
     };
     let link = if topology.hosts == 1 { &topology.within } else { &topology.between };
-    // A link keeps its bandwidth beyond the largest measured size, so the difference of two large
-    // exchanges is the time of their bytes without the latency.
+    // Beyond the largest measured size, a link has constant bandwidth. The difference between the
+    // times of two large exchanges therefore contains no latency, only the time of the bytes.
     let ns_per_byte = (link.ns(2e9) - link.ns(1e9)) / 1e9;
     let is_measured = topology.hosts == 1 && topology.device.key.starts_with("v100");
     let domain = if is_measured { "link measured up to 2.8 MB" } else { "link not measured" };
