@@ -62,8 +62,8 @@ fn measure(tree: &SourceTree, sources: &Sources, package: &str, counts: &[Count]
         let text = without_tests(tree.text(path).unwrap_or_default());
         // Strings are masked, so that `//` in an address or a script is not taken for a comment.
         let code = mask(&text).code;
-        // `text` has blanks in place of tests. A line belongs to a test if it is blank in `text` and
-        // not in the file.
+        // `text` has blanks in place of tests. A line belongs to a test if it is blank in `text`
+        // and not in the file.
         let blanked = tree.text(path).unwrap_or_default().lines().zip(text.lines());
         measure.lines += blanked.filter(|(before, after)| before.len() == after.len()).count();
         measure.code_lines += code.lines().filter(|line| !line.trim().is_empty()).count();

@@ -62,8 +62,8 @@ pub struct StepSummary {
     /// Host durations of single steps.
     #[serde(flatten)]
     pub durations: Durations,
-    /// Coefficient of variation in percent: `std_ns` divided by `mean_ns`. `None` for fewer than two
-    /// steps.
+    /// Coefficient of variation in percent: `std_ns` divided by `mean_ns`. `None` for fewer than
+    /// two steps.
     pub cv_pct: Option<f64>,
 }
 

@@ -259,8 +259,8 @@ impl Drop for StagingFolder {
 
 /// Returns the folder beside `out` in which it is built.
 fn staging_path(out: &Path) -> PathBuf {
-    // `components` removes a trailing slash. Otherwise `out/` would become `out/.partial`, which lies
-    // inside the output folder.
+    // `components` removes a trailing slash. Otherwise `out/` would become `out/.partial`, which
+    // lies inside the output folder.
     let mut name = out.components().collect::<PathBuf>().into_os_string();
     name.push(".partial");
     name.into()

@@ -77,7 +77,8 @@ pub struct EqualTables {
 #[serde(deny_unknown_fields)]
 pub struct MeasuredTables {
     pub tables: EqualTables,
-    /// One entry per round of measurements. Rounds are minutes apart, and each allocates new tables.
+    /// One entry per round of measurements. Rounds are minutes apart, and each allocates new
+    /// tables.
     pub rounds: Vec<TablesRound>,
 }
 

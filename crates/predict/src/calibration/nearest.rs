@@ -80,8 +80,8 @@ enum OnLine {
     Beyond,
 }
 
-/// Locates the sizes `wanted` relative to `a` and `b`. Returns `None` unless all three differ in the
-/// same dimensions, and by one common factor, such as the batch size.
+/// Locates the sizes `wanted` relative to `a` and `b`. Returns `None` unless all three differ in
+/// the same dimensions, and by one common factor, such as the batch size.
 /// To be between them, its FLOPs and bytes must also lie between theirs.
 fn on_line(a: &SizeText, b: &SizeText, wanted: &SizeText) -> Option<OnLine> {
     let (whole, part) = (factor(a, b)?, factor(a, wanted)?);
