@@ -23,6 +23,8 @@ const EVENTS: &str = r#"
 {"ph":"X","cat":"kernel","name":"gemm","pid":0,"tid":7,"ts":110,"dur":10.5,"args":{"correlation":7,"stream":7,"device":0}},
 {"ph":"X","cat":"cuda_runtime","name":"cudaMemcpyAsync","pid":9,"tid":9,"ts":105,"dur":2,"args":{"correlation":9}},
 {"ph":"X","cat":"gpu_memcpy","name":"Memcpy HtoD (Pinned -> Device)","pid":0,"tid":7,"ts":121,"dur":3,"args":{"correlation":9,"stream":7,"device":0,"bytes":4096}},
+{"ph":"X","cat":"cuda_runtime","name":"cudaLaunchKernel","pid":9,"tid":9,"ts":108,"dur":2,"args":{"correlation":10}},
+{"ph":"X","cat":"kernel","name":"relu","pid":0,"tid":7,"ts":125,"dur":2,"args":{"correlation":10,"stream":7,"device":0}},
 {"ph":"X","cat":"cpu_op","name":"aten::mm","pid":9,"tid":9,"ts":151,"dur":20,"args":{"External id":2}},
 {"ph":"X","cat":"cuda_runtime","name":"cudaLaunchKernel","pid":9,"tid":9,"ts":152,"dur":2,"args":{"correlation":8}},
 {"ph":"X","cat":"kernel","name":"ncclDevKernel_AllReduce_Sum_f32_RING_LL","pid":0,"tid":7,"ts":16RANK,"dur":10,"args":{"correlation":8,"stream":7,"device":0,"Collective name":"allreduce","In msg nelems":100,"Out msg nelems":100,"Group size":2,"dtype":"Float","Process Group Name":"0"}}"#;
