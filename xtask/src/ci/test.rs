@@ -6,19 +6,30 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::Instant;
+
+use serde_json::Value;
 
 use crate::ci::cargo::cargo;
 use crate::ci::tool;
 use crate::command;
 use crate::error::Error;
 
-/// Sums over the summaries of several test binaries.
+/// How many programs with tests run at a time: many tests wait for a timer or for another program.
+const PROGRAMS_AT_A_TIME: usize = 2;
+
+/// Sums over the summaries of several programs with tests.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct TestCount {
     passed: u64,
     failed: u64,
     skipped: Vec<String>,
+    /// The command line and exit status of each program that failed.
+    problems: Vec<String>,
 }
 
 /// Runs all unit and integration tests. Below its first line, the note says what skipped tests
@@ -26,11 +37,11 @@ struct TestCount {
 pub fn run() -> Result<String, Error> {
     let missing = [tool::OPEN_MPI, tool::CHROMIUM].into_iter().filter_map(tool::install_program);
     let missing: Vec<String> = missing.collect();
-    // All of the library, the programs and the integration tests, where `test = false` is not set.
-    let kinds = ["--tests"];
-    let mut cargo = cargo(&["test", "--release", "--workspace", "--no-fail-fast"]);
-    let command = cargo.args(kinds).args(["--", "--show-output"]);
-    let TestCount { passed, failed, skipped } = count(command, &mut std::io::stdout())?;
+    let TestCount { passed, failed, skipped, problems } = run_programs(build()?)?;
+    if !problems.is_empty() {
+        let what = format!("{failed} of {} tests failed: {}", passed + failed, problems.join(", "));
+        return Err(Error::Check { what });
+    }
     let mut note = vec![format!("{passed} passed, {failed} failed, {} skipped", skipped.len())];
     note.extend(missing);
     note.extend(sum_needs(&skipped));
@@ -41,7 +52,65 @@ pub fn run() -> Result<String, Error> {
 pub fn run_documentation() -> Result<String, Error> {
     let mut cargo = cargo(&["test", "--release", "--workspace", "--doc"]);
     let count = count(&mut cargo, &mut std::io::stdout())?;
-    Ok(format!("{} passed", count.passed))
+    match count.problems.first() {
+        Some(problem) => Err(Error::Check { what: problem.clone() }),
+        None => Ok(format!("{} passed", count.passed)),
+    }
+}
+
+/// Builds the tests of the libraries, the programs and `tests/`, where `test = false` is not set.
+/// Returns the commands that run them.
+fn build() -> Result<Vec<Command>, Error> {
+    let arguments = ["test", "--release", "--workspace", "--tests", "--no-run"];
+    let mut cargo = cargo(&arguments);
+    let messages = command::capture_output(cargo.arg("--message-format=json-render-diagnostics"))?;
+    let commands = messages.lines().filter_map(|line| {
+        let message: Value = serde_json::from_str(line).ok()?;
+        let is_test = message["profile"]["test"].as_bool()?;
+        let program = message["executable"].as_str().filter(|_| is_test)?;
+        let folder = Path::new(message["manifest_path"].as_str()?).parent()?.to_owned();
+        Some((folder, program.to_owned()))
+    });
+    let mut commands: Vec<(PathBuf, String)> = commands.collect();
+    commands.sort();
+    let command = |(folder, program): (PathBuf, String)| {
+        // As `cargo test` starts it. The output of passing tests says which were skipped.
+        let mut command = Command::new(program);
+        command.arg("--show-output").env("CARGO_MANIFEST_DIR", &folder).current_dir(folder);
+        command
+    };
+    Ok(commands.into_iter().map(command).collect())
+}
+
+/// Runs several programs at a time, and shows the output of each when it has ended.
+fn run_programs(commands: Vec<Command>) -> Result<TestCount, Error> {
+    let waiting = Mutex::new(commands.into_iter());
+    let work = || {
+        let mut counts = Vec::new();
+        // The lock is given back before the program starts.
+        let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).next();
+        while let Some(mut command) = next() {
+            let (began, mut shown) = (Instant::now(), Vec::new());
+            counts.push(count(&mut command, &mut shown)?);
+            let took = began.elapsed().as_secs_f64();
+            let text = String::from_utf8_lossy(&shown);
+            println!("\n{} took {took:.1} s\n{}", command::command_line(&command), text.trim());
+        }
+        Ok(counts)
+    };
+    let counts: Result<Vec<_>, Error> = thread::scope(|scope| {
+        let workers: Vec<_> = (0..PROGRAMS_AT_A_TIME).map(|_| scope.spawn(work)).collect();
+        let stopped = |_| Err(Error::Check { what: "a thread of `ci` panicked".to_owned() });
+        workers.into_iter().map(|worker| worker.join().unwrap_or_else(stopped)).collect()
+    });
+    let mut total = TestCount::default();
+    for count in counts?.into_iter().flatten() {
+        total.passed += count.passed;
+        total.failed += count.failed;
+        total.skipped.extend(count.skipped);
+        total.problems.extend(count.problems);
+    }
+    Ok(total)
 }
 
 /// Runs a test command and counts its results. Shows the output without that of passing tests.
@@ -70,8 +139,7 @@ fn count(command: &mut Command, shown: &mut impl Write) -> Result<TestCount, Err
     }
     let status = child.wait().map_err(|source| Error::Start { command: line.clone(), source })?;
     if !status.success() {
-        let problem = format!("{status}, {} tests failed", count.failed);
-        return Err(Error::Program { command: line, problem });
+        count.problems.push(format!("`{line}`: {status}, {} tests failed", count.failed));
     }
     Ok(count)
 }
@@ -89,8 +157,8 @@ fn sum_needs(skipped: &[String]) -> Vec<String> {
 
 impl TestCount {
     fn read(&mut self, line: &str) {
-        if let Some(at) = line.find("SKIPPED") {
-            self.skipped.push(line[at..].to_owned());
+        if line.starts_with("SKIPPED") {
+            self.skipped.push(line.to_owned());
         }
         let Some(summary) = line.strip_prefix("test result:") else { return };
         let words: Vec<&str> = summary.split_whitespace().collect();
@@ -107,7 +175,7 @@ impl TestCount {
 
 #[cfg(test)]
 mod tests {
-    use super::{TestCount, count, sum_needs};
+    use super::{TestCount, count, run_programs, sum_needs};
 
     #[test]
     fn skipped_tests_are_counted_by_need() {
@@ -129,17 +197,24 @@ mod tests {
                       echo 'test result: ok. 4 passed; 0 failed; 0 ignored; 0 measured'";
         let skipped = vec!["SKIPPED: no data".to_owned()];
         let mut shown = Vec::new();
-        let expected = TestCount { passed: 7, failed: 0, skipped };
+        let expected = TestCount { passed: 7, skipped, ..TestCount::default() };
         assert_eq!(count(command.args(["-c", script]), &mut shown).unwrap(), expected);
         let shown = String::from_utf8(shown).unwrap();
         assert!(!shown.contains("SKIPPED") && shown.lines().count() == 2, "{shown}");
     }
 
     #[test]
-    fn a_failed_test_is_an_error() {
-        let script = "echo 'test result: FAILED. 3 passed; 2 failed; 0 ignored'; exit 101";
-        let mut command = std::process::Command::new("sh");
-        let error = count(command.args(["-c", script]), &mut std::io::sink()).unwrap_err();
-        assert!(error.to_string().ends_with("exit status: 101, 2 tests failed"), "{error}");
+    fn programs_are_summed_and_a_failed_one_is_a_problem() {
+        let script = |script: &str| {
+            let mut command = std::process::Command::new("sh");
+            command.args(["-c", script]);
+            command
+        };
+        let passing = || script("echo 'test result: ok. 3 passed; 0 failed; 0 ignored'");
+        let failing = script("echo 'test result: FAILED. 3 passed; 2 failed; 0 ignored'; exit 101");
+        let count = run_programs(vec![passing(), failing, passing()]).unwrap();
+        assert_eq!((count.passed, count.failed), (9, 2));
+        let [problem] = &count.problems[..] else { panic!("{:?}", count.problems) };
+        assert!(problem.ends_with("exit status: 101, 2 tests failed"), "{problem}");
     }
 }

@@ -211,8 +211,11 @@ fn a_second_agent_is_told_that_root_owns_the_folder() {
     let agent = Agent::start("", None);
     open_up(&agent);
     let program = agent.path("rowmill-agent");
-    // The program is copied because the build folder may be closed to other users.
-    fs::copy(env!("CARGO_BIN_EXE_rowmill-agent"), &program).unwrap();
+    // The program is copied because the build folder may be closed to other users. Another program
+    // copies it: a file that this one has open for writing would be passed on to whatever another
+    // test starts, and could not be run.
+    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_rowmill-agent")).arg(&program).status();
+    assert!(copied.unwrap().success());
     fs::create_dir(agent.path("home")).unwrap();
     chown(agent.path("home"), Some(SOMEBODY), Some(SOMEBODY)).unwrap();
     let mut second = Command::new(program);
