@@ -29,8 +29,8 @@ Stages:
   format     cargo fmt --all --check
   clippy     cargo clippy --release --workspace --all-targets -- -D warnings
   tidy       cargo xtask tidy
-  tests      all unit and integration tests, as `cargo test --release --workspace --tests` runs them, but of two
-             programs at a time
+  tests      the unit and integration tests that `cargo test --release --workspace --tests` runs, of two test
+             binaries at a time
   doc tests  cargo test --release --workspace --doc
   kernels    cargo xtask kernels: every GPU kernel compiles for every architecture, without a GPU
   gpu        bench/gpu/rehearse.py: what a machine with a GPU runs, on the emulator and on a stub of the driver,

@@ -434,8 +434,8 @@ pub fn files_of(paths: &[String]) -> Result<Vec<String>, Error> {
     Ok(data::expand_folders(paths)?)
 }
 
-/// Refuses a local path that does not exist. Opening a remote object later reports if it is
-/// missing.
+/// Refuses a local path that does not exist. An address of an object store is accepted unchecked:
+/// if its object is missing, the error comes when it is opened.
 pub fn is_there(path: &str) -> Result<(), Error> {
     if data::is_remote(path) || Path::new(path).exists() {
         return Ok(());

@@ -24,7 +24,8 @@ const TENSORBOARD_PACKAGES: [&str; 1] = ["tensorboard<3"];
 const SUITE_REQUIREMENTS: &str = "bench/collect/requirements.txt";
 /// The PyTorch whose processes are captured: the protocol was tested with this version.
 pub const CAPTURE_PACKAGES: [&str; 1] = ["torch==2.15.0"];
-/// Python packages of the S3 check: the server moto, and pyarrow, which writes the data.
+/// Python packages of the stage `objects`: moto serves objects as S3 does, and pyarrow writes the
+/// Parquet files.
 const S3_PACKAGES: [&str; 2] = ["moto[server]==5.2.5", "pyarrow<30"];
 /// Prometheus scrapes the agent's pages; its `promtool` checks rules.
 pub const PROMETHEUS: tool::Program = ("prometheus", "prometheus");

@@ -19,16 +19,17 @@ use crate::ci::tool;
 use crate::command;
 use crate::error::Error;
 
-/// How many programs with tests run at a time: many tests wait for a timer or for another program.
-const PROGRAMS_AT_A_TIME: usize = 2;
+/// How many test binaries run at the same time. One alone leaves cores idle, because many tests
+/// wait for a timer or for a program that they started.
+const BINARIES_AT_A_TIME: usize = 2;
 
-/// Sums over the summaries of several programs with tests.
+/// Results of one or more test binaries: what their lines `test result:` say, added up.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct TestCount {
     passed: u64,
     failed: u64,
     skipped: Vec<String>,
-    /// The command line and exit status of each program that failed.
+    /// The command line and exit status of each binary that failed.
     problems: Vec<String>,
 }
 
@@ -37,7 +38,7 @@ struct TestCount {
 pub fn run() -> Result<String, Error> {
     let missing = [tool::OPEN_MPI, tool::CHROMIUM].into_iter().filter_map(tool::install_program);
     let missing: Vec<String> = missing.collect();
-    let TestCount { passed, failed, skipped, problems } = run_programs(build()?)?;
+    let TestCount { passed, failed, skipped, problems } = run_binaries(build()?)?;
     if !problems.is_empty() {
         let what = format!("{failed} of {} tests failed: {}", passed + failed, problems.join(", "));
         return Err(Error::Check { what });
@@ -58,8 +59,7 @@ pub fn run_documentation() -> Result<String, Error> {
     }
 }
 
-/// Builds the tests of the libraries, the programs and `tests/`, where `test = false` is not set.
-/// Returns the commands that run them.
+/// Builds the unit and integration tests of all crates. Returns the commands that run them.
 fn build() -> Result<Vec<Command>, Error> {
     let arguments = ["test", "--release", "--workspace", "--tests", "--no-run"];
     let mut cargo = cargo(&arguments);
@@ -82,12 +82,12 @@ fn build() -> Result<Vec<Command>, Error> {
     Ok(commands.into_iter().map(command).collect())
 }
 
-/// Runs several programs at a time, and shows the output of each when it has ended.
-fn run_programs(commands: Vec<Command>) -> Result<TestCount, Error> {
+/// Runs several test binaries at a time, and shows the output of each when it has ended.
+fn run_binaries(commands: Vec<Command>) -> Result<TestCount, Error> {
     let waiting = Mutex::new(commands.into_iter());
     let work = || {
         let mut counts = Vec::new();
-        // The lock is given back before the program starts.
+        // The lock is released before the binary starts.
         let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).next();
         while let Some(mut command) = next() {
             let (began, mut shown) = (Instant::now(), Vec::new());
@@ -99,7 +99,7 @@ fn run_programs(commands: Vec<Command>) -> Result<TestCount, Error> {
         Ok(counts)
     };
     let counts: Result<Vec<_>, Error> = thread::scope(|scope| {
-        let workers: Vec<_> = (0..PROGRAMS_AT_A_TIME).map(|_| scope.spawn(work)).collect();
+        let workers: Vec<_> = (0..BINARIES_AT_A_TIME).map(|_| scope.spawn(work)).collect();
         let stopped = |_| Err(Error::Check { what: "a thread of `ci` panicked".to_owned() });
         workers.into_iter().map(|worker| worker.join().unwrap_or_else(stopped)).collect()
     });
@@ -121,7 +121,6 @@ fn count(command: &mut Command, shown: &mut impl Write) -> Result<TestCount, Err
     let mut child = command.stdout(Stdio::piped()).spawn().map_err(start)?;
     let mut count = TestCount::default();
     if let Some(stdout) = child.stdout.take() {
-        // Lines are shown as they arrive, because a full run takes many minutes.
         let mut is_passing = false;
         for text in BufReader::new(stdout).lines().map_while(Result::ok) {
             count.read(&text);
@@ -175,7 +174,7 @@ impl TestCount {
 
 #[cfg(test)]
 mod tests {
-    use super::{TestCount, count, run_programs, sum_needs};
+    use super::{TestCount, count, run_binaries, sum_needs};
 
     #[test]
     fn skipped_tests_are_counted_by_need() {
@@ -204,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_summed_and_a_failed_one_is_a_problem() {
+    fn binaries_are_summed_and_a_failed_one_is_a_problem() {
         let script = |script: &str| {
             let mut command = std::process::Command::new("sh");
             command.args(["-c", script]);
@@ -212,7 +211,7 @@ mod tests {
         };
         let passing = || script("echo 'test result: ok. 3 passed; 0 failed; 0 ignored'");
         let failing = script("echo 'test result: FAILED. 3 passed; 2 failed; 0 ignored'; exit 101");
-        let count = run_programs(vec![passing(), failing, passing()]).unwrap();
+        let count = run_binaries(vec![passing(), failing, passing()]).unwrap();
         assert_eq!((count.passed, count.failed), (9, 2));
         let [problem] = &count.problems[..] else { panic!("{:?}", count.problems) };
         assert!(problem.ends_with("exit status: 101, 2 tests failed"), "{problem}");

@@ -14,7 +14,8 @@ use crate::tree::SourceTree;
 
 const SHORT_WORDS: usize = 3;
 const HEADLESS_STARTS: [&str; 6] = ["of ", "those ", "the same", "with them", "none", "`none`"];
-/// Words that may follow "is no" in a comment, as in "is no longer". Any other "is no" is reported.
+/// Words that may follow "is no" in a comment, as in "is no longer". Before any other word, "is no" is
+/// reported, because "is not" is plainer.
 const COMPARISONS: &str =
     "longer more less fewer other better worse larger smaller faster slower later";
 /// Words of a comment that only gives a unit, such as "Bytes per second.".

@@ -211,9 +211,9 @@ fn a_second_agent_is_told_that_root_owns_the_folder() {
     let agent = Agent::start("", None);
     open_up(&agent);
     let program = agent.path("rowmill-agent");
-    // The program is copied because the build folder may be closed to other users. Another program
-    // copies it: a file that this one has open for writing would be passed on to whatever another
-    // test starts, and could not be run.
+    // The second agent runs as another user, who may lack access to the build folder, so its
+    // program is copied. `cp` does it and not `fs::copy`: a program that another test starts at
+    // that moment would inherit the open file, and Linux runs no file that is open for writing.
     let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_rowmill-agent")).arg(&program).status();
     assert!(copied.unwrap().success());
     fs::create_dir(agent.path("home")).unwrap();

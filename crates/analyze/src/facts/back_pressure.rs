@@ -415,8 +415,8 @@ fn suspect(
 /// Finds the queue length that most suspects of a device agree on. At least [`AGREEING`] suspects
 /// and at least `least` must agree.
 fn limit(device: i32, suspects: &[Suspect], least: f64) -> Option<QueueLimit> {
-    // Each suspect supports a range of queue lengths. The starts and ends of all ranges are sorted
-    // to find the length with the most support.
+    // Each wait that a full queue may have caused is possible for a range of queue lengths. The
+    // length that lies in most ranges is found from their sorted starts and ends.
     let first = |one: &Suspect| (f64::from(one.wait.distance) / AGREEMENT).ceil() as u32;
     let begin = suspects.iter().map(|one| (first(one), 1i64));
     let mut changes: Vec<(u32, i64)> =

@@ -80,9 +80,9 @@ enum OnLine {
     Beyond,
 }
 
-/// Locates the sizes `wanted` relative to `a` and `b`. Returns `None` unless all three differ in
-/// the same dimensions, and by one common factor, such as the batch size.
-/// To be between them, its FLOPs and bytes must also lie between theirs.
+/// Says whether an operator of size `wanted` lies between the recorded sizes `a` and `b` or beyond
+/// them. Returns `None` unless all three differ in the same dimensions, and by one common factor,
+/// such as the batch size. A size is between two others only if its FLOPs and bytes are as well.
 fn on_line(a: &SizeText, b: &SizeText, wanted: &SizeText) -> Option<OnLine> {
     let (whole, part) = (factor(a, b)?, factor(a, wanted)?);
     if whole.abs() < ALIKE {

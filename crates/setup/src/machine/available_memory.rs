@@ -1,6 +1,6 @@
 //! Reads how much memory this process may use: the free memory of the machine, or less if a control
-//! group of the process has less left. The figures come from `/proc` and from the files of
-//! control groups.
+//! group of the process has less left. Both are read from Linux: `/proc/meminfo` and the memory
+//! files of control groups.
 //!
 //! Page cache that the kernel can drop counts as free in both: `MemAvailable` already includes it,
 //! and `inactive_file` and `active_file` are subtracted from a control group's usage. Memory that

@@ -33,7 +33,8 @@ pub struct Manifest {
     pub samples: u64,
     /// Number of ranks that wrote it; any other number may read it.
     pub world_size: u32,
-    /// Sharding plan of the ranks that wrote the checkpoint. A run that loads it may use another.
+    /// Sharding plan of the run that wrote the checkpoint. A run that loads the checkpoint may have
+    /// another plan.
     pub plan: Vec<Tile>,
     /// The rule whose state the tables carry.
     pub sparse_optimizer: Optimizer,

@@ -247,8 +247,8 @@ fn a_file_that_grows_for_ever_ends_in_time() {
     let ran = growing("", false, 4096, Duration::from_millis(1));
     let reason = row(&ran)["reason"].clone();
     assert!(reason.as_str().unwrap().contains("changed while"), "{reason}");
-    // First the file grows as fast as possible until it reaches the size limit. In the second run
-    // it grows so slowly that it would reach the limit only after weeks.
+    // In the first run the file soon reaches the size limit. In the second run it grows by one byte
+    // at a time and would take weeks to reach the limit.
     let ran = growing("--size-max 64MiB", true, 1 << 20, Duration::from_millis(1));
     assert!(row(&ran)["reason"].as_str().unwrap().contains("at most 64.0 MiB"), "{ran:?}");
     let ran = growing("", true, 1, Duration::from_millis(50));

@@ -73,8 +73,8 @@ pub(super) mod x86 {
     use super::{Register, Terms};
     use crate::cpu::vector::x86::{Float8, Float16};
 
-    /// Added to the bits of an f32 before its lower 16 bits are dropped. Together with the last bit
-    /// that stays, it rounds to the nearest bf16, and ties to even.
+    /// Added to the bits of an f32, together with the lowest bit that bf16 keeps, before the lower
+    /// 16 bits are dropped. The result is the nearest bf16; of two equally near, the even one.
     const HALF: i32 = 0x7fff;
     /// Bit that makes a NaN quiet. Without it, a NaN whose payload is in the lower half would
     /// become infinity.
