@@ -25,8 +25,8 @@ mod step_summary;
 mod tests;
 
 use std::ops::Range;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use serde::Serialize;
 
@@ -113,13 +113,7 @@ pub fn collect_findings(
         suppression.is_none()
     });
     if findings.iter().any(|finding| finding.remedy.is_some()) {
-        let mut pricer = Pricer::new(job.scopes(), job.measured());
-        for finding in &mut findings {
-            price(finding, job, &mut pricer);
-            host_device_split::add_split(finding, job, &mut pricer);
-            explain(finding, job, &mut pricer);
-        }
-        report.joint_saving_ns = price_jointly(&findings, job, &mut pricer);
+        report.joint_saving_ns = price_findings(&mut findings, job);
     }
     findings.iter_mut().for_each(severity_caps::lower_severity);
     (report.path, report.step_summary) = step_summary::summarize_step(job);
@@ -146,14 +140,21 @@ fn apply_rules(job: &JobFacts<'_>, settings: &RuleSettings) -> Vec<Finding> {
             let limits = RuleLimits { rule, changed: settings.limits.get(rule.id) };
             result.get_or_init(|| apply_rule(job, &limits));
         }
+        // The prices need these, so compute them beside the critical paths.
+        job.row_nodes();
+        job.pauses();
     };
-    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     std::thread::scope(|scope| {
-        (1..threads.min(MOST_THREADS)).for_each(|_| drop(scope.spawn(work)));
+        (1..count_threads(MOST_THREADS)).for_each(|_| drop(scope.spawn(work)));
         job.paths();
         work();
     });
     results.into_iter().filter_map(OnceLock::into_inner).flatten().collect()
+}
+
+/// Returns the number of threads to use: one per core, but at most `most`.
+fn count_threads(most: usize) -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get).min(most)
 }
 
 fn apply_rule(job: &JobFacts<'_>, limits: &RuleLimits<'_>) -> Vec<Finding> {
@@ -296,6 +297,30 @@ fn most_saved_on_host(rank: &RankFacts<'_>, edits: &[RowEdit]) -> i64 {
     rank.idle_ns() + rank.total(&work)
 }
 
+/// Prices all findings on several threads, and returns what their remedies save together.
+fn price_findings(findings: &mut [Finding], job: &JobFacts<'_>) -> Option<i64> {
+    /// Each thread holds a copy of the weights and times of the graph.
+    const MOST_THREADS: usize = 4;
+    let joint_edits = joint_edits(findings, job);
+    let threads = count_threads(MOST_THREADS).min(findings.len());
+    let waiting = Mutex::new(findings.iter_mut());
+    let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let price_rest = |mut pricer: Pricer<'_>| {
+        while let Some(finding) = next() {
+            price(finding, job, &mut pricer);
+            host_device_split::add_split(finding, job, &mut pricer);
+            explain(finding, job, &mut pricer);
+        }
+    };
+    std::thread::scope(|scope| {
+        (1..threads).for_each(|_| drop(scope.spawn(|| price_rest(Pricer::new(job)))));
+        let mut pricer = Pricer::new(job);
+        let joint = joint_edits.and_then(|edits| price_jointly(&edits, job, &mut pricer));
+        price_rest(pricer);
+        joint
+    })
+}
+
 /// Prices a finding on the graph. Its saving never exceeds the total time of its rows.
 fn price(finding: &mut Finding, job: &JobFacts<'_>, pricer: &mut Pricer<'_>) {
     let affected = affected_ranks(job, &finding.ranks, &finding.evidence);
@@ -351,15 +376,17 @@ fn measure_noise(ranks: &[RankFacts<'_>]) -> i64 {
     ranks.iter().map(spread_ns).max().unwrap_or_default()
 }
 
-fn price_jointly(findings: &[Finding], job: &JobFacts<'_>, pricer: &mut Pricer<'_>) -> Option<i64> {
+/// Returns the edits of all remedies with a saving; `None` if there are fewer than two.
+fn joint_edits(findings: &[Finding], job: &JobFacts<'_>) -> Option<Vec<RowEdit>> {
     let priced = findings.iter().filter(|finding| finding.saving.is_some());
     let remedies: Vec<&Remedy> = priced.filter_map(|one| one.remedy.as_ref()).collect();
-    let edits: Vec<RowEdit> = remedies.iter().flat_map(|one| one.edits.iter().cloned()).collect();
+    let is_joint = remedies.len() >= 2 && job.is_one_job();
+    is_joint.then(|| remedies.iter().flat_map(|one| one.edits.iter().cloned()).collect())
+}
+
+fn price_jointly(edits: &[RowEdit], job: &JobFacts<'_>, pricer: &mut Pricer<'_>) -> Option<i64> {
     let steps = job.ranks.iter().map(RankFacts::step_count).max().unwrap_or(1);
-    if remedies.len() < 2 || !job.is_one_job() {
-        return None;
-    }
-    let joint_ns = (pricer.saving(&edits) / steps).max(0);
+    let joint_ns = (pricer.saving(edits) / steps).max(0);
     Some(joint_ns).filter(|ns| *ns == 0 || *ns > measure_noise(&job.ranks))
 }
 

@@ -63,14 +63,14 @@ pub fn build_report(
 ) -> Result<JobReport, Error> {
     session.console.detail("analyzing");
     let scopes: Vec<Scope<'_>> = chosen.scopes();
-    let mut job = JobFacts::new(&scopes);
+    let job = JobFacts::new(&scopes);
     let options = Options {
         title: content.title.clone().unwrap_or_else(|| job_title(&content.paths)),
         program: concat!("rowmill ", env!("CARGO_PKG_VERSION")).to_owned(),
         steps: content.steps.clone().unwrap_or(TimelineSteps::Fitting),
         events_max: Options::EVENTS_MAX,
     };
-    let found = find_findings(&mut job, &RuleSettings::default())?;
+    let found = find_findings(&job, &RuleSettings::default())?;
     Ok(report::build_report(&job, &found, &options)?)
 }
 

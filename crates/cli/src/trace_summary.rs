@@ -37,8 +37,8 @@ pub struct SummaryPage {
 /// A rule is invalid.
 pub fn summarize(chosen: &SelectedJob, top: usize) -> Result<SummaryPage, Error> {
     let scopes = chosen.scopes();
-    let mut job = JobFacts::new(&scopes);
-    let findings = find_findings(&mut job, &RuleSettings::default())?;
+    let job = JobFacts::new(&scopes);
+    let findings = find_findings(&job, &RuleSettings::default())?;
     let summary = page::summarize_job(&job, top);
     Ok(SummaryPage { summary, findings, finding_count: FINDINGS })
 }

@@ -106,7 +106,7 @@ pub fn run(program: &Program, costs: &Costs) -> Result<Simulation, Error> {
             draft.edge(EdgeKind::Rendezvous, hub, transfer, 0);
         }
     }
-    let graph = DependencyGraph::try_new(draft.nodes, &draft.edges).map_err(|source| {
+    let graph = DependencyGraph::try_new(draft.nodes, draft.edges).map_err(|source| {
         let what =
             source.nodes.first().map_or_else(String::new, |node| named(program, &ranks, *node));
         Error::Cycle { what, source }

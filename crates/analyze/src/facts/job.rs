@@ -7,13 +7,14 @@ mod kernels;
 mod rank;
 mod stalls;
 
+use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use crate::facts::collectives::{self, Collectives};
 use crate::facts::quality::{self, Issue, QualityVerdict};
 use crate::facts::scope::Scope;
 use crate::graph::critical_path::{self, CriticalPath};
-use crate::graph::measured::{self, MeasuredGraph};
+use crate::graph::measured::{self, MeasuredGraph, Pauses, RowNodes};
 use crate::tables::stragglers::{self, Stragglers};
 
 pub(crate) use copies::Copy;
@@ -29,6 +30,8 @@ pub struct JobFacts<'a> {
     scopes: &'a [Scope<'a>],
     collectives: OnceLock<Collectives>,
     measured: OnceLock<MeasuredGraph>,
+    row_nodes: OnceLock<RowNodes>,
+    pauses: OnceLock<Pauses>,
     paths: OnceLock<CriticalPath>,
     stragglers: OnceLock<Stragglers>,
     issues: OnceLock<Vec<Issue>>,
@@ -42,18 +45,24 @@ impl<'a> JobFacts<'a> {
             scopes,
             collectives: OnceLock::new(),
             measured: OnceLock::new(),
+            row_nodes: OnceLock::new(),
+            pauses: OnceLock::new(),
             paths: OnceLock::new(),
             stragglers: OnceLock::new(),
             issues: OnceLock::new(),
         }
     }
 
-    /// Adds the tensors of operators, which no column of a trace holds. The caller reads them from
-    /// the file.
-    pub fn know_shapes(&mut self, shapes: OperatorTensors) {
+    /// Sets the tensors of operators, which no column of a trace holds. The caller reads them from
+    /// the file, once.
+    pub fn know_shapes(&self, shapes: OperatorTensors) {
+        let mut by_rank: BTreeMap<u32, BTreeMap<u32, Tensors>> = BTreeMap::new();
         for ((rank, row), tensors) in shapes {
-            if let Some(facts) = self.ranks.iter_mut().find(|facts| facts.rank() == rank) {
-                facts.know_tensors(row, tensors);
+            by_rank.entry(rank).or_default().insert(row, tensors);
+        }
+        for (rank, tensors) in by_rank {
+            if let Some(facts) = self.rank(rank) {
+                facts.know_tensors(tensors);
             }
         }
     }
@@ -81,6 +90,17 @@ impl<'a> JobFacts<'a> {
             false => measured::build_measured_graph(&self.ranks, &apart),
         };
         self.measured.get_or_init(build)
+    }
+
+    /// Returns the nodes of the dependency graph by the row they were made from.
+    pub fn row_nodes(&self) -> &RowNodes {
+        self.row_nodes.get_or_init(|| RowNodes::new(self.scopes, self.measured()))
+    }
+
+    /// Returns the pauses of all threads: the edges of the dependency graph that an edit may
+    /// shorten in part.
+    pub fn pauses(&self) -> &Pauses {
+        self.pauses.get_or_init(|| Pauses::new(self.measured()))
     }
 
     /// Returns the critical paths of the job and of each rank, with all contributors.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::finding::{Finding, FindingCategory, LimitingFactor, WaitFor};
 use crate::facts::job::JobFacts;
-use crate::graph::critical_path::{Reach, RelaxedGraph, by_party, walk};
+use crate::graph::critical_path::{Reach, RelaxedGraph, by_party, walk_back};
 use crate::text::time;
 
 /// Findings whose rows take less of a step than this, in percent, are not explained.
@@ -31,8 +31,8 @@ pub(super) fn find_limiting_factor(
     at: usize,
 ) -> LimitingFactor {
     let RelaxedGraph { measured, times, .. } = edited;
-    let path = walk(edited, at, Reach::Rank);
-    let spent = path.iter().map(|stretch| (stretch.category, stretch.end - stretch.start));
+    let path = walk_back(edited, at, Reach::Rank);
+    let spent = path.map(|stretch| (stretch.category, stretch.end - stretch.start));
     let [(_, host), (_, mut device), (_, wait)] = by_party(spent);
     // Devices that lag behind finish after the window, where only they work.
     let behind = measured.length_ns(at, times) - measured.host_ns(at, times);

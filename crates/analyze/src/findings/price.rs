@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::finding::RowEdit;
-use crate::facts::scope::Scope;
+use crate::facts::job::JobFacts;
 use crate::graph::edit::{Edit, Editor};
 use crate::graph::measured::{MeasuredGraph, Pauses, RowNodes};
 use crate::graph::{DependencyGraph, NodeTimes};
@@ -15,8 +15,8 @@ mod tests;
 pub(super) struct Pricer<'a> {
     measured: &'a MeasuredGraph,
     editor: Editor<'a>,
-    nodes: RowNodes,
-    pauses: Pauses,
+    nodes: &'a RowNodes,
+    pauses: &'a Pauses,
     ranks: Vec<u32>,
     /// The edits that `editor` and `times` currently reflect.
     edits: Vec<RowEdit>,
@@ -25,14 +25,15 @@ pub(super) struct Pricer<'a> {
 
 impl<'a> Pricer<'a> {
     /// # Cost
-    /// `O(nodes + edges + rows)`.
-    pub fn new(scopes: &[Scope<'_>], measured: &'a MeasuredGraph) -> Self {
+    /// `O(nodes + edges)`: copies the weights and times of the graph.
+    pub fn new(job: &'a JobFacts<'_>) -> Self {
+        let measured = job.measured();
         Self {
             measured,
             editor: Editor::new(measured),
-            nodes: RowNodes::new(scopes, measured),
-            pauses: Pauses::new(measured),
-            ranks: scopes.iter().map(|scope| scope.trace.rank).collect(),
+            nodes: job.row_nodes(),
+            pauses: job.pauses(),
+            ranks: job.scopes().iter().map(|scope| scope.trace.rank).collect(),
             edits: Vec::new(),
             times: measured.times.clone(),
         }

@@ -19,7 +19,7 @@ use crate::graph::{EdgeKind, NodeTimes};
 use crate::percent::percent;
 
 pub use crate::graph::measured::{Party, PathCategory};
-pub(crate) use walk::{Reach, RelaxedGraph, StretchPlace, WalkStretch, walk, walk_from};
+pub(crate) use walk::{Reach, RelaxedGraph, StretchPlace, WalkStretch, walk_back, walk_back_from};
 
 /// The critical paths of a job.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -132,16 +132,23 @@ pub struct SegmentRow {
 pub fn find_critical_paths(scopes: &[Scope<'_>], measured: &MeasuredGraph) -> CriticalPath {
     let job = PathJob { scopes, measured };
     let rank = |at: usize| {
-        let stretches = walk(RelaxedGraph::recorded(measured), at, Reach::Rank);
+        let stretches = walk_forward(measured, at, Reach::Rank);
         path(&job, Some(measured.ranks[at].rank), &stretches, measured.ranks[at].end.index())
     };
     let ranks: Vec<Path> = (0..measured.ranks.len()).map(rank).collect();
     let last = last_to_end(measured, &measured.times).filter(|_| ranks.len() > 1);
     let hopping = last.map(|last| {
-        let stretches = walk(RelaxedGraph::recorded(measured), last, Reach::Job);
+        let stretches = walk_forward(measured, last, Reach::Job);
         path(&job, None, &stretches, measured.ranks[last].end.index())
     });
     CriticalPath { ranks, job: hopping, evidence: measured.evidence }
+}
+
+/// Returns the stretches of a recorded critical path, the earliest first.
+fn walk_forward(measured: &MeasuredGraph, rank: usize, reach: Reach) -> Vec<WalkStretch> {
+    let mut stretches: Vec<_> = walk_back(RelaxedGraph::recorded(measured), rank, reach).collect();
+    stretches.reverse();
+    stretches
 }
 
 /// Returns the rank whose window ends last, or the first of several.

@@ -212,17 +212,15 @@ impl<'a> Editor<'a> {
     fn arrive_earlier(&mut self, nodes: &[NodeId], ns: i64) {
         let mut arrivals: Vec<NodeId> = nodes.to_vec();
         arrivals.sort_unstable();
-        let edges = self.graph.edges().iter().enumerate();
-        let leaving = edges.filter(|(_, edge)| {
+        let leaving = self.graph.edges().filter(|(_, edge)| {
             edge.kind == EdgeKind::Rendezvous && arrivals.binary_search(&edge.source).is_ok()
         });
-        let leaving: Vec<(EdgeId, i64)> =
-            leaving.map(|(id, edge)| (EdgeId(id as u32), edge.weight)).collect();
+        let leaving: Vec<(EdgeId, i64)> = leaving.map(|(id, edge)| (id, edge.weight)).collect();
         leaving.into_iter().for_each(|(id, weight)| self.set_edge(id, weight - ns));
     }
 
     fn touch(&mut self, node: NodeId) {
-        let place = self.graph.place[node.index()];
+        let place = self.graph.place(node);
         self.earliest = Some(self.earliest.map_or(place, |earliest| earliest.min(place)));
     }
 }

@@ -97,17 +97,10 @@ pub fn build_measured_graph(facts: &[RankFacts<'_>], collectives: &Collectives) 
         labels.push(named);
     }
     rendezvous::join(&mut draft, &meetings);
-    let Draft { nodes, edges, evidence } = draft;
-    let times = NodeTimes {
-        origin,
-        start: nodes.iter().map(|node| node.start).collect(),
-        end: nodes.iter().map(|node| node.end).collect(),
-    };
-    let origins = nodes.iter().map(|node| node.origin).collect();
-    let plain = nodes
-        .iter()
-        .map(|node| super::GraphNode { kind: node.kind, weight: node.end - node.start });
-    let graph = DependencyGraph::new(plain.collect(), &edges);
+    let nodes = draft.graph_nodes();
+    let Draft { mut times, origins, edges, evidence, .. } = draft;
+    times.origin = origin;
+    let graph = DependencyGraph::new(nodes, edges);
     let framed = scopes().map(framed).collect();
     MeasuredGraph { graph, times, origins, ranks, labels, framed, loaders, evidence }
 }
@@ -206,13 +199,8 @@ fn add_rank(
     let (scope, tree) = (rank.scope, rank.tree());
     let mut device = device::DeviceWork::draft(draft, (at, scope), clocks);
     let start = draft.marker(at, scope.window.start, draft::NodeOrder::Start);
-    // The first node is the origin of all ranks.
-    let origin = Candidate { source: NodeId(0), kind: EdgeKind::ProgramOrder, usual: 0 };
-    draft.bind(start, &[], origin);
-    // At most two segments per host row, and slightly more edges than nodes.
-    let expected = 2 * tree.nodes.len() + scope.device_rows.len();
-    draft.nodes.reserve(expected);
-    draft.edges.reserve(expected + expected / 4);
+    // At most two segments per host row.
+    draft.reserve(2 * tree.nodes.len() + scope.device_rows.len());
     let waits = wait::Waits::new(scope, &device);
     let mut labels = vec![Vec::new(); scope.trace.tracks.len()];
     let mut chains = Vec::new();
@@ -235,10 +223,14 @@ fn add_rank(
     device.stream_waits.sort_unstable();
     hand_off::find(draft, scope, &mut chains);
     loader::find(draft, scope, &mut chains, loaders);
+    // In the order of the ids, so that the edges are sorted by target.
+    device::bind(draft, &device, start);
+    // The first node is the origin of all ranks.
+    let origin = Candidate { source: NodeId(0), kind: EdgeKind::ProgramOrder, usual: 0 };
+    draft.bind(start, &[], origin);
     for chain in &chains {
         host::bind(draft, chain, start, &device);
     }
-    device::bind(draft, &device, start);
     let end = end_marker(draft, (at, scope), start, &chains, &device);
     let device = device::steps(draft, (at, scope), start, end, &device);
     (Markers { rank: scope.trace.rank, start, end, device }, labels)

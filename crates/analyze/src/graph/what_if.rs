@@ -15,7 +15,9 @@ use serde::Serialize;
 
 use crate::facts::job::JobFacts;
 use crate::graph::NodeTimes;
-use crate::graph::critical_path::{self, PathCategory, Reach, RelaxedGraph, StretchPlace, walk};
+use crate::graph::critical_path::{
+    self, PathCategory, Reach, RelaxedGraph, StretchPlace, walk_back,
+};
 use crate::graph::edit::{Editor, Effect};
 use crate::graph::measured::MeasuredGraph;
 use crate::percent::percent;
@@ -159,7 +161,7 @@ type CategorySums = BTreeMap<PathCategory, i64>;
 
 fn sums(relaxed: RelaxedGraph<'_>, rank: usize, reach: Reach) -> CategorySums {
     let mut sums = CategorySums::new();
-    for stretch in walk(relaxed, rank, reach) {
+    for stretch in walk_back(relaxed, rank, reach) {
         let ns = stretch.end - stretch.start;
         let mut add = |category, ns: i64| *sums.entry(category).or_insert(0) += ns;
         match (stretch.what, stretch.category) {

@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::facts::collectives::{Collectives, Matched};
 use crate::facts::scope::Scope;
 use crate::graph::critical_path::{
-    PathCategory, Reach, RelaxedGraph, StretchPlace, WalkStretch, walk_from,
+    PathCategory, Reach, RelaxedGraph, StretchPlace, WalkStretch, walk_back_from,
 };
 use crate::graph::measured::MeasuredGraph;
 use crate::graph::{NodeId, NodeKind};
@@ -175,7 +175,8 @@ struct StragglerJob<'a, 'b> {
 
 fn arrivals(measured: &MeasuredGraph) -> HashMap<(u32, u32), NodeId> {
     let nodes = measured.origins.iter().enumerate();
-    let is_arrival = |at: usize| measured.graph.nodes()[at].kind == NodeKind::Collective;
+    let is_arrival =
+        |at: usize| measured.graph.node(NodeId(at as u32)).kind == NodeKind::Collective;
     let arrivals = nodes.filter(|(at, origin)| {
         origin.category == PathCategory::CommunicationWait && is_arrival(*at)
     });
@@ -229,7 +230,7 @@ impl StragglerJob<'_, '_> {
         let measured = self.measured;
         let graph = RelaxedGraph::recorded(measured);
         let mut way = Way::default();
-        for stretch in walk_from(graph, arrival, Reach::Rank, since) {
+        for stretch in walk_back_from(graph, arrival, Reach::Rank, since) {
             let duration = stretch.end - stretch.start.max(since);
             if duration > 0 {
                 *way.entry((stretch.category, self.name(&stretch))).or_insert(0) += duration;

@@ -23,7 +23,7 @@ pub fn find(job: &Job, window: WindowRule, settings: &RuleSettings) -> FindingRe
 
 /// The findings of a job's scopes.
 pub fn report(job: &Job, scopes: &[Scope<'_>], settings: &RuleSettings) -> FindingReport {
-    let mut facts = analyze::JobFacts::new(scopes);
+    let facts = analyze::JobFacts::new(scopes);
     let mut shapes = OperatorTensors::new();
     for (trace, rows) in job.traces.iter().zip(findings::rows_with_shapes(&facts)) {
         shapes.extend(

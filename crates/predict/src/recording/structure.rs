@@ -56,7 +56,7 @@ impl Structure {
         let (scopes, found) = (job.scopes(), job.collectives());
         let measured = measured::build_measured_graph(&job.ranks, found);
         let mut ranks = vec![RankWaits::default(); scopes.len()];
-        for edge in measured.graph.edges() {
+        for (_, edge) in measured.graph.edges() {
             let (from, to) = (edge.source.index(), edge.target.index());
             let (source, target) = (measured.origins[from], measured.origins[to]);
             let (Some(awaited), Some(waiting)) = (source.row, target.row) else { continue };

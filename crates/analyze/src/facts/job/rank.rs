@@ -40,7 +40,7 @@ pub struct Tensors {
 pub struct RankFacts<'a> {
     /// The analyzed part of its trace.
     pub scope: &'a Scope<'a>,
-    tensors: BTreeMap<u32, Tensors>,
+    tensors: OnceLock<BTreeMap<u32, Tensors>>,
     tree: OnceLock<OperatorTree>,
     attribution: OnceLock<Attribution>,
     clocks: OnceLock<(Vec<Skew>, Pressure)>,
@@ -63,7 +63,7 @@ impl<'a> RankFacts<'a> {
     pub fn new(scope: &'a Scope<'a>) -> Self {
         Self {
             scope,
-            tensors: BTreeMap::new(),
+            tensors: OnceLock::new(),
             tree: OnceLock::new(),
             attribution: OnceLock::new(),
             clocks: OnceLock::new(),
@@ -111,18 +111,19 @@ impl<'a> RankFacts<'a> {
         self.steps.get_or_init(|| steps::list_steps(self.scope))
     }
 
-    pub(super) fn know_tensors(&mut self, row: u32, tensors: Tensors) {
-        self.tensors.insert(row, tensors);
+    pub(super) fn know_tensors(&self, by_row: BTreeMap<u32, Tensors>) {
+        self.tensors.get_or_init(|| by_row);
     }
 
     /// Returns the inputs of an operator, if the caller has read them from the file.
     pub fn tensors(&self, row: u32) -> Option<&Tensors> {
-        self.tensors.get(&row)
+        self.tensors.get()?.get(&row)
     }
 
     /// Returns whether the inputs of any operator are known.
     pub(crate) fn has_tensors(&self) -> bool {
-        self.tensors.values().any(|tensors| !tensors.dims.is_empty())
+        let known = self.tensors.get().into_iter().flat_map(BTreeMap::values);
+        known.into_iter().any(|tensors| !tensors.dims.is_empty())
     }
 
     pub(super) fn know_waits(&self, waits: impl Iterator<Item = (u32, i64)>) {

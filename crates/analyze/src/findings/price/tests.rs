@@ -1,6 +1,7 @@
 use super::*;
 use crate::facts::classify::{ClassRule, Classifier};
 use crate::facts::job::JobFacts;
+use crate::facts::scope::Scope;
 use crate::facts::window::WindowRule;
 use crate::graph::edit::Action;
 use crate::graph::what_if::tests::step;
@@ -10,7 +11,7 @@ fn check(edits: &[(&[u32], Action)], saving: i64) {
     let classifier = Classifier::new(ClassRule::Category);
     let scopes = [Scope::new(&trace, WindowRule::All, &classifier)];
     let job = JobFacts::new(&scopes);
-    let mut pricer = Pricer::new(&scopes, job.measured());
+    let mut pricer = Pricer::new(&job);
     let edits: Vec<RowEdit> =
         edits.iter().map(|(rows, action)| RowEdit::new(0, rows.to_vec(), *action)).collect();
     assert_eq!(pricer.saving(&edits), saving, "{edits:?}");

@@ -51,47 +51,90 @@ impl<'a> RelaxedGraph<'a> {
 /// Walks from the end of a rank's window back to the start of the window of the rank where it
 /// arrives.
 ///
-/// The stretches tile the time in between.
-pub(crate) fn walk(relaxed: RelaxedGraph<'_>, rank: usize, reach: Reach) -> Vec<WalkStretch> {
-    let end = relaxed.measured.ranks[rank].end;
-    let mut stretches = walk_from(relaxed, end, reach, i64::MIN);
-    stretches.reverse();
-    stretches
+/// The stretches tile the time in between; the latest comes first.
+pub(crate) fn walk_back(relaxed: RelaxedGraph<'_>, rank: usize, reach: Reach) -> Walk<'_> {
+    walk_back_from(relaxed, relaxed.measured.ranks[rank].end, reach, i64::MIN)
 }
 
-/// Walks back from the end of a node until a time; the stretches come latest first.
-pub(crate) fn walk_from(
+/// Walks back from the end of a node until a time.
+pub(crate) fn walk_back_from(
     relaxed: RelaxedGraph<'_>,
     from: NodeId,
     reach: Reach,
     until: i64,
-) -> Vec<WalkStretch> {
-    let RelaxedGraph { measured, graph, times } = relaxed;
-    let mut stretches = Vec::new();
-    let mut node = from;
-    let mut at = times.end[node.index()];
-    loop {
+) -> Walk<'_> {
+    let at = relaxed.times.end[from.index()];
+    Walk { relaxed, reach, until, at, place: Some(WalkPlace::Node(from)) }
+}
+
+/// A walk in progress, which yields its stretches.
+pub(crate) struct Walk<'a> {
+    relaxed: RelaxedGraph<'a>,
+    reach: Reach,
+    until: i64,
+    /// Time down to which stretches were yielded.
+    at: i64,
+    /// The next place to visit; `None` at the end of the walk.
+    place: Option<WalkPlace>,
+}
+
+/// A node or an edge on the way of a walk.
+enum WalkPlace {
+    Node(NodeId),
+    Edge(WalkStep),
+}
+
+impl Iterator for Walk<'_> {
+    type Item = WalkStretch;
+
+    fn next(&mut self) -> Option<WalkStretch> {
+        loop {
+            let stretch = match self.place.take()? {
+                WalkPlace::Node(node) => self.visit_node(node),
+                WalkPlace::Edge(step) => self.visit_edge(&step),
+            };
+            // A place that takes no time yields nothing.
+            let start = stretch.start.min(self.at);
+            let end = std::mem::replace(&mut self.at, start);
+            if start < end {
+                return Some(WalkStretch { end, ..stretch });
+            }
+        }
+    }
+}
+
+impl Walk<'_> {
+    fn visit_node(&mut self, node: NodeId) -> WalkStretch {
+        let RelaxedGraph { measured, graph, times } = self.relaxed;
         let origin = measured.origins[node.index()];
-        let starts = node == measured.ranks[origin.scope as usize].start;
-        let next = if starts { None } else { step(relaxed, node, reach) };
+        let is_start = node == measured.ranks[origin.scope as usize].start;
+        let next = if is_start { None } else { step(self.relaxed, node, self.reach) };
         let via = next.as_ref().map(|step| graph.edge(step.edge).kind);
         let start = times.start[node.index()];
-        if start < at {
-            let (what, category) = (StretchPlace::Node(node), origin.category);
-            stretches.push(WalkStretch { start, end: at, what, category, via, peer: None });
-            at = start;
-        }
-        let Some(WalkStep { edge, peer }) = next.filter(|_| at > until) else { break };
-        let joined = graph.edge(edge);
-        let ended = times.end[joined.source.index()];
-        if ended < at {
-            let (what, category) = (StretchPlace::Edge(edge), measured.edge_category(&joined));
-            stretches.push(WalkStretch { start: ended, end: at, what, category, via, peer });
-            at = ended;
-        }
-        node = joined.source;
+        let goes_on = self.at.min(start) > self.until;
+        self.place = next.filter(|_| goes_on).map(WalkPlace::Edge);
+        let (what, category) = (StretchPlace::Node(node), origin.category);
+        WalkStretch { start, end: self.at, what, category, via, peer: None }
     }
-    stretches
+
+    fn visit_edge(&mut self, step: &WalkStep) -> WalkStretch {
+        let RelaxedGraph { measured, graph, times } = self.relaxed;
+        let edge = graph.edge(step.edge);
+        self.place = Some(WalkPlace::Node(edge.source));
+        let start = times.end[edge.source.index()];
+        WalkStretch {
+            start,
+            end: self.at,
+            what: StretchPlace::Edge(step.edge),
+            // The category of an edge without time of its own costs a search and is not used.
+            category: match start < self.at {
+                true => measured.edge_category(&edge),
+                false => PathCategory::UntracedHost,
+            },
+            via: Some(edge.kind),
+            peer: step.peer,
+        }
+    }
 }
 
 /// One step of a walk: the edge to follow backwards and, where the path would leave the rank, the

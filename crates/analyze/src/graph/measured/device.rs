@@ -148,7 +148,7 @@ fn work(
         return WorkPiece { row, enter, inside, leave, start, end, launch: None };
     }
     let (enter, inside) = nodes(draft, origin, (start, until), meetings);
-    let (kind, order) = (draft.nodes[inside.index()].kind, NodeOrder::Device);
+    let (kind, order) = (draft.kind(inside), NodeOrder::Device);
     let leave = draft.add(DraftNode { kind, start: until, end, order, origin });
     let kind = EdgeKind::StreamOrder;
     draft.edges.push(Edge { kind, source: inside, target: leave, weight: 0 });

@@ -1,12 +1,17 @@
 //! Draft of a graph: nodes with their measured times, and the rule that gives edges their weights.
 
 use super::label::{NodeOrigin, PathCategory, WaitEvidence};
-use crate::graph::{Edge, EdgeKind, NodeId, NodeKind};
+use crate::graph::{Edge, EdgeKind, GraphNode, NodeId, NodeKind, NodeTimes};
 
-/// A graph under construction, whose nodes still carry measured times.
+/// A graph under construction. Nodes have one array per property, which the finished graph takes
+/// over.
 #[derive(Debug, Default)]
 pub(super) struct Draft {
-    pub nodes: Vec<DraftNode>,
+    /// Measured times of the nodes.
+    pub times: NodeTimes,
+    pub origins: Vec<NodeOrigin>,
+    kinds: Vec<NodeKind>,
+    orders: Vec<NodeOrder>,
     pub edges: Vec<Edge>,
     pub evidence: WaitEvidence,
 }
@@ -45,8 +50,31 @@ pub(super) struct Candidate {
 impl Draft {
     /// Adds a node and returns its id. Ids count up from 0 in the order of the calls.
     pub fn add(&mut self, node: DraftNode) -> NodeId {
-        self.nodes.push(node);
-        NodeId(self.nodes.len() as u32 - 1)
+        let DraftNode { kind, start, end, order, origin } = node;
+        self.times.start.push(start);
+        self.times.end.push(end);
+        self.origins.push(origin);
+        self.kinds.push(kind);
+        self.orders.push(order);
+        NodeId(self.kinds.len() as u32 - 1)
+    }
+
+    /// Makes room for more nodes and for the edges into them.
+    pub fn reserve(&mut self, nodes: usize) {
+        self.times.start.reserve(nodes);
+        self.times.end.reserve(nodes);
+        self.origins.reserve(nodes);
+        self.kinds.reserve(nodes);
+        self.orders.reserve(nodes);
+        // Graphs have slightly more edges than nodes.
+        self.edges.reserve(nodes + nodes / 4);
+    }
+
+    /// Returns the nodes without their times.
+    pub fn graph_nodes(&self) -> Vec<GraphNode> {
+        let NodeTimes { start, end, .. } = &self.times;
+        let weights = end.iter().zip(start).map(|(end, start)| end - start);
+        self.kinds.iter().zip(weights).map(|(&kind, weight)| GraphNode { kind, weight }).collect()
     }
 
     /// Adds a node of zero length.
@@ -59,7 +87,12 @@ impl Draft {
 
     /// Returns the measured end of a node.
     pub fn end(&self, node: NodeId) -> i64 {
-        self.nodes[node.index()].end
+        self.times.end[node.index()]
+    }
+
+    /// Returns the kind of a node.
+    pub fn kind(&self, node: NodeId) -> NodeKind {
+        self.kinds[node.index()]
     }
 
     /// Adds the edges into a node so that relaxing gives its measured start: the candidate whose
@@ -67,7 +100,7 @@ impl Draft {
     /// usual wait, or less if less passed. Candidates that the times contradict are left out;
     /// without any, `otherwise` decides.
     pub fn bind(&mut self, target: NodeId, candidates: &[Candidate], otherwise: Candidate) {
-        let start = self.nodes[target.index()].start;
+        let start = self.times.start[target.index()];
         let is_possible = |draft: &Self, one: &Candidate| {
             draft.end(one.source) <= start && draft.precedes(one.source, target)
         };
@@ -94,7 +127,7 @@ impl Draft {
     }
 
     fn precedes(&self, a: NodeId, b: NodeId) -> bool {
-        let place = |id: NodeId| (self.nodes[id.index()].start, self.nodes[id.index()].order, id);
+        let place = |id: NodeId| (self.times.start[id.index()], self.orders[id.index()], id);
         place(a) < place(b)
     }
 }

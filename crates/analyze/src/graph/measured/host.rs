@@ -105,7 +105,8 @@ fn is_label(scope: &Scope<'_>, row: u32) -> bool {
     tree::is_label(scope.trace, row) && !is_data_loading(scope.trace.name(row))
 }
 
-fn is_data_loading(name: &str) -> bool {
+/// Returns whether a row with this name loads input.
+pub(super) fn is_data_loading(name: &str) -> bool {
     name.contains("DataLoader") || name == "rowmill::input_wait"
 }
 
@@ -228,8 +229,8 @@ fn add_call(
     let last = add_step(draft, rank, steps, &rest, kind, awaited);
     if let Some(HeldUp { resume, .. }) = held_up {
         // The time to wake up counts as part of the wait.
-        let node = &mut draft.nodes[last.index()];
-        node.start = node.start.max(resume);
+        let start = &mut draft.times.start[last.index()];
+        *start = (*start).max(resume);
     }
     if let (Some(step), Some(first)) = (steps.last_mut(), works.first()) {
         let row = rank.device.works[*first as usize].row;
@@ -291,7 +292,7 @@ fn add_step(
             PathCategory::SynchronizationReturn
         }
         EventKind::Runtime | EventKind::Driver => PathCategory::RuntimeCall,
-        _ if is_data_loading(trace.name(segment.row)) => PathCategory::DataLoading,
+        _ if rank.waits.is_loading(segment.row) => PathCategory::DataLoading,
         _ if start > entry => PathCategory::SynchronizationReturn,
         _ => PathCategory::HostOperator,
     };

@@ -73,7 +73,7 @@ pub(super) fn puts(scope: &Scope<'_>, track: TrackId) -> Segments {
 pub(super) fn mark(draft: &mut Draft, chain: &mut Chain) {
     chain.works = false;
     for step in &chain.steps {
-        let category = &mut draft.nodes[step.node.index()].origin.category;
+        let category = &mut draft.origins[step.node.index()].category;
         if *category == PathCategory::HostOperator {
             *category = PathCategory::DataLoading;
         }
@@ -94,19 +94,23 @@ pub(super) fn find(
         .flat_map(|chain| chain.steps.iter().map(|step| step.node))
         .map(|node| (draft.end(node), node))
         .collect();
+    if done.is_empty() {
+        return;
+    }
     done.sort_unstable();
     let trace = scope.trace;
     for chain in chains.iter_mut().filter(|chain| !loaders.contains(&chain.track)) {
         for (at, step) in chain.steps.iter().enumerate() {
-            let node = &draft.nodes[step.node.index()];
-            let fetches = node.origin.row.is_some_and(|row| is_fetching(trace, row));
-            let until = done.partition_point(|(end, _)| *end <= node.end);
+            let row = draft.origins[step.node.index()].row;
+            let fetches = row.is_some_and(|row| is_fetching(trace, row));
+            let ended = draft.end(step.node);
+            let until = done.partition_point(|(end, _)| *end <= ended);
             let last = until.checked_sub(1).map(|last| done[last]);
             let Some((end, source)) = last.filter(|(end, _)| fetches && *end > step.entry) else {
                 continue;
             };
-            if draft.nodes[source.index()].start < end {
-                draft.nodes[step.node.index()].start = end;
+            if draft.times.start[source.index()] < end {
+                draft.times.start[step.node.index()] = end;
                 chain.hand_offs.push(HandOff { step: at, source, worked: 0 });
                 draft.evidence.hand_offs += 1;
             }

@@ -21,9 +21,9 @@ impl Pauses {
     /// `O(n log n)` in the edges of the graph.
     pub fn new(measured: &MeasuredGraph) -> Self {
         let mut by_thread: BTreeMap<_, Vec<(Interval, EdgeId)>> = BTreeMap::new();
-        for (at, edge) in measured.graph.edges().iter().enumerate() {
-            if let Some((scope, track, span)) = measured.pause(edge) {
-                by_thread.entry((scope, track)).or_default().push((span, EdgeId(at as u32)));
+        for (id, edge) in measured.graph.edges() {
+            if let Some((scope, track, span)) = measured.pause(&edge) {
+                by_thread.entry((scope, track)).or_default().push((span, id));
             }
         }
         by_thread.values_mut().for_each(|pauses| pauses.sort_unstable());

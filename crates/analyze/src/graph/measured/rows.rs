@@ -5,7 +5,7 @@ use crate::facts::scope::Scope;
 use crate::graph::NodeId;
 
 /// The graph nodes of each row of the traces.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct RowNodes {
     /// For each scope, the first place in `nodes` of each row; one entry more than rows.
     first: Vec<Vec<u32>>,

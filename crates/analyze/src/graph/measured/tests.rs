@@ -56,7 +56,7 @@ fn waits(graph: &MeasuredGraph) -> Vec<(u32, u32)> {
     let mut waits: Vec<_> = graph
         .graph
         .edges()
-        .iter()
+        .map(|(_, edge)| edge)
         .filter(|edge| edge.kind == EdgeKind::Synchronization)
         .filter_map(|edge| Some((row(edge.source)?, row(edge.target)?)))
         .collect();
@@ -227,7 +227,7 @@ fn python_frames_reveal_a_pinning_thread() {
     let trace = trace::open::parse(text.as_bytes()).unwrap();
     let scope = Scope::new(&trace, WindowRule::All, &Classifier::new(ClassRule::Category));
     let graph = build_measured_graph(&[RankFacts::new(&scope)], &Collectives::default());
-    let hand_off = graph.graph.edges().iter().find(|edge| edge.kind == EdgeKind::Data).unwrap();
+    let hand_off = graph.graph.edges().find(|(_, edge)| edge.kind == EdgeKind::Data).unwrap().1;
     let row = |node: NodeId| graph.origins[node.index()].row;
     assert_eq!((row(hand_off.source), row(hand_off.target)), (Some(3), Some(0)));
 }

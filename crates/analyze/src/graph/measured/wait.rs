@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use trace::store::{EventKind, TrackKey};
 
 use super::device::DeviceWork;
+use super::host::is_data_loading;
 use super::label::WaitEvidence;
 use super::segment::ThreadSegment;
 use crate::facts::calls::{self, CallKind, Direction};
@@ -14,7 +15,10 @@ use crate::facts::scope::Scope;
 /// Recorded and inferable waits in a rank's window.
 pub(super) struct Waits<'a, 'b> {
     scope: &'a Scope<'b>,
+    /// Kind of call, by name.
     calls: Vec<CallKind>,
+    /// Whether a name is that of data loading.
+    loading: Vec<bool>,
     /// Rows of `cuda_sync` by correlation.
     syncs: Vec<(u64, u32)>,
     /// Calls that record events, by correlation.
@@ -53,7 +57,8 @@ impl<'a, 'b> Waits<'a, 'b> {
         let calls = calls::names(trace);
         let streams = device.names.clone();
         let (syncs, records, used) = (Vec::new(), Vec::new(), used(scope, &streams));
-        let mut waits = Self { scope, calls, syncs, records, streams, used };
+        let loading = trace.strings.iter().map(is_data_loading).collect();
+        let mut waits = Self { scope, calls, loading, syncs, records, streams, used };
         if trace.slices.sync.is_empty() {
             return waits;
         }
@@ -83,6 +88,11 @@ impl<'a, 'b> Waits<'a, 'b> {
             trace.rows().filter(is_wait).map(|row| trace.slices.start(row)).collect();
         times.sort_unstable();
         times
+    }
+
+    /// Returns whether a row loads input.
+    pub fn is_loading(&self, row: u32) -> bool {
+        self.loading[self.scope.trace.slices.name[row as usize].0 as usize]
     }
 
     /// Returns the kind of a call.

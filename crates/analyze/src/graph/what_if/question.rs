@@ -8,7 +8,7 @@ use crate::facts::job::JobFacts;
 use crate::facts::scope::Scope;
 use crate::graph::critical_path::PathCategory;
 use crate::graph::edit::{Action, Edit};
-use crate::graph::measured::{CATEGORIES, MeasuredGraph, Pauses};
+use crate::graph::measured::{CATEGORIES, MeasuredGraph};
 use crate::graph::{EdgeId, EdgeKind, NodeId, NodeKind};
 
 /// A what-if question: selectors that must all match, and what happens to the matching nodes.
@@ -234,16 +234,15 @@ pub(super) fn edit(job: &JobFacts<'_>, question: &Question) -> Edit {
             }
         })
     };
-    let nodes = measured.graph.nodes();
     let is_scaled = matches!(question.action, Action::Scale(_));
     let moment = |node: usize| {
-        let has_nothing_to_scale = is_scaled && nodes[node].weight == 0;
-        nodes[node].kind == NodeKind::StepMarker || has_nothing_to_scale
+        let node = measured.graph.node(NodeId(node as u32));
+        node.kind == NodeKind::StepMarker || (is_scaled && node.weight == 0)
     };
-    let chosen = (0..nodes.len()).filter(|node| !moment(*node) && takes(*node));
+    let chosen = (0..measured.graph.len()).filter(|node| !moment(*node) && takes(*node));
     let mut edges = if is_scaled { edges(scopes, measured, question) } else { Vec::new() };
     if is_scaled {
-        edges.extend(pauses(scopes, measured, question, &named));
+        edges.extend(pauses(job, question, &named));
     }
     let nodes = chosen.map(|node| NodeId(node as u32)).collect();
     Edit { nodes, edges, action: question.action }
@@ -264,19 +263,13 @@ fn names(scope: &Scope<'_>, selector: &Selector) -> Vec<bool> {
 
 /// The time between nodes of threads in which frames of Python ran that all selectors select: by
 /// `name` the innermost frame, by `op` any frame of the stack.
-fn pauses(
-    scopes: &[Scope<'_>],
-    measured: &MeasuredGraph,
-    question: &Question,
-    named: &[Vec<Vec<bool>>],
-) -> Vec<(EdgeId, i64)> {
+fn pauses(job: &JobFacts<'_>, question: &Question, named: &[Vec<Vec<bool>>]) -> Vec<(EdgeId, i64)> {
     let is_name = |one: &Selector| matches!(one, Selector::Name(_) | Selector::Operator(_));
     if !question.selectors.iter().any(is_name) {
         return Vec::new();
     }
-    let pauses = Pauses::new(measured);
     let mut found = Vec::new();
-    for (at, scope) in scopes.iter().enumerate() {
+    for (at, scope) in job.scopes().iter().enumerate() {
         let frames = scope.frames();
         let takes = |frame: u32| {
             question.selectors.iter().zip(named).all(|(one, named)| {
@@ -291,7 +284,8 @@ fn pauses(
             })
         };
         let is_selected: Vec<bool> = (0..frames.all().len() as u32).map(takes).collect();
-        found.extend(pauses.within(at as u32, frames.spans(|frame| is_selected[frame as usize])));
+        let spans = frames.spans(|frame| is_selected[frame as usize]);
+        found.extend(job.pauses().within(at as u32, spans));
     }
     found
 }
@@ -312,9 +306,6 @@ fn edges(
                 _ => false,
             })
     };
-    let edges = measured.graph.edges().iter().enumerate();
-    edges
-        .filter(|(_, edge)| takes(edge))
-        .map(|(at, edge)| (EdgeId(at as u32), edge.weight))
-        .collect()
+    let taken = measured.graph.edges().filter(|(_, edge)| takes(edge));
+    taken.map(|(id, edge)| (id, edge.weight)).collect()
 }

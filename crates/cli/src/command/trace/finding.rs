@@ -34,7 +34,7 @@ pub(super) fn run(
     let settings = read_settings(rules)?;
     let started = Instant::now();
     let scopes = query.chosen.scopes();
-    let report = find_findings(&mut JobFacts::new(&scopes), &settings)?;
+    let report = find_findings(&JobFacts::new(&scopes), &settings)?;
     query.session.console.detail(format_args!(
         "{} rules took {}, reading not included",
         findings::rules().count() + settings.custom.len(),
