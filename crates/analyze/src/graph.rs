@@ -1,8 +1,9 @@
-//! The dependency graph and its one engine, [`relax`]: what had to wait for what, in (max, +).
+//! Defines the dependency graph, which records what had to wait for what, and its one algorithm
+//! [`relax`], a longest path in (max, +) algebra.
 //!
-//! It answers three questions: which chain of events bounded a step, how long the step would take
-//! with a faster kernel, and how long an unrecorded step takes. All are longest paths in a graph
-//! whose nodes wait for the latest of their predecessors.
+//! The graph answers three questions: which chain of events bounded a step, how long the step would
+//! take with a faster kernel, and how long an unrecorded step takes. All answers are longest paths
+//! in a graph whose nodes wait for the latest of their predecessors.
 
 pub mod critical_path;
 mod cycle;
@@ -20,7 +21,7 @@ use std::sync::Arc;
 pub use cycle::Cycle;
 pub use node::{Edge, EdgeId, EdgeKind, GraphNode, NodeId, NodeKind};
 
-/// Nodes, the edges into each, and an order in which every edge points forwards.
+/// The nodes, the edges into each node, and an order in which every edge points forwards.
 ///
 /// ```
 /// use analyze::graph::{DependencyGraph, Edge, EdgeKind, GraphNode, NodeId, NodeKind, relax};
@@ -56,41 +57,42 @@ struct Topology {
     /// given order.
     sources: Vec<NodeId>,
     targets: Vec<NodeId>,
-    /// First edge of each node; one entry more than nodes.
+    /// Index of the first edge into each node, with one entry more than there are nodes.
     first_edge: Vec<u32>,
-    /// Nodes in topological order.
+    /// The nodes in topological order.
     order: Vec<NodeId>,
     /// Index of each node in `order`.
     place: Vec<u32>,
-    /// Edges by source: those of a node stand from `first_leaving` on; one entry more than nodes.
+    /// Edges grouped by source: the edges out of a node begin at its entry of `first_leaving`.
     leaving: Vec<u32>,
     first_leaving: Vec<u32>,
 }
 
-/// Start and end times of all nodes of a graph, by id.
+/// Start and end times of all nodes of a graph, indexed by node id.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeTimes {
-    /// When nodes without predecessors start.
+    /// Time at which nodes without predecessors start.
     pub origin: i64,
     pub start: Vec<i64>,
     pub end: Vec<i64>,
 }
 
-/// A node on a path, with the edge by which the path reached it.
+/// A node on a critical path, with the edge by which the path reached it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hop {
     pub node: NodeId,
-    /// The edge that decided when it started; `None` at the beginning of a path.
+    /// The edge that decided when the node started; `None` at the beginning of a path.
     pub via: Option<EdgeId>,
 }
 
 impl DependencyGraph {
-    /// Creates a graph from nodes and edges. Several edges may join the same two nodes.
+    /// Creates a graph from nodes and edges. Several edges may connect the same two nodes.
     ///
     /// # Cost
     /// `O(nodes + edges)` if the edges are sorted by target, else `O(edges log edges)`.
     /// # Panics
-    /// If an edge names a node that is not there, or edges form a cycle: a builder's mistake.
+    /// Panics if an edge names a node that does not exist, or if edges form a cycle, because both
+    /// are mistakes of the caller.
     pub fn new(nodes: Vec<GraphNode>, edges: Vec<Edge>) -> Self {
         let built = Self::try_new(nodes, edges);
         assert!(built.is_ok(), "dependencies form no cycle");
@@ -100,9 +102,9 @@ impl DependencyGraph {
     /// Builds a graph from edges that may form a cycle, such as those of an edited program.
     ///
     /// # Errors
-    /// [`Cycle`] names the nodes of one.
+    /// Returns a [`Cycle`] with the nodes of one cycle, if there is any.
     /// # Panics
-    /// If an edge names a node that is not there.
+    /// Panics if an edge names a node that does not exist.
     pub fn try_new(nodes: Vec<GraphNode>, mut edges: Vec<Edge>) -> Result<Self, Cycle> {
         let count = nodes.len();
         assert!(
@@ -211,32 +213,34 @@ impl DependencyGraph {
     }
 }
 
-/// Computes the start and end of every node if none waits longer than its predecessors require.
+/// Computes the start and end of every node, assuming that no node waits longer than its
+/// predecessors require.
 ///
 /// `start(n) = max over edges e into n of (end(source(e)) + weight(e))`, `origin` without edges;
 /// `end(n) = start(n) + weight(n)`.
 ///
 /// # Cost
-/// `O(nodes + edges)`, one pass.
+/// The cost is `O(nodes + edges)`, in one pass.
 pub fn relax(graph: &DependencyGraph, origin: i64) -> NodeTimes {
     let mut times = NodeTimes { origin, ..NodeTimes::default() };
     relax_into(graph, &mut times);
     times
 }
 
-/// [`relax`] from `times.origin` into the memory of earlier times, of this graph or another.
+/// Like [`relax`], but starts from `times.origin` and reuses the memory of earlier times, which may
+/// belong to another graph.
 pub fn relax_into(graph: &DependencyGraph, times: &mut NodeTimes) {
     times.start.resize(graph.len(), 0);
     times.end.resize(graph.len(), 0);
     relax_places(graph, times, 0);
 }
 
-/// Brings times up to date after the weights of some nodes, or of edges into them, have changed:
-/// only what moves, and what waits for it directly, is computed anew.
+/// Updates times after the weights of some nodes, or of edges into them, have changed. Only the
+/// nodes whose times move, and their direct successors, are recomputed.
 ///
 /// # Cost
-/// `O(k log k)` in the nodes computed and the edges at them; [`relax_into`] is faster where most
-/// of the graph moves.
+/// The cost is `O(k log k)` in the recomputed nodes and their edges; [`relax_into`] is faster if
+/// most of the graph moves.
 pub fn relax_changed(graph: &DependencyGraph, times: &mut NodeTimes, changed: &[NodeId]) {
     let mut waiting: BTreeSet<u32> = changed.iter().map(|node| graph.place(*node)).collect();
     while let Some(place) = waiting.pop_first() {
@@ -250,10 +254,11 @@ pub fn relax_changed(graph: &DependencyGraph, times: &mut NodeTimes, changed: &[
     }
 }
 
-/// Updates times after the weight of a node, or of edges into it, changed: recomputes only the
-/// nodes after it in the order.
+/// Updates times after the weight of a node, or of an edge into it, has changed. Only the nodes
+/// after it in the order are recomputed.
 ///
-/// After several changes, call it once for the one that stands first in [`DependencyGraph::order`].
+/// After several changes, call this function once with the changed node that comes first in
+/// [`DependencyGraph::order`].
 pub fn relax_from(graph: &DependencyGraph, times: &mut NodeTimes, changed: NodeId) {
     relax_places(graph, times, graph.place(changed) as usize);
 }
@@ -275,8 +280,9 @@ fn relax_one(graph: &DependencyGraph, times: &mut NodeTimes, node: NodeId) {
     times.end[node.index()] = start + graph.node_weights[node.index()];
 }
 
-/// Returns the edge that decided when a node started. Among several, the one from the lowest node,
-/// then the lowest edge, counts. `None` for nodes without edges into them.
+/// Returns the edge that decided when a given node started. If several edges decided, the one from
+/// the lowest node is returned, and then the one with the lowest id. The result is `None` for a
+/// node without edges into it.
 pub fn deciding_edge(graph: &DependencyGraph, times: &NodeTimes, node: NodeId) -> Option<EdgeId> {
     let start = times.start[node.index()];
     let decides =
@@ -324,10 +330,10 @@ fn group_by_source(count: usize, edges: &[Edge]) -> (Vec<u32>, Vec<u32>) {
     (first, places)
 }
 
-/// Sorts the nodes topologically. Nodes on or behind a cycle are left out.
+/// Sorts the nodes topologically. Nodes that lie on a cycle or depend on one are left out.
 ///
-/// The last node made ready goes first, which follows a thread as long as it can: neighbours in
-/// the order are neighbours in memory.
+/// The node that became ready last is taken first, so the order follows a thread as long as
+/// possible. Neighbors in the order are then neighbors in memory.
 fn topological(edges: &[Edge], into: &[u32], first: &[u32], leaving: &[u32]) -> Vec<NodeId> {
     let count = into.len() - 1;
     let mut waits: Vec<u32> = into.windows(2).map(|pair| pair[1] - pair[0]).collect();

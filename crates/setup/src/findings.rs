@@ -1,4 +1,4 @@
-//! Runs the rules that find problems in a job, after reading the tensor shapes that they need.
+//! Runs the rules that find problems in a job, after reading the tensor shapes that the rules need.
 
 use analyze::Scope;
 use analyze::findings::{self, Finding, FindingReport, RuleSettings};
@@ -8,7 +8,7 @@ use predict::recording::Span;
 use crate::error::Error;
 use crate::shapes::{each_with_shapes, tensors};
 
-/// Reads tensor shapes from the files of a job and runs the rules on it.
+/// Reads tensor shapes from the files of a job and runs the rules on the job.
 pub fn find_findings(job: &JobFacts<'_>, settings: &RuleSettings) -> Result<FindingReport, Error> {
     std::thread::scope(|scope| {
         // The dependency graph takes the longest and needs no shapes.

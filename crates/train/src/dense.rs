@@ -1,7 +1,8 @@
-//! The dense parameters in use, each with gradient and optimizer state: weights in the layout of
-//! their products, biases and other vectors as plain vectors. Layers hold indices into it; the
-//! checkpoint walks it in model order, the optimizer and the collectives in reverse. Independent of
-//! layers.
+//! The dense parameters in use, with gradients and optimizer state.
+//!
+//! Weights are in the layout of their products, biases and other vectors are plain vectors. Layers
+//! hold indices into this collection. The checkpoint traverses it in model order, the optimizer and
+//! the collectives in reverse order. This file does not depend on layers.
 
 use device::Backend;
 use device::MatrixShape;
@@ -19,13 +20,13 @@ mod bucket;
 pub use bucket::BUCKET_BYTES;
 use bucket::{BucketSums, Buckets};
 
-/// All dense parameters of a model, with gradients and optimizer state. Layers refer to them by
-/// [`WeightId`] and [`VectorId`].
+/// All dense parameters of a model, with gradients and optimizer state. Layers refer to parameters
+/// by [`WeightId`] and [`VectorId`].
 pub struct Dense<B: Backend> {
     optimizer: Optimizer,
     weights: Vec<DenseWeight<B>>,
     vectors: Vec<DenseVector<B>>,
-    /// The model's order, which is that of the checkpoint.
+    /// All parameters in the model's order, which is also the order of the checkpoint.
     order: Vec<ParameterId>,
     buckets: Buckets,
 }
@@ -33,7 +34,7 @@ pub struct Dense<B: Backend> {
 /// A weight matrix `[N, K]`, kept in the layout that the device's products read.
 pub struct DenseWeight<B: Backend> {
     name: String,
-    /// Position in the model's order.
+    /// Position of the weight in the model's order.
     number: usize,
     shape: MatrixShape,
     /// The values, together with gradient and optimizer state.
@@ -45,7 +46,7 @@ pub struct DenseVector<B: Backend> {
     name: String,
     shape: Vec<usize>,
     pub values: B::Vector,
-    /// Same length as the values.
+    /// The gradient, which has the length of the values.
     pub gradient: B::Vector,
     state: B::Vector,
 }
@@ -58,7 +59,8 @@ pub struct WeightId(usize);
 #[derive(Clone, Copy, Debug)]
 pub struct VectorId(usize);
 
-/// The id of a dense parameter: weights are matrices with layouts of their own, vectors are biases.
+/// The id of a dense parameter. Weights are matrices with a device-specific layout, vectors are
+/// biases and logit weights.
 #[derive(Clone, Copy, Debug)]
 enum ParameterId {
     Weight(WeightId),
@@ -66,7 +68,7 @@ enum ParameterId {
 }
 
 impl<B: Backend> Dense<B> {
-    /// An empty set of parameters that will be trained with `optimizer`.
+    /// Creates an empty set of parameters that will be trained with `optimizer`.
     #[must_use]
     pub fn new(optimizer: Optimizer) -> Self {
         let (weights, vectors, order) = (Vec::new(), Vec::new(), Vec::new());
@@ -79,12 +81,13 @@ impl<B: Backend> Dense<B> {
         }
     }
 
-    /// Sets the approximate size in bytes of the buckets in which gradients go to other ranks.
+    /// Sets the approximate size of the buckets in which gradients are summed over ranks, in bytes.
     pub fn set_bucket(&mut self, bytes: usize) {
         self.buckets = Buckets::with_bucket_bytes(bytes);
     }
 
-    /// Elements of the gradient of parameter number `i`, as ranks add it up.
+    /// Returns the number of elements in the gradient of parameter `i`, in the form in which ranks
+    /// sum it.
     fn gradient_len(&self, device: &B, i: usize) -> usize {
         match self.order[i] {
             ParameterId::Weight(WeightId(id)) => device.gradient_len(&self.weights[id].values),
@@ -108,7 +111,7 @@ impl<B: Backend> Dense<B> {
         id
     }
 
-    /// Adds a vector of zeros.
+    /// Adds a vector of zeros with the given shape.
     pub fn add_vector(
         &mut self,
         room: &mut CountingAllocator<'_, B>,
@@ -150,7 +153,7 @@ impl<B: Backend> Dense<B> {
     /// Returns the vector with this index and the next one, mutably.
     ///
     /// # Panics
-    /// If `id` is the last vector.
+    /// Panics if `id` is the last vector.
     pub fn two_vectors_mut(&mut self, id: VectorId) -> [&mut DenseVector<B>; 2] {
         let [first, second] = &mut self.vectors[id.0..id.0 + 2] else { unreachable!("a pair") };
         [first, second]
@@ -159,7 +162,7 @@ impl<B: Backend> Dense<B> {
     /// Sets the gradients of all parameters to zero.
     ///
     /// # Errors
-    /// [`Error::Device`] where the device failed.
+    /// [`Error::Device`] if the device failed.
     pub fn clear_gradients(
         &mut self,
         DeviceQueue { device, queue }: DeviceQueue<'_, B>,
@@ -177,7 +180,7 @@ impl<B: Backend> Dense<B> {
     /// Finds the first weight or optimizer state that is not finite.
     ///
     /// # Errors
-    /// [`Error::Device`] where the device failed.
+    /// [`Error::Device`] if the device failed.
     pub fn not_finite(&self, device_queue: DeviceQueue<'_, B>) -> Result<Option<Spot>, Error> {
         for place in &self.order {
             let is_good = match *place {
@@ -191,6 +194,8 @@ impl<B: Backend> Dense<B> {
             if is_good {
                 continue;
             }
+            // The device only reports that some value is not finite. Copying the parameter to the
+            // host locates the value.
             let spot = self.to_parameter(device_queue, *place)?.not_finite(self.optimizer);
             if spot.is_some() {
                 return Ok(spot);
@@ -202,7 +207,7 @@ impl<B: Backend> Dense<B> {
     /// Copies all parameters and their optimizer state to the host, row-major.
     ///
     /// # Errors
-    /// [`Error::Device`] where the device failed.
+    /// [`Error::Device`] if the device failed.
     pub fn to_parameters(
         &self,
         device_queue: DeviceQueue<'_, B>,
@@ -228,9 +233,9 @@ impl<B: Backend> Dense<B> {
     /// Copies `parameters`, in the order of [`Self::to_parameters`], to the device.
     ///
     /// # Errors
-    /// [`Error::Device`] where a shape differs.
+    /// [`Error::Device`] if a shape differs.
     /// # Panics
-    /// Where there are more.
+    /// Panics if there are more parameters than the model has.
     pub fn set(
         &mut self,
         DeviceQueue { device, queue }: DeviceQueue<'_, B>,
@@ -255,9 +260,9 @@ impl<B: Backend> Dense<B> {
     /// Copies the row-major `values` of parameter `i` to the device.
     ///
     /// # Errors
-    /// [`Error::Device`] where there are not as many.
+    /// [`Error::Device`] if the number of values differs.
     /// # Panics
-    /// Where there is no such parameter.
+    /// Panics if the model has no parameter `i`.
     pub fn set_values(
         &mut self,
         DeviceQueue { device, queue }: DeviceQueue<'_, B>,
@@ -277,13 +282,14 @@ impl<B: Backend> Dense<B> {
     }
 }
 
-/// The parameters during a backward pass. On one rank, a layer's parameters are updated right after
-/// their last use, or within the product that completes the gradient. On several ranks, each
+/// The dense parameters during a backward pass. On one rank, a layer's parameters are updated right
+/// after their last use, or within the product that completes the gradient. On several ranks, each
 /// gradient is sent as soon as it is complete, and all parameters are updated at the end.
 pub struct DenseStep<'a, B: Backend> {
     pub dense: &'a mut Dense<B>,
     scalars: &'a mut B::Scalars,
-    /// Parameters, counted in the model's order, that have been neither updated nor sent.
+    /// Number of parameters, from the start of the model's order, that have been neither updated
+    /// nor sent.
     left: usize,
 }
 
@@ -297,10 +303,11 @@ impl<'a, B: Backend> DenseStep<'a, B> {
 
     /// Computes the gradients of a layer's weight and bias from its input `x` and the gradient
     /// `d_y` of its output. Then updates or sends them, and all parameters after them in the model.
-    /// `op` is the product as the trace records it; on one rank it includes the weight's update.
+    /// `op` is the matrix product in the form that the trace records. On one rank it includes the
+    /// weight's update.
     ///
     /// # Errors
-    /// [`Error::Device`] if the shapes or precisions do not fit; [`Error::Communication`].
+    /// [`Error::Device`] if the shapes or precisions do not fit, or [`Error::Communication`].
     pub fn backward_weight(
         &mut self,
         context: &mut RankContext<B>,
@@ -316,6 +323,7 @@ impl<'a, B: Backend> DenseStep<'a, B> {
         let number = *number;
         let d_bias = bias.map(|bias| &mut vectors[bias.0].gradient);
         let RankContext { device, queue, comm, profiler } = &mut *context;
+        // On one rank the product completes the gradient, so it can apply the update as well.
         let is_fused = comm.world_size() == 1 && B::fuses(*optimizer);
         let update = is_fused.then_some(&*self.scalars);
         let product = LinearBackwardWeight { x, d_y, weight, d_bias, samples };
@@ -323,6 +331,7 @@ impl<'a, B: Backend> DenseStep<'a, B> {
         if !is_fused {
             return self.update_from(context, number);
         }
+        // The product has updated this weight, so only the parameters after it remain.
         self.update_from(context, number + 1)?;
         self.left = number;
         Ok(())
@@ -331,13 +340,15 @@ impl<'a, B: Backend> DenseStep<'a, B> {
     /// Updates all parameters that have not been updated yet.
     ///
     /// # Errors
-    /// [`Error::Communication`].
+    /// [`Error::Communication`] if a peer left.
     pub fn finish(mut self, context: &mut RankContext<B>) -> Result<(), Error> {
         self.update_from(context, 0)?;
         if context.comm.world_size() == 1 {
             return Ok(());
         }
         let (dense, scalars) = (&mut *self.dense, self.scalars);
+        // Take the buckets out of `dense`, because the callback updates `dense` while they are
+        // read.
         let mut buckets = std::mem::replace(&mut dense.buckets, Buckets::with_bucket_bytes(0));
         let updated = buckets.finish(context, scalars, &mut |context, scalars, (number, sums)| {
             let len = dense.gradient_len(&context.device, number);

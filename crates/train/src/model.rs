@@ -1,5 +1,7 @@
-//! One rank's model: bottom MLP, embeddings, interaction, top MLP, loss, with explicit forward and
-//! backward and preallocated buffers. Independent of data files, schedules and checkpoints.
+//! The model of one rank: bottom MLP, embeddings, interaction, top MLP and loss.
+//!
+//! Forward and backward passes are explicit, and buffers are allocated in advance. This file does
+//! not depend on data files, schedules or checkpoints.
 
 use std::path::Path;
 
@@ -31,9 +33,9 @@ use crate::parameter::{self, DenseParameter, Spot, TileState, TileView};
 #[derive(Clone, Copy, Debug)]
 pub struct SampleShare<'a> {
     pub batch: &'a Batch,
-    /// Index of the first of them in the global batch.
+    /// Index of the rank's first sample in the global batch.
     pub first_sample: usize,
-    /// Samples over all ranks. The loss is the mean over them.
+    /// Number of samples over all ranks. The loss is the mean over them.
     pub global_size: usize,
 }
 
@@ -42,13 +44,13 @@ pub struct SampleShare<'a> {
 pub struct RunStep {
     /// Number of earlier steps of the run, including those before it was resumed.
     pub number: u64,
-    /// Factor of the schedule on the base learning rates.
+    /// Factor by which the schedule multiplies the base learning rates.
     pub factor: f64,
 }
 
 /// The parameters of one rank, as read from a checkpoint.
 pub struct RankParameters {
-    /// Replicated on every rank.
+    /// Dense parameters, which every rank holds in full.
     pub dense: Vec<DenseParameter>,
     /// The tiles of this rank, in plan order.
     pub tiles: Vec<TileState>,
@@ -58,7 +60,7 @@ impl RankParameters {
     /// Fails if a value read from the checkpoint at `path` is not finite.
     ///
     /// # Errors
-    /// [`Error::Value`] naming the first.
+    /// [`Error::Value`] names the first value that is not finite.
     pub(crate) fn check_finite(
         &self,
         host: &Pool,
@@ -83,7 +85,7 @@ impl RankParameters {
     }
 }
 
-/// A model for inference only: it has weights but no optimizer state, and cannot be trained.
+/// A model for inference only, which has weights but no optimizer state and cannot be trained.
 pub struct ForwardModel<B: Backend> {
     model: Model<B>,
 }
@@ -92,7 +94,7 @@ impl<B: Backend> ForwardModel<B> {
     /// Creates a model with the weights in `parameters`, which have no optimizer state.
     ///
     /// # Errors
-    /// As [`Model::restored`].
+    /// Returns the same errors as [`Model::restored`].
     pub fn restored(
         device_queue: DeviceQueue<'_, B>,
         config: &JobConfig,
@@ -101,7 +103,8 @@ impl<B: Backend> ForwardModel<B> {
         batch_max: usize,
         parameters: RankParameters,
     ) -> Result<Self, Error> {
-        // SGD keeps no state. It is never applied, because this type has no method that trains.
+        // SGD keeps no state, so it needs no memory. This optimizer is never applied, because this
+        // type has no method that trains.
         let none = OptimizerConfig::new(Optimizer::Sgd, 0.0);
         let optimizer = Optimizers { sparse: none, dense: none };
         let config = JobConfig { optimizer, ..config.clone() };
@@ -112,7 +115,7 @@ impl<B: Backend> ForwardModel<B> {
     /// Fails if a batch has the wrong shape or ids outside the job's tables.
     ///
     /// # Errors
-    /// [`Error::BatchShape`], [`Error::RowOutOfRange`].
+    /// [`Error::BatchShape`] or [`Error::RowOutOfRange`].
     pub(crate) fn check(&self, share: SampleShare<'_>) -> Result<(), Error> {
         self.model.check(share.batch)?;
         self.model.embedding.check_ids(&share.batch.sparse, share.first_sample)
@@ -124,10 +127,10 @@ impl<B: Backend> ForwardModel<B> {
         self.model.embedding.replace_tiles(device, tiles)
     }
 
-    /// Computes probabilities and summed loss; see [`Model::evaluate`].
+    /// Computes the probabilities and the sum of the losses, see [`Model::evaluate`].
     ///
     /// # Errors
-    /// As for the method of [`Model`].
+    /// Returns the same errors as [`Model::evaluate`].
     pub fn evaluate(
         &mut self,
         context: &mut RankContext<B>,
@@ -136,10 +139,10 @@ impl<B: Backend> ForwardModel<B> {
         self.model.evaluate(context, share)
     }
 
-    /// Computes probabilities only; see [`Model::score`].
+    /// Computes only the probabilities, see [`Model::score`].
     ///
     /// # Errors
-    /// As for the method of [`Model`].
+    /// Returns the same errors as [`Model::score`].
     pub fn score(
         &mut self,
         context: &mut RankContext<B>,
@@ -166,8 +169,8 @@ pub struct Model<B: Backend> {
     logit_after_relu: bool,
     embedding: EmbeddingCollection<B>,
     optimizers: (OptimizerConfig, OptimizerConfig),
-    /// Scalars of training steps and of evaluations. They are separate so that an error found in
-    /// one does not stop the other.
+    /// Scalars of training steps and of evaluations. The two are separate, so that an error found
+    /// in an evaluation does not stop training.
     scalars: B::Scalars,
     evaluation: B::Scalars,
     buffers: Buffers<B>,
@@ -198,7 +201,7 @@ pub struct Started<B: Backend> {
     end: B::Event,
 }
 
-/// Activations and gradients between the layers, each for the largest batch.
+/// Activations and gradients between the layers, each allocated for the largest batch.
 struct Buffers<B: Backend> {
     input: B::Matrix,
     pooled: B::Vector,
@@ -296,7 +299,7 @@ impl<B: Backend> Model<B> {
         Ok(model)
     }
 
-    /// Counts the memory of such a model by building it without allocating.
+    /// Computes the memory that a model needs, by building it without allocating its buffers.
     #[must_use]
     pub fn memory(
         config: &JobConfig,
@@ -311,7 +314,7 @@ impl<B: Backend> Model<B> {
         for tile in plan.tiles_of(rank) {
             let (rows, dim) = (tile.row_count(), tile.dim());
             let data_type = config.model.tables[tile.table.index()].data_type;
-            // Saturating, because a configuration may name more rows than fit any machine.
+            // Saturate, because a configuration may have more rows than fit into any machine.
             let weights = B::table_bytes(data_type, rows.saturating_mul(dim));
             room.count(MemoryUse::TableWeights, weights);
             let state = rows.saturating_mul(optimizer.state_per_row(dim));
@@ -330,8 +333,8 @@ impl<B: Backend> Model<B> {
         }
     }
 
-    /// Builds a model whose dense parameters are zero. Also returns their initial distributions and
-    /// the allocator.
+    /// Builds a model whose dense parameters are zero. Also returns the distributions of their
+    /// initial values, and the allocator.
     fn build<'r>(
         room: CountingAllocator<'r, B>,
         config: &JobConfig,
@@ -345,6 +348,7 @@ impl<B: Backend> Model<B> {
         let mut list = ParameterList::new(room, optimizer, config.training.precision);
         let bottom = Mlp::new(&mut list, "bottom", model.dense_features, &model.bottom, batch_max);
         let interaction = InteractionLayer::new(&mut list, model, batch_max);
+        // The last layer of the top MLP is the logit, which has its own type.
         let hidden = &model.top[..model.top.len() - 1];
         let top = Mlp::new(&mut list, "top", model.interaction_width(), hidden, batch_max);
         let last_width = hidden.last().copied().unwrap_or(model.interaction_width());
@@ -372,19 +376,19 @@ impl<B: Backend> Model<B> {
         (built, initial, room)
     }
 
-    /// Sets the approximate size in bytes of the buckets in which dense gradients go to other
-    /// ranks.
+    /// Sets the approximate size of the buckets in which dense gradients are summed over ranks, in
+    /// bytes.
     pub fn set_bucket(&mut self, bytes: usize) {
         self.parameters.set_bucket(bytes);
     }
 
-    /// Dense parameters, the same on every rank.
+    /// Returns the dense parameters, which are the same on every rank.
     #[must_use]
     pub fn dense(&self) -> &Dense<B> {
         &self.parameters
     }
 
-    /// The tiles of the embedding tables that this rank owns.
+    /// Returns the tiles of the embedding tables that this rank owns.
     #[must_use]
     pub fn tiles(&self) -> &[schema::Tile] {
         self.embedding.tiles()
@@ -393,7 +397,7 @@ impl<B: Backend> Model<B> {
     /// Returns the weights and state of some rows of a tile.
     ///
     /// # Errors
-    /// [`Error::Device`] where the device failed.
+    /// [`Error::Device`] if the device failed.
     pub fn tile<'a>(
         &'a self,
         device_queue: DeviceQueue<'_, B>,
@@ -404,10 +408,10 @@ impl<B: Backend> Model<B> {
     }
 
     /// Computes the click probabilities of this rank's samples, `[B]`, and the sum of their losses.
-    /// A non-finite logit gives NaN.
+    /// The probability of a non-finite logit is NaN.
     ///
     /// # Errors
-    /// [`Error::RowOutOfRange`], [`Error::BatchShape`], [`Error::Communication`].
+    /// [`Error::RowOutOfRange`], [`Error::BatchShape`] or [`Error::Communication`].
     pub fn evaluate(
         &mut self,
         context: &mut RankContext<B>,
@@ -421,8 +425,8 @@ impl<B: Backend> Model<B> {
         Ok((self.probabilities(context, share.batch.size, Probabilities::Computed)?, sum))
     }
 
-    /// Reads the probabilities of the last forward pass. A non-finite logit gives NaN, whatever the
-    /// sigmoid returns.
+    /// Reads the probabilities of the last forward pass. The probability of a non-finite logit is
+    /// NaN, whatever the sigmoid returns.
     fn probabilities(
         &mut self,
         context: &RankContext<B>,
@@ -435,11 +439,11 @@ impl<B: Backend> Model<B> {
         Ok(device.read(queue, probabilities, samples, &mut self.read)?)
     }
 
-    /// Computes the click probabilities of this rank's samples, `[B]`, without using labels. A
-    /// non-finite logit gives NaN.
+    /// Computes the click probabilities of this rank's samples, `[B]`, without using labels. The
+    /// probability of a non-finite logit is NaN.
     ///
     /// # Errors
-    /// [`Error::RowOutOfRange`], [`Error::BatchShape`], [`Error::Communication`].
+    /// [`Error::RowOutOfRange`], [`Error::BatchShape`] or [`Error::Communication`].
     pub fn score(
         &mut self,
         context: &mut RankContext<B>,
@@ -450,11 +454,11 @@ impl<B: Backend> Model<B> {
         self.probabilities(context, share.batch.size, Probabilities::Missing)
     }
 
-    /// Runs one training step and returns the sum of the losses of this rank's samples, computed
+    /// Runs one training step. Returns the sum of the losses of this rank's samples, computed
     /// before the update.
     ///
     /// # Errors
-    /// [`Error::RowOutOfRange`] and [`Error::BatchShape`] before any weight changes;
+    /// [`Error::RowOutOfRange`] and [`Error::BatchShape`] before any weight changes, or
     /// [`Error::Communication`].
     pub fn train(
         &mut self,
@@ -469,7 +473,7 @@ impl<B: Backend> Model<B> {
     /// Submits one training step to the device. [`Self::finish`] waits for its end.
     ///
     /// # Errors
-    /// As [`Self::train`].
+    /// Returns the same errors as [`Self::train`].
     pub fn start(
         &mut self,
         context: &mut RankContext<B>,
@@ -491,8 +495,8 @@ impl<B: Backend> Model<B> {
     /// losses of this rank's samples.
     ///
     /// # Errors
-    /// [`Error::Device`] if the device failed; [`Error::RowOutOfRange`] if it found an out-of-range
-    /// id. In that case neither this step nor a later one has changed a weight.
+    /// [`Error::Device`] if the device failed. [`Error::RowOutOfRange`] if the device found an
+    /// out-of-range id. In that case neither this step nor a later one has changed a weight.
     pub fn finish(
         &mut self,
         context: &mut RankContext<B>,
@@ -500,10 +504,11 @@ impl<B: Backend> Model<B> {
         share: SampleShare<'_>,
     ) -> Result<f64, Error> {
         let outcome = context.device.outcome(&mut self.scalars, end)?;
+        // The device reports only that an id is invalid. A check on the host finds the invalid id.
         if outcome.bad_id.is_some() {
             self.embedding.check_ids(&share.batch.sparse, share.first_sample)?;
         }
-        assert!(outcome.bad_id.is_none(), "an id that the device alone takes for a bad one");
+        assert!(outcome.bad_id.is_none(), "the device rejected an id that is in its table");
         context.profiler.complete(step, |op| collection::complete(op, outcome.updated));
         Ok(outcome.loss)
     }
@@ -542,12 +547,16 @@ impl<B: Backend> Model<B> {
         self.check(batch)?;
         let scalars = purpose.choose(&mut self.scalars, &mut self.evaluation);
         let Buffers { input, pooled, logits, .. } = &mut self.buffers;
+        // A device that runs asynchronously checks ids itself, so that the host need not scan them
+        // first.
         let check = match purpose {
             Purpose::Training(_) if B::IS_ASYNC => IdCheck::OnDevice,
             _ => IdCheck::OnHost,
         };
         let first = share.first_sample;
         self.embedding.forward(context, &batch.sparse, first, check, pooled, scalars)?;
+        // A rank without samples takes part in the exchange of ids and vectors, but computes no
+        // layer.
         if samples == 0 {
             return Ok(());
         }
@@ -622,6 +631,8 @@ impl<B: Backend> Model<B> {
         let dense = self.bottom.output(input);
         let given = interaction::InteractionGiven { dense, pooled, d_out: d_interaction, samples };
         self.interaction.backward(context, &mut step, given, &mut *d_dense, d_pooled)?;
+        // The output of the bottom MLP is used several times, so the gradient of the last ReLU is
+        // applied once to the sum of all gradients.
         self.bottom.last_relu_backward(context, d_dense, samples)?;
         self.bottom.backward(context, &mut step, input, d_dense, samples, None)?;
         step.finish(context)

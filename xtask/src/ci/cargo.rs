@@ -5,7 +5,7 @@ use std::process::Command;
 use crate::command;
 use crate::tree;
 
-/// A cargo command that runs at the root of the repository.
+/// Creates a cargo command that runs at the root of the repository.
 pub fn cargo(arguments: &[&str]) -> Command {
     let mut cargo = command::cargo();
     cargo.args(arguments).current_dir(tree::root());

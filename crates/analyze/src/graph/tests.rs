@@ -43,14 +43,15 @@ fn a_cycle_is_refused() {
     graph(&[1, 1], &[edge(0, 1, 0), edge(1, 0, 0)]);
 }
 
-/// Computes longest paths by following every path.
+/// Computes the longest path to a node by trying every path, as a simple reference for the engine.
 fn longest(weights: &[i64], edges: &[Edge], node: u32) -> i64 {
     let into = edges.iter().filter(|edge| edge.target.0 == node);
     let end = |source: u32| longest(weights, edges, source) + weights[source as usize];
     into.map(|edge| end(edge.source.0) + edge.weight).max().unwrap_or(0)
 }
 
-/// Small graphs; `rename` hides from the engine that edges point upwards.
+/// Generates small graphs whose edges point from lower to higher numbers. Renaming the nodes hides
+/// that order from the engine.
 fn graphs() -> impl Strategy<Value = (Vec<i64>, Vec<Edge>)> {
     let sizes = (2..9u32).prop_flat_map(|count| {
         let weights = proptest::collection::vec(0..50i64, count as usize);

@@ -1,8 +1,8 @@
-//! Sums dense gradients over ranks in buckets of several parameters: a bucket is sent as soon as
-//! its last gradient is complete, and sums are awaited once all buckets are sent.
+//! Sums dense gradients over ranks in buckets of several parameters.
 //!
-//! The content of a bucket depends only on the model and the bucket size. Sums are taken value by
-//! value in rank order, so no bit depends on that size.
+//! A bucket is sent as soon as its last gradient is complete, and sums are awaited once all buckets
+//! are sent. The content of a bucket depends only on the model and the bucket size. Values are
+//! summed one by one in rank order, so the bucket size does not change any bit.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -17,11 +17,11 @@ use crate::context::RankContext;
 /// Default size of a bucket in bytes, the same as in PyTorch's `DistributedDataParallel`.
 pub const BUCKET_BYTES: usize = 25 << 20;
 
-/// The sums of a bucket, and the position at which those of one parameter begin.
+/// The sums of a bucket, and the position at which the sums of one parameter begin.
 pub type BucketSums<'a> = (&'a VectorParts<f32>, usize);
 
-/// A callback that updates one parameter, given its number and its summed gradient. Returns the
-/// number of elements of that gradient.
+/// A callback that updates one parameter, given its number and its summed gradient. The callback
+/// returns the number of elements of that gradient.
 pub type Update<'a, B> = &'a mut dyn FnMut(
     &mut RankContext<B>,
     &<B as Backend>::Scalars,
@@ -30,15 +30,15 @@ pub type Update<'a, B> = &'a mut dyn FnMut(
 
 /// The buckets of a model, filled from its last parameter to its first.
 pub struct Buckets {
-    /// Elements after which a bucket is closed.
+    /// Number of elements from which on a bucket is closed.
     limit: usize,
-    /// Parameters of each bucket, by number, and its number of elements. The first bucket has an
-    /// extra element: it is above 0 in the sum if any rank's updates are stopped.
+    /// Range of parameter numbers of each bucket, and its number of elements. The first bucket has
+    /// an extra element, whose sum is above 0 if any rank's updates are stopped.
     layout: Vec<(Range<usize>, usize)>,
-    /// The bucket being filled; `filled` elements of it are written.
+    /// The bucket that is being filled. The first `filled` elements of the bucket are written.
     open: VectorParts<f32>,
     filled: usize,
-    /// Buckets that have been sent.
+    /// Number of buckets that have been sent.
     started: usize,
     under_way: VecDeque<StartedCollective<VectorParts<f32>>>,
     spare: Vec<VectorParts<f32>>,
@@ -58,7 +58,7 @@ impl Buckets {
         }
     }
 
-    /// Whether parameters have been assigned to buckets.
+    /// Returns whether parameters have been assigned to buckets.
     pub fn is_laid_out(&self) -> bool {
         !self.layout.is_empty()
     }
@@ -67,6 +67,8 @@ impl Buckets {
     pub fn lay_out(&mut self, lengths: &[usize]) {
         let mut end = lengths.len();
         let (mut first, mut elements) = (end, 0);
+        // Gradients are complete from the last parameter to the first, so buckets are filled in
+        // this order.
         for length in lengths.iter().rev() {
             first -= 1;
             elements += length;
@@ -80,8 +82,8 @@ impl Buckets {
         }
     }
 
-    /// Whether parameter `number` completes the first bucket, which also carries whether a rank's
-    /// updates are stopped.
+    /// Returns whether parameter `number` completes the first bucket, which also carries the flag
+    /// that a rank's updates are stopped.
     pub fn completes_first(&self, number: usize) -> bool {
         self.started == 0 && self.layout[0].0.start == number
     }
@@ -110,8 +112,9 @@ impl Buckets {
         Ok(())
     }
 
-    /// Waits for the sums of all buckets in the order they were sent, and calls `update` for each
-    /// parameter. If the updates of any rank are stopped, stops this rank's before the first call.
+    /// Waits for the sums of all buckets in the order in which they were sent, and calls `update`
+    /// for each parameter. If the updates of any rank are stopped, stops this rank's updates before
+    /// the first call.
     pub fn finish<B: Backend>(
         &mut self,
         context: &mut RankContext<B>,
@@ -123,6 +126,7 @@ impl Buckets {
             let (parameters, elements) = self.layout[bucket].clone();
             let Some(pending) = self.under_way.pop_front() else { return Ok(()) };
             let RankContext { device, queue, comm, profiler } = &mut *context;
+            // The stop flag in the first bucket is not a gradient, so the trace does not count it.
             let op = Op::AllReduce { elements: elements - usize::from(bucket == 0) };
             let mut sums = profiler.op(op, || pending.wait(&mut comm.dense))?;
             if bucket == 0 {

@@ -1,4 +1,4 @@
-//! The tiles of one rank: their weights, their optimizer state, and the calls that use them.
+//! The tiles of one rank: their weights, their optimizer state, and the operations that use them.
 
 use device::Backend;
 use device::backend::{BatchIds, TileRoom, TileRows, TileValues};
@@ -14,30 +14,30 @@ use crate::context::{DeviceQueue, RankContext};
 use crate::memory::{CountingAllocator, MemoryUse, Traffic};
 use crate::parameter::{TileState, TileView};
 
-/// Where out-of-range ids are detected when the batch's ids are used as they are, without an
-/// exchange.
+/// Where out-of-range ids are detected if the batch's ids are used unchanged, without an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IdCheck {
-    /// On the host, before work is submitted to the device.
+    /// The host checks the ids of a batch before it submits work to the device.
     OnHost,
-    /// On the device: the error is known at the end of the step, whose updates are skipped.
+    /// The device checks the ids of a batch. The error is known at the end of the step, whose
+    /// updates are skipped.
     OnDevice,
 }
 
-/// The tiles of a model's embedding tables that one rank owns, with the exchanges that carry ids to
-/// them and pooled vectors back.
+/// The tiles of a model's embedding tables that one rank owns. The exchanges carry ids to the
+/// tiles, and pooled vectors back to the ranks of the samples.
 pub struct EmbeddingCollection<B: Backend> {
     layout: SlotLayout,
     tiles: Vec<Tile>,
-    /// The table of each tile.
+    /// The configuration of each tile's table.
     configs: Vec<TableConfig>,
     tables: B::Tables,
     slots: Vec<Slot>,
     optimizer: Optimizer,
-    /// Pooled rows of this rank's slots for all ranks' samples, `[B_global, width]`. Unused if the
-    /// lookup writes the output directly.
+    /// Pooled rows of this rank's slots for all ranks' samples, `[B_global, width]`. The buffer is
+    /// unused if the lookup writes the output directly.
     local: B::Vector,
-    /// Ids of the last forward pass. Unused if the batch's ids are used as they are.
+    /// Ids of the last forward pass. The buffer is unused if the batch's ids are used unchanged.
     ids: LocalIds,
     /// The device's copy of the ids of the last forward pass.
     on_device: B::Jagged,
@@ -79,7 +79,7 @@ impl<B: Backend> EmbeddingCollection<B> {
         }
     }
 
-    /// The tiles of this rank, in plan order.
+    /// Returns the tiles of this rank, in plan order.
     #[must_use]
     pub fn tiles(&self) -> &[Tile] {
         &self.tiles
@@ -88,7 +88,7 @@ impl<B: Backend> EmbeddingCollection<B> {
     /// Returns the weights and state of some rows of a tile.
     ///
     /// # Errors
-    /// [`Error::Device`] where the device failed.
+    /// [`Error::Device`] if the device failed.
     pub fn tile<'a>(
         &'a self,
         DeviceQueue { device, queue }: DeviceQueue<'_, B>,
@@ -103,28 +103,28 @@ impl<B: Backend> EmbeddingCollection<B> {
         Ok(TileView { tile, weight, state })
     }
 
-    /// Replaces the tiles by others of the same tables, which contain the rows of the next batch's
-    /// ids.
+    /// Replaces the tiles by other tiles of the same tables, which contain the rows of the next
+    /// batch's ids.
     ///
     /// # Errors
-    /// [`Error::Device`] where there is no memory.
+    /// [`Error::Device`] if the device has not enough memory.
     pub fn replace_tiles(&mut self, device: &B, tiles: Vec<TileState>) -> Result<(), Error> {
-        assert_eq!(tiles.len(), self.tiles.len(), "tiles of the same tables");
+        assert_eq!(tiles.len(), self.tiles.len(), "the new tiles belong to the same tables");
         self.tiles = tiles.iter().map(|state| state.tile.clone()).collect();
         self.tables = device.tables(values(tiles, &self.configs), self.slots.clone())?;
         Ok(())
     }
 
-    /// Checks that every id of `sparse` is a row of its table; see [`input_dist::check_ids`].
+    /// Checks that every id of `sparse` is a row of its table, see [`input_dist::check_ids`].
     ///
     /// # Errors
-    /// [`Error::RowOutOfRange`].
+    /// [`Error::RowOutOfRange`] names the first invalid id.
     pub fn check_ids(&self, sparse: &JaggedTensor, first_sample: usize) -> Result<(), Error> {
         input_dist::check_ids(&self.layout, sparse, first_sample)
     }
 
-    /// Counts the memory a step needs besides the tiles: ids, pooled vectors of its slots, and the
-    /// sort of the updates. Returns the bytes of the messages of the exchange.
+    /// Counts the memory that a step needs besides the tiles: ids, pooled vectors of the slots, and
+    /// the sort of the updates. Returns the size of the exchange's messages in bytes.
     pub fn step_memory(
         &self,
         rank: schema::Rank,
@@ -167,7 +167,8 @@ impl<B: Backend> EmbeddingCollection<B> {
     /// detects in the ids are recorded in `scalars`.
     ///
     /// # Errors
-    /// [`Error::RowOutOfRange`] before any weight of this rank changes; [`Error::Communication`].
+    /// [`Error::RowOutOfRange`] before any weight of this rank changes, or
+    /// [`Error::Communication`].
     pub fn forward(
         &mut self,
         context: &mut RankContext<B>,
@@ -197,6 +198,7 @@ impl<B: Backend> EmbeddingCollection<B> {
         let (elements, row_bytes) =
             elements_and_bytes(&self.slots, &self.configs, &self.tiles, jagged);
         let len = jagged.batch_size * layout.widths[rank];
+        // If one rank holds every table, the lookup writes the pooled vectors directly.
         let out = if layout.whole {
             &mut *pooled
         } else {
@@ -233,11 +235,12 @@ impl<B: Backend> EmbeddingCollection<B> {
         })
     }
 
-    /// Updates the rows of the last forward pass, which must have had the same `sparse`, from
-    /// `d_pooled [B, ΣD]` of this rank's samples. `scalars` holds the learning rates.
+    /// Updates the rows that the last forward pass looked up. `d_pooled [B, ΣD]` is the gradient of
+    /// this rank's samples, and `sparse` must be that of the forward pass. `scalars` holds the
+    /// learning rates.
     ///
     /// # Errors
-    /// [`Error::Communication`].
+    /// [`Error::Communication`] if a peer left.
     pub fn backward(
         &mut self,
         context: &mut RankContext<B>,
@@ -259,7 +262,7 @@ impl<B: Backend> EmbeddingCollection<B> {
         let (elements, _) = elements_and_bytes(&self.slots, &self.configs, &self.tiles, jagged);
         let bag_scales = self.ids.scales.as_deref();
         let ids = BatchIds { jagged, bag_scales, on_device: &self.on_device };
-        // Distinct rows are known only at the end of the step; `complete` fills them in.
+        // Distinct rows are known only at the end of the step, when `complete` sets them.
         let op = Op::EmbeddingBackward {
             ids: jagged.values.len(),
             unique_rows: 0,
@@ -274,7 +277,7 @@ impl<B: Backend> EmbeddingCollection<B> {
     }
 }
 
-/// Fills in the distinct rows of an update, which the device reports at the end of the step.
+/// Sets the number of distinct rows of an update, which the device reports at the end of the step.
 pub(crate) fn complete(op: &mut Op, updated: Updated) {
     if let Op::EmbeddingBackward { unique_rows, unique_elements, unique_row_bytes, .. } = op {
         *unique_rows = updated.unique_rows;
@@ -283,7 +286,7 @@ pub(crate) fn complete(op: &mut Op, updated: Updated) {
     }
 }
 
-/// Elements and bytes of all rows that the ids look up.
+/// Returns the elements and the bytes of all rows that the ids look up.
 fn elements_and_bytes(
     slots: &[Slot],
     configs: &[TableConfig],

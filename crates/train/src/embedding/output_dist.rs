@@ -1,6 +1,7 @@
-//! Sends pooled vectors to the ranks of their samples, and their gradients back.
+//! Sends pooled vectors to the ranks of their samples, and sends the gradients of these vectors
+//! back.
 //!
-//! This file maps columns to ranks; the device assembles and splits the vectors.
+//! This file maps columns to ranks, and the device assembles and splits the vectors.
 
 use comm::Communicator;
 use device::Backend;
@@ -11,13 +12,13 @@ use super::layout::{Slot, SlotLayout};
 use crate::Error;
 use crate::context::DeviceQueue;
 
-/// Bytes of the messages of an exchange, given the `bytes` of the pooled vectors of a rank's slots.
-/// With several ranks, gradients exist twice: as received and concatenated.
+/// Computes the size of the messages of an exchange. `bytes` is the size of the pooled vectors of a
+/// rank's slots. With several ranks, gradients exist twice: as received and concatenated.
 pub(super) fn message_bytes(bytes: usize, ranks: usize) -> usize {
     if ranks > 1 { 2 * bytes } else { bytes }
 }
 
-/// The layout of the exchange: the source and the destination of every column.
+/// Computes the layout of the exchange: the source and the destination of every column.
 pub(super) fn layout_of(layout: &SlotLayout) -> ExchangeLayout {
     let source = |slot: &Slot| PooledColumns {
         rank: slot.rank.index(),
@@ -36,7 +37,7 @@ pub(super) fn layout_of(layout: &SlotLayout) -> ExchangeLayout {
     }
 }
 
-/// The exchange of pooled vectors and of their gradients. Its buffers are reused in the next step.
+/// The exchange of pooled vectors and of their gradients. The next step reuses its buffers.
 pub struct PooledExchange<B: Backend> {
     on_device: B::Exchange,
     parts: Vec<Vec<f32>>,
@@ -44,7 +45,7 @@ pub struct PooledExchange<B: Backend> {
 }
 
 impl<B: Backend> PooledExchange<B> {
-    /// Wraps the device's part of the exchange, created from [`layout_of`].
+    /// Wraps the device's part of the exchange, which was created from [`layout_of`].
     #[must_use]
     pub fn new(on_device: B::Exchange) -> Self {
         Self { on_device, parts: Vec::new(), gradient: B::Vector::default() }
@@ -52,11 +53,11 @@ impl<B: Backend> PooledExchange<B> {
 
     /// Sends each rank the rows of its samples and assembles this rank's pooled vectors.
     ///
-    /// `local` is `[B_global, width]` over this rank's slots; `pooled` is `[B, ΣD]` of this rank's
-    /// samples, overwritten.
+    /// `local` is `[B_global, width]` over this rank's slots. `pooled` is `[B, ΣD]` of this rank's
+    /// samples and is overwritten.
     ///
     /// # Errors
-    /// [`Error::Communication`] where a peer left.
+    /// [`Error::Communication`] if a peer left.
     pub fn forward(
         &mut self,
         layout: &SlotLayout,
@@ -93,10 +94,10 @@ impl<B: Backend> PooledExchange<B> {
 
     /// Sends each owner its columns of the gradient and returns the gradients of this rank's slots.
     ///
-    /// `d_pooled` is `[B, ΣD]` of this rank's `samples`; the result is `[B_global, width]`.
+    /// `d_pooled` is `[B, ΣD]` of this rank's `samples`. The result is `[B_global, width]`.
     ///
     /// # Errors
-    /// [`Error::Communication`] where a peer left.
+    /// [`Error::Communication`] if a peer left.
     pub fn backward(
         &mut self,
         layout: &SlotLayout,
@@ -119,6 +120,7 @@ impl<B: Backend> PooledExchange<B> {
         for part in parts.drain(..) {
             device.write(queue, &part, &mut self.gradient, at)?;
             at += part.len();
+            // Return the buffer to the pool, so that the next step allocates nothing.
             comm.keep(part);
         }
         Ok(&self.gradient)

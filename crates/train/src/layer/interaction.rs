@@ -28,8 +28,8 @@ pub struct InteractionLayer<B: Backend> {
     dense_width: usize,
     pooled_width: usize,
     output_width: usize,
-    /// The output `[B_max, width]`. For a cross network, its input: dense and pooled vectors
-    /// concatenated.
+    /// The output `[B_max, width]`. For a cross network it is the network's input, the concatenated
+    /// dense and pooled vectors.
     output: B::Matrix,
 }
 
@@ -71,7 +71,7 @@ impl<B: Backend> InteractionLayer<B> {
         }
     }
 
-    /// The output of the last forward pass, `[B, width]`.
+    /// Returns the output of the last forward pass, `[B, width]`.
     #[must_use]
     pub fn output(&self) -> &B::Matrix {
         match &self.kind {
@@ -118,7 +118,7 @@ impl<B: Backend> InteractionLayer<B> {
     /// cross network.
     ///
     /// # Errors
-    /// [`Error::Device`] if the shapes do not fit; [`Error::Communication`].
+    /// [`Error::Device`] if the shapes do not fit, or [`Error::Communication`].
     pub fn backward(
         &mut self,
         context: &mut RankContext<B>,

@@ -1,4 +1,5 @@
-//! The loop of rank 0: reads batches, commands the ranks, accumulates losses, and reports events.
+//! The loop of rank 0: reads batches, sends commands to the ranks, accumulates losses, and reports
+//! events.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -32,7 +33,7 @@ struct Coordinator<'a, 'o, B: Backend> {
     last_loss: f64,
     ids_left_out: u64,
     ids_outside: Vec<IdsOutside>,
-    /// Time and samples of this session, and those since the last log line.
+    /// Time and samples of this session, and of the interval since the last log line.
     session: Stopwatch,
     interval: Stopwatch,
     saved: Option<std::path::PathBuf>,
@@ -41,10 +42,10 @@ struct Coordinator<'a, 'o, B: Backend> {
     best: Option<BestEvaluation>,
     /// The step and result of the last evaluation.
     evaluated: Option<(u64, Evaluation)>,
-    /// The batch of the last step, until the next one is read.
+    /// The batch of the last step, kept until the next one is read.
     last_batch: Option<Arc<Batch>>,
-    /// Steps whose losses have not been read yet, with their samples. At most one between two
-    /// steps.
+    /// Steps whose losses have not been read yet, with their numbers of samples. Between two steps
+    /// at most one loss is unread.
     unread: VecDeque<(u64, u64)>,
     traced: bool,
 }
@@ -150,11 +151,12 @@ impl<B: Backend> Coordinator<'_, '_, B> {
         for (from, to) in checkpoint::set_aside_after(&self.request.run_folder, self.step)? {
             (self.observe)(RunEvent::SetAside { from: &from, to: &to });
         }
-        // The best checkpoint may be among those set aside.
+        // The best checkpoint may be among those that were set aside, so record the best one again.
         checkpoint::set_best(&self.request.run_folder, self.best.map(|best| best.step))
     }
 
-    /// Compares an evaluation with the best so far. A better one is saved as the best checkpoint.
+    /// Compares an evaluation with the best one so far. A better one is saved as the best
+    /// checkpoint.
     fn judge(&mut self, evaluation: &Evaluation) -> Result<(), Error> {
         let Some(by) = self.request.config.training.keep_best else { return Ok(()) };
         let figure = evaluation.figure(by);
@@ -168,6 +170,8 @@ impl<B: Backend> Coordinator<'_, '_, B> {
             best => *best = Some(BestEvaluation::new(self.step, figure)),
         }
         self.save()?;
+        // Record the best checkpoint only after it was saved, so that the record names an existing
+        // one.
         checkpoint::set_best(&self.request.run_folder, Some(self.step))?;
         let keep = self.request.config.training.keep_checkpoints;
         checkpoint::retain(&self.request.run_folder, keep)?;
@@ -221,13 +225,13 @@ impl<B: Backend> Coordinator<'_, '_, B> {
         Ok(false)
     }
 
-    /// Runs one step; returns false if there are no more batches.
+    /// Runs one training step. Returns false if there are no more batches.
     fn step(&mut self, loader: &mut Loader) -> Result<bool, Error> {
         let config = &self.request.config;
         let steps = self.request.trace.as_ref().map(|trace| &trace.steps);
         let record = steps.is_some_and(|steps| steps.contains(&self.step));
         if record {
-            // Settle first, so that a recorded step starts on an idle device.
+            // Wait for the previous step first, so that a recorded step starts on an idle device.
             self.settle()?;
             self.worker.context.profiler.begin_step(self.step);
         }
@@ -236,12 +240,13 @@ impl<B: Backend> Coordinator<'_, '_, B> {
         let began = Instant::now();
         let op = Op::InputWait { batch_size: config.training.batch_size };
         let is_first = self.step == self.start.step;
+        // All rows may have been decoded for the first batch, and `first_batch` frees that memory.
         let next = if is_first { first_batch } else { Loader::next };
         let loaded = self.worker.context.profiler.op(op, || next(loader));
         let waited = began.elapsed();
         let Some(loaded) = loaded else { return Ok(false) };
         if loaded.is_err() {
-            // If an earlier step diverged, report that first.
+            // If an earlier step diverged, report the divergence before this error.
             self.settle()?;
         }
         let Loaded { batch, position } = loaded?;
@@ -269,7 +274,7 @@ impl<B: Backend> Coordinator<'_, '_, B> {
         Ok(true)
     }
 
-    /// Adds a loss that was read to the tally; it belongs to the oldest unread step.
+    /// Adds a loss that was read to the tally. The loss belongs to the oldest unread step.
     fn count(&mut self, sum: Option<f64>) -> Result<(), Error> {
         let Some(sum) = sum else { return Ok(()) };
         let Some((step, samples)) = self.unread.pop_front() else { return Ok(()) };
@@ -282,8 +287,8 @@ impl<B: Backend> Coordinator<'_, '_, B> {
         Ok(())
     }
 
-    /// Reads the outcome of the last step if it is still pending. Must precede logging, evaluating
-    /// and saving.
+    /// Reads the outcome of the last step if it is still pending. The coordinator must call this
+    /// before it logs, evaluates or saves.
     fn settle(&mut self) -> Result<(), Error> {
         let sum = self.worker.lead_settle()?;
         self.count(sum)
@@ -317,8 +322,8 @@ impl<B: Backend> Coordinator<'_, '_, B> {
         self.interval = Stopwatch::default();
     }
 
-    /// Evaluates the held-out samples. `None` without such samples, or if the run is stopped
-    /// meanwhile.
+    /// Evaluates the held-out samples. Returns `None` if there are no such samples, or if the run
+    /// is stopped during the evaluation.
     fn evaluate(&mut self) -> Result<Option<Evaluation>, Error> {
         if let Some((_, evaluation)) = self.evaluated.filter(|(step, _)| *step == self.step) {
             return Ok(Some(evaluation));
@@ -392,7 +397,7 @@ impl<B: Backend> Coordinator<'_, '_, B> {
         Ok(())
     }
 
-    /// Writes the trace if a step was recorded and it has not been written yet.
+    /// Writes the trace if a step was recorded and the trace has not been written yet.
     fn write_trace(&mut self) -> Result<(), Error> {
         let recorder = self.worker.context.profiler.recorder();
         let steps = recorder.map_or(0, |recorder| recorder.steps().count() as u64);
@@ -406,8 +411,8 @@ impl<B: Backend> Coordinator<'_, '_, B> {
     }
 }
 
-/// An error rather than null: null marks an imported checkpoint, and a resumed run would restart
-/// its data.
+/// Serializes a value for the manifest. A failure must not become null, because null marks an
+/// imported checkpoint, and a resumed run would then start its data from the beginning.
 fn json(run_folder: &Path, value: &impl serde::Serialize) -> Result<serde_json::Value, Error> {
     serde_json::to_value(value).map_err(|error| Error::Manifest {
         path: run_folder.to_owned(),

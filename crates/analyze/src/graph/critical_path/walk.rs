@@ -1,4 +1,4 @@
-//! Walks the critical path backwards from the end of the window: from each event to the predecessor
+//! Walks the critical path backwards from the end of the window, from each event to the predecessor
 //! that finished last.
 
 use crate::graph::measured::{MeasuredGraph, PathCategory};
@@ -7,33 +7,33 @@ use crate::graph::{self, DependencyGraph, EdgeId, EdgeKind, NodeId, NodeTimes};
 /// Whether a walk stays on its rank or follows waits to other ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// Stays on its rank, where waiting for a peer is a stretch of its own.
+    /// The walk stays on its rank, and waiting for a peer is a stretch of its own.
     Rank,
-    /// Follows a wait to the peer that was awaited.
+    /// The walk follows a wait to the peer that was awaited.
     Job,
 }
 
-/// Part of a walk, never empty.
+/// One stretch of a walk, which is never empty.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WalkStretch {
     pub start: i64,
     pub end: i64,
     pub what: StretchPlace,
     pub category: PathCategory,
-    /// The kind of edge by which it began.
+    /// The kind of edge by which the stretch began.
     pub via: Option<EdgeKind>,
-    /// A node of the rank that was waited for.
+    /// A node of the peer that was awaited during the stretch.
     pub peer: Option<NodeId>,
 }
 
-/// The node or the edge that a stretch of the path lies on.
+/// The node or the edge of the graph on which a stretch of the path lies.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum StretchPlace {
     Node(NodeId),
     Edge(EdgeId),
 }
 
-/// A measured graph as recorded or with edits, and the times that follow from it.
+/// A measured graph, as recorded or with edits, together with the times that follow from it.
 #[derive(Clone, Copy)]
 pub(crate) struct RelaxedGraph<'a> {
     pub measured: &'a MeasuredGraph,
@@ -48,15 +48,15 @@ impl<'a> RelaxedGraph<'a> {
     }
 }
 
-/// Walks from the end of a rank's window back to the start of the window of the rank where it
+/// Walks from the end of a rank's window back to the start of the window of the rank where the walk
 /// arrives.
 ///
-/// The stretches tile the time in between; the latest comes first.
+/// The stretches cover the time in between without gaps, and the latest stretch comes first.
 pub(crate) fn walk_back(relaxed: RelaxedGraph<'_>, rank: usize, reach: Reach) -> Walk<'_> {
     walk_back_from(relaxed, relaxed.measured.ranks[rank].end, reach, i64::MIN)
 }
 
-/// Walks back from the end of a node until a time.
+/// Walks back from the end of a node to a given time.
 pub(crate) fn walk_back_from(
     relaxed: RelaxedGraph<'_>,
     from: NodeId,
@@ -107,6 +107,7 @@ impl Walk<'_> {
     fn visit_node(&mut self, node: NodeId) -> WalkStretch {
         let RelaxedGraph { measured, graph, times } = self.relaxed;
         let origin = measured.origins[node.index()];
+        // The start of the window is an edge's target too, but the path must not leave the window.
         let is_start = node == measured.ranks[origin.scope as usize].start;
         let next = if is_start { None } else { step(self.relaxed, node, self.reach) };
         let via = next.as_ref().map(|step| graph.edge(step.edge).kind);
@@ -137,14 +138,14 @@ impl Walk<'_> {
     }
 }
 
-/// One step of a walk: the edge to follow backwards and, where the path would leave the rank, the
-/// node of the peer that arrived last.
+/// One step of a walk: the edge to follow backwards and, if the path would leave the rank, the node
+/// of the peer that arrived last.
 struct WalkStep {
     edge: EdgeId,
     peer: Option<NodeId>,
 }
 
-/// Returns the edge by which the walk leaves a node.
+/// Returns the edge by which the walk leaves a node backwards.
 fn step(relaxed: RelaxedGraph<'_>, node: NodeId, reach: Reach) -> Option<WalkStep> {
     let RelaxedGraph { measured, graph, times } = relaxed;
     let deciding = graph::deciding_edge(graph, times, node)?;
@@ -154,8 +155,8 @@ fn step(relaxed: RelaxedGraph<'_>, node: NodeId, reach: Reach) -> Option<WalkSte
     if reach == Reach::Job || !leaves {
         return Some(WalkStep { edge: deciding, peer: None });
     }
-    // The node where ranks meet would lead to another rank, so the walk takes this rank's own
-    // arrival.
+    // The node at which ranks meet would lead to another rank, so the walk takes the arrival of its
+    // own rank.
     let is_own = |source: NodeId| measured.origins[source.index()].row.is_some();
     let own = graph.edges_into(node).find(|(_, edge)| is_own(edge.source));
     let last = graph::deciding_edge(graph, times, edge.source);

@@ -1,4 +1,5 @@
-//! Draft of a graph: nodes with their measured times, and the rule that gives edges their weights.
+//! Drafts a graph: collects nodes with their measured times, and derives the weights of the edges
+//! from these times.
 
 use super::label::{NodeOrigin, PathCategory, WaitEvidence};
 use crate::graph::{Edge, EdgeKind, GraphNode, NodeId, NodeKind, NodeTimes};
@@ -16,7 +17,7 @@ pub(super) struct Draft {
     pub evidence: WaitEvidence,
 }
 
-/// A node with its measured start.
+/// A node of the draft, with its measured start and end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DraftNode {
     pub kind: NodeKind,
@@ -26,8 +27,8 @@ pub(super) struct DraftNode {
     pub origin: NodeOrigin,
 }
 
-/// Order of nodes that start at the same time. Edges only go forwards in (start, order, id), so
-/// they form no cycle.
+/// Order of nodes that start at the same time. Edges point forwards in the order of (start,
+/// `NodeOrder`, id), so they cannot form a cycle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum NodeOrder {
     Start,
@@ -38,17 +39,17 @@ pub(super) enum NodeOrder {
     End,
 }
 
-/// A node that another one may have waited for.
+/// A node that another node may have waited for, with the kind of that dependency.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate {
     pub source: NodeId,
     pub kind: EdgeKind,
-    /// Nanoseconds that usually pass between the two.
+    /// Nanoseconds that usually pass from the end of the source to the start of the waiting node.
     pub usual: i64,
 }
 
 impl Draft {
-    /// Adds a node and returns its id. Ids count up from 0 in the order of the calls.
+    /// Adds a node and returns its id. Ids count up from 0 in the order in which nodes are added.
     pub fn add(&mut self, node: DraftNode) -> NodeId {
         let DraftNode { kind, start, end, order, origin } = node;
         self.times.start.push(start);
@@ -77,7 +78,7 @@ impl Draft {
         self.kinds.iter().zip(weights).map(|(&kind, weight)| GraphNode { kind, weight }).collect()
     }
 
-    /// Adds a node of zero length.
+    /// Adds a node of zero length that marks a moment.
     pub fn marker(&mut self, scope: u32, time: i64, order: NodeOrder) -> NodeId {
         let category = PathCategory::UntracedHost;
         let origin = NodeOrigin { scope, row: None, track: None, category };
@@ -95,10 +96,11 @@ impl Draft {
         self.kinds[node.index()]
     }
 
-    /// Adds the edges into a node so that relaxing gives its measured start: the candidate whose
-    /// end and usual wait come last decides and carries all the time that passed, the others their
-    /// usual wait, or less if less passed. Candidates that the times contradict are left out;
-    /// without any, `otherwise` decides.
+    /// Adds the edges into a node so that relaxing the graph gives the node's measured start. The
+    /// candidate whose end plus usual wait comes last decides, and its edge gets all the time that
+    /// passed. The edges of the other candidates get their usual wait, or less if less time passed.
+    /// Candidates that contradict the measured times are left out. If none remains, `otherwise`
+    /// decides.
     pub fn bind(&mut self, target: NodeId, candidates: &[Candidate], otherwise: Candidate) {
         let start = self.times.start[target.index()];
         let is_possible = |draft: &Self, one: &Candidate| {
@@ -107,7 +109,7 @@ impl Draft {
         let mut deciding: Option<(i64, usize)> = None;
         for (at, one) in candidates.iter().enumerate() {
             let ready = (self.end(one.source) + one.usual).min(start);
-            // Of several latest predecessors, the first decides.
+            // If several candidates would be ready last, the first of them decides.
             if is_possible(self, one) && deciding.is_none_or(|(latest, _)| latest < ready) {
                 deciding = Some((ready, at));
             }
