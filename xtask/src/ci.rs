@@ -15,7 +15,7 @@ use crate::command;
 use crate::error::Error;
 use crate::kernels;
 use crate::tidy;
-use cargo::cargo;
+use cargo::{PROFILE, cargo};
 use stage::CiStage;
 
 pub const HELP: &str = "\
@@ -27,11 +27,11 @@ Usage: cargo xtask ci [--full] [--only STAGE]...
 Stages:
   tools      rustfmt and clippy are present, or are installed
   format     cargo fmt --all --check
-  clippy     cargo clippy --release --workspace --all-targets -- -D warnings
+  clippy     cargo clippy --profile ci --workspace --all-targets -- -D warnings
   tidy       cargo xtask tidy
-  tests      the unit and integration tests that `cargo test --release --workspace --tests` runs, of two test
+  tests      the unit and integration tests that `cargo test --profile ci --workspace --tests` runs, of two test
              binaries at a time
-  doc tests  cargo test --release --workspace --doc
+  doc tests  cargo test --profile ci --workspace --doc
   kernels    cargo xtask kernels: every GPU kernel compiles for every architecture, without a GPU
   gpu        bench/gpu/rehearse.py: what a machine with a GPU runs, on the emulator and on a stub of the driver,
              with a wrong kernel, a crash, a hang, a missing library and a full disk
@@ -165,7 +165,8 @@ fn format() -> Result<String, Error> {
 }
 
 fn clippy() -> Result<String, Error> {
-    let arguments = ["clippy", "--release", "--workspace", "--all-targets", "--", "-D", "warnings"];
+    let arguments =
+        ["clippy", "--profile", PROFILE, "--workspace", "--all-targets", "--", "-D", "warnings"];
     command::run(&mut cargo(&arguments)).map(|()| String::new())
 }
 

@@ -8,7 +8,7 @@ use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::ci::cargo::cargo;
+use crate::ci::cargo::{PROFILE, cargo};
 use crate::command;
 use crate::error::Error;
 use crate::tree;
@@ -26,12 +26,13 @@ Fails if a kernel does not compile, spills more than 64 bytes, has 1 to 3 loads 
 registers or memory or has fewer loads in flight than recorded in crates/device/kernels.tsv, or is
 missing there.
 
-Usage: cargo xtask kernels [--sm-70] [--emit FOLDER] [--record]
+Usage: cargo xtask kernels [--sm-70] [--emit FOLDER] [--profile NAME] [--record]
 
 Options:
   --sm-70        compile for sm_70 (V100) instead of the others
   --emit FOLDER  write the CUBIN of each source and architecture to FOLDER, to serve as the kernel
                  cache of a machine without NVRTC
+  --profile NAME cargo's profile for the compiling program [default: release]
   --record       rewrite crates/device/kernels.tsv";
 
 /// A version of NVIDIA's compiler and the architectures that it compiles for.
@@ -85,12 +86,16 @@ type FigureTable = BTreeMap<String, KernelFigures>;
 pub fn run(arguments: &[String]) -> Result<(), Error> {
     let usage = |problem| Error::Usage { task: "kernels", problem };
     let (mut emit, mut record, mut toolkit) = (None, false, &CUDA_13);
+    let mut profile = "release";
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
         match argument.as_str() {
             "--emit" => {
                 let folder = rest.next().ok_or_else(|| usage("--emit expects a folder".into()))?;
                 emit = Some(PathBuf::from(folder));
+            }
+            "--profile" => {
+                profile = rest.next().ok_or_else(|| usage("--profile expects a name".into()))?;
             }
             "--record" => record = true,
             "--sm-70" => toolkit = &CUDA_12,
@@ -101,7 +106,7 @@ pub fn run(arguments: &[String]) -> Result<(), Error> {
     let libraries = install(&root, toolkit.package, [toolkit.folder, toolkit.libraries])?;
     let out = emit.unwrap_or_else(|| root.join("target/kernels"));
     std::fs::create_dir_all(&out).map_err(Error::io(&out))?;
-    let mut used = parse_table(&compile(toolkit, &libraries, &out)?);
+    let mut used = parse_table(&compile(profile, toolkit, &libraries, &out)?);
     if let Some(package) = toolkit.disassembler {
         count_loads(&root, &install(&root, package, DISASSEMBLER)?, &out, &mut used)?;
     }
@@ -133,19 +138,20 @@ pub fn run(arguments: &[String]) -> Result<(), Error> {
 /// Runs the stage of `ci` for current architectures. If pip is missing, the stage is skipped and
 /// its note says so.
 pub fn stage() -> Result<String, Error> {
-    compile_as_stage(&[])
+    compile_as_stage(&["--profile", PROFILE])
 }
 
 /// Runs the stage of `ci` for V100, whose architecture is sm_70.
 pub fn stage_sm_70() -> Result<String, Error> {
-    compile_as_stage(&["--sm-70".to_owned()])
+    compile_as_stage(&["--sm-70"])
 }
 
-fn compile_as_stage(arguments: &[String]) -> Result<String, Error> {
+fn compile_as_stage(arguments: &[&str]) -> Result<String, Error> {
     if !command::succeeds(Command::new("python3").args(["-m", "pip", "--version"])) {
         return Ok("SKIPPED kernels under NVRTC: python3 with pip is not there".to_owned());
     }
-    run(arguments).map(|()| "all compile, and use what is recorded".to_owned())
+    let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
+    run(&arguments).map(|()| "all compile, and use what is recorded".to_owned())
 }
 
 impl Toolkit {
@@ -214,10 +220,15 @@ fn count_loads(
 
 /// Compiles the kernels by a test of `device` and returns the table of resources that the test
 /// writes.
-fn compile(toolkit: &Toolkit, libraries: &Path, out: &Path) -> Result<String, Error> {
+fn compile(
+    profile: &str,
+    toolkit: &Toolkit,
+    libraries: &Path,
+    out: &Path,
+) -> Result<String, Error> {
     // `--workspace` is given because `-p device` would rebuild the dependencies of `device` with
     // other features.
-    let mut test = cargo(&["test", "--release", "--workspace", "--test", "it", "nvrtc::"]);
+    let mut test = cargo(&["test", "--profile", profile, "--workspace", "--test", "it", "nvrtc::"]);
     let out = std::path::absolute(out).map_err(Error::io(out))?;
     test.env("ROWMILL_ARCHITECTURES", toolkit.architectures);
     command::run(test.env("ROWMILL_CUDA_LIBRARIES", libraries).env("ROWMILL_KERNELS", &out))?;

@@ -41,7 +41,7 @@ pub use node::{Edge, EdgeId, EdgeKind, GraphNode, NodeId, NodeKind};
 #[derive(Clone, Debug, Default)]
 pub struct DependencyGraph {
     /// Shared by all copies, which differ in their weights alone.
-    topology: Arc<Topology>,
+    shape: Arc<GraphShape>,
     /// Nanoseconds from start to end, by node.
     node_weights: Vec<i64>,
     /// Nanoseconds from the end of the source to the earliest start of the target, by edge.
@@ -50,7 +50,7 @@ pub struct DependencyGraph {
 
 /// Everything of a graph but its weights, one array per property: relaxing reads sources alone.
 #[derive(Debug, Default)]
-struct Topology {
+struct GraphShape {
     node_kinds: Vec<NodeKind>,
     edge_kinds: Vec<EdgeKind>,
     /// Sources and targets by edge. Edges are sorted by target, and edges of one target keep their
@@ -123,7 +123,7 @@ impl DependencyGraph {
         for (at, node) in order.iter().enumerate() {
             place[node.index()] = at as u32;
         }
-        let topology = Topology {
+        let shape = GraphShape {
             node_kinds: nodes.iter().map(|node| node.kind).collect(),
             edge_kinds: edges.iter().map(|edge| edge.kind).collect(),
             sources: edges.iter().map(|edge| edge.source).collect(),
@@ -135,7 +135,7 @@ impl DependencyGraph {
             first_leaving,
         };
         Ok(Self {
-            topology: Arc::new(topology),
+            shape: Arc::new(shape),
             node_weights: nodes.iter().map(|node| node.weight).collect(),
             edge_weights: edges.iter().map(|edge| edge.weight).collect(),
         })
@@ -158,17 +158,17 @@ impl DependencyGraph {
 
     /// Returns the node with this id.
     pub fn node(&self, id: NodeId) -> GraphNode {
-        let (kind, weight) = (self.topology.node_kinds[id.index()], self.node_weights[id.index()]);
+        let (kind, weight) = (self.shape.node_kinds[id.index()], self.node_weights[id.index()]);
         GraphNode { kind, weight }
     }
 
     /// Returns the edge with this id.
     pub fn edge(&self, id: EdgeId) -> Edge {
-        let (topology, at) = (&self.topology, id.0 as usize);
+        let (shape, at) = (&self.shape, id.0 as usize);
         Edge {
-            kind: topology.edge_kinds[at],
-            source: topology.sources[at],
-            target: topology.targets[at],
+            kind: shape.edge_kinds[at],
+            source: shape.sources[at],
+            target: shape.targets[at],
             weight: self.edge_weights[at],
         }
     }
@@ -180,7 +180,7 @@ impl DependencyGraph {
 
     /// Returns the edges out of a node, each with its id.
     pub fn edges_out_of(&self, node: NodeId) -> impl Iterator<Item = (EdgeId, Edge)> {
-        let Topology { leaving, first_leaving, .. } = &*self.topology;
+        let GraphShape { leaving, first_leaving, .. } = &*self.shape;
         let from = first_leaving[node.index()] as usize;
         let to = first_leaving[node.index() + 1] as usize;
         leaving[from..to].iter().map(|at| (EdgeId(*at), self.edge(EdgeId(*at))))
@@ -188,12 +188,12 @@ impl DependencyGraph {
 
     /// Returns the nodes in an order in which every edge points forwards.
     pub fn order(&self) -> &[NodeId] {
-        &self.topology.order
+        &self.shape.order
     }
 
     /// Returns the place of a node in [`Self::order`].
     pub fn place(&self, node: NodeId) -> u32 {
-        self.topology.place[node.index()]
+        self.shape.place[node.index()]
     }
 
     /// Sets the weight of a node. Call [`relax_from`] afterwards to update the times.
@@ -208,7 +208,7 @@ impl DependencyGraph {
     }
 
     fn range(&self, node: NodeId) -> std::ops::Range<usize> {
-        let first = &self.topology.first_edge;
+        let first = &self.shape.first_edge;
         first[node.index()] as usize..first[node.index() + 1] as usize
     }
 }
@@ -271,7 +271,7 @@ fn relax_places(graph: &DependencyGraph, times: &mut NodeTimes, first: usize) {
 
 fn relax_one(graph: &DependencyGraph, times: &mut NodeTimes, node: NodeId) {
     let edges = graph.range(node);
-    let sources = &graph.topology.sources[edges.clone()];
+    let sources = &graph.shape.sources[edges.clone()];
     let weights = &graph.edge_weights[edges];
     let ready =
         sources.iter().zip(weights).map(|(source, ns)| times.end[source.index()] + ns).max();

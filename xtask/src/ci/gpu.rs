@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use crate::ci::cargo::cargo;
+use crate::ci::cargo::{PROFILE, cargo};
 use crate::command;
 use crate::error::Error;
 use crate::tree;
@@ -16,11 +16,12 @@ pub fn rehearse() -> Result<String, Error> {
             return Ok(format!("SKIPPED the rehearsal of bench/gpu: {program} is not there"));
         }
     }
-    command::run(&mut cargo(&["build", "--release"]))?;
+    command::run(&mut cargo(&["build", "--profile", PROFILE]))?;
     let mut script = Command::new("python3");
     // The script builds the package by cargo. The variables of this cargo are removed, so that
     // nothing is rebuilt.
     command::forget_package(&mut script);
+    script.env("ROWMILL_PROFILE", PROFILE);
     command::run(script.arg(tree::root().join("bench/gpu/rehearse.py")))?;
     Ok("each fault is one row of the table, every other row is there".to_owned())
 }

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-use crate::ci::cargo::cargo;
+use crate::ci::cargo::{PROFILE, cargo};
 use crate::command;
 use crate::error::Error;
 use crate::tree;
@@ -22,13 +22,14 @@ const PAGES: [&str; 3] = ["README.md", "docs/training.md", "docs/traces.md"];
 /// Folders beside README.md to which the commands may refer.
 const LINKS: [&str; 4] = ["bench", "configs", "docs", "testdata"];
 
-/// A shell function that replaces cargo in the blocks, so that `ci` does not start itself.
+/// A shell function that replaces cargo in the blocks. It does not let `ci` start itself, and it
+/// compiles with the profile of the other stages.
 const PRELUDE: &str = r#"
 cargo() {
     if [ "${1-}" = xtask ] && [ "${2-}" = ci ]; then
         echo "ci: \`cargo $*\` is this run" >&2
     else
-        command cargo "$@"
+        command cargo "${@/#--release/--profile=ci}"
     fi
 }
 "#;
@@ -55,7 +56,7 @@ pub fn run() -> Result<String, Error> {
         }
         blocks.extend(found);
     }
-    command::run(&mut cargo(&["build", "--release"]))?;
+    command::run(&mut cargo(&["build", "--profile", PROFILE]))?;
     let (target, folder) = (root.join("target"), root.join("target/readme"));
     prepare_folder(&root, &folder)?;
     let mut skipped = 0;
@@ -68,7 +69,7 @@ pub fn run() -> Result<String, Error> {
         }
         eprintln!("--- {name}\n{}", block.script.trim_end());
         let start = Instant::now();
-        run_block(block, &folder, &target.join("release"))?;
+        run_block(block, &folder, &target.join(PROFILE))?;
         eprintln!("--- {name}: {:.1} s", start.elapsed().as_secs_f64());
     }
     std::fs::remove_dir_all(&folder).map_err(Error::io(&folder))?;

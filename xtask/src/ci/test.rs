@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-use crate::ci::cargo::cargo;
+use crate::ci::cargo::{PROFILE, cargo};
 use crate::ci::tool;
 use crate::command;
 use crate::error::Error;
@@ -51,7 +51,7 @@ pub fn run() -> Result<String, Error> {
 
 /// Runs the examples in doc comments.
 pub fn run_documentation() -> Result<String, Error> {
-    let mut cargo = cargo(&["test", "--release", "--workspace", "--doc"]);
+    let mut cargo = cargo(&["test", "--profile", PROFILE, "--workspace", "--doc"]);
     let count = count(&mut cargo, &mut std::io::stdout())?;
     match count.problems.first() {
         Some(problem) => Err(Error::Check { what: problem.clone() }),
@@ -61,7 +61,7 @@ pub fn run_documentation() -> Result<String, Error> {
 
 /// Builds the unit and integration tests of all crates. Returns the commands that run them.
 fn build() -> Result<Vec<Command>, Error> {
-    let arguments = ["test", "--release", "--workspace", "--tests", "--no-run"];
+    let arguments = ["test", "--profile", PROFILE, "--workspace", "--tests", "--no-run"];
     let mut cargo = cargo(&arguments);
     let messages = command::capture_output(cargo.arg("--message-format=json-render-diagnostics"))?;
     let commands = messages.lines().filter_map(|line| {

@@ -92,7 +92,8 @@ impl<'a> JobFacts<'a> {
         self.measured.get_or_init(build)
     }
 
-    /// Returns the nodes of the dependency graph, indexed by the trace row that they were built from.
+    /// Returns the nodes of the dependency graph, indexed by the trace row from which they were
+    /// built.
     pub fn row_nodes(&self) -> &RowNodes {
         self.row_nodes.get_or_init(|| RowNodes::new(self.scopes, self.measured()))
     }

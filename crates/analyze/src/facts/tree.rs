@@ -81,6 +81,11 @@ pub fn is_label_name(name: &str) -> bool {
     LABELS.iter().any(|label| name.starts_with(label))
 }
 
+/// Returns whether a row with this name loads input.
+pub fn is_data_loading(name: &str) -> bool {
+    name.contains("DataLoader") || name == "rowmill::input_wait"
+}
+
 impl OperatorTree {
     /// Returns whether a trace row belongs to the tree.
     pub fn contains(&self, row: u32) -> bool {

@@ -13,6 +13,7 @@ use crate::program::{Overhead, WorkKind};
 /// File format version that is written, and the only one that can be read.
 pub const VERSION: u64 = 4;
 
+/// The whole content of a calibration file, in the order in which it is written.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Content {

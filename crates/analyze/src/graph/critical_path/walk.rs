@@ -52,7 +52,7 @@ impl<'a> RelaxedGraph<'a> {
 /// arrives.
 ///
 /// The stretches cover the time in between without gaps, and the latest stretch comes first.
-pub(crate) fn walk_back(relaxed: RelaxedGraph<'_>, rank: usize, reach: Reach) -> Walk<'_> {
+pub(crate) fn walk_back(relaxed: RelaxedGraph<'_>, rank: usize, reach: Reach) -> PathWalk<'_> {
     walk_back_from(relaxed, relaxed.measured.ranks[rank].end, reach, i64::MIN)
 }
 
@@ -62,13 +62,13 @@ pub(crate) fn walk_back_from(
     from: NodeId,
     reach: Reach,
     until: i64,
-) -> Walk<'_> {
+) -> PathWalk<'_> {
     let at = relaxed.times.end[from.index()];
-    Walk { relaxed, reach, until, at, place: Some(WalkPlace::Node(from)) }
+    PathWalk { relaxed, reach, until, at, place: Some(WalkPlace::Node(from)) }
 }
 
 /// A walk in progress, which yields its stretches.
-pub(crate) struct Walk<'a> {
+pub(crate) struct PathWalk<'a> {
     relaxed: RelaxedGraph<'a>,
     reach: Reach,
     until: i64,
@@ -84,7 +84,7 @@ enum WalkPlace {
     Edge(WalkStep),
 }
 
-impl Iterator for Walk<'_> {
+impl Iterator for PathWalk<'_> {
     type Item = WalkStretch;
 
     fn next(&mut self) -> Option<WalkStretch> {
@@ -103,7 +103,7 @@ impl Iterator for Walk<'_> {
     }
 }
 
-impl Walk<'_> {
+impl PathWalk<'_> {
     fn visit_node(&mut self, node: NodeId) -> WalkStretch {
         let RelaxedGraph { measured, graph, times } = self.relaxed;
         let origin = measured.origins[node.index()];

@@ -105,12 +105,7 @@ pub(super) fn segments(scope: &Scope<'_>, tree: &OperatorTree, thread: &TreeThre
 }
 
 fn is_label(scope: &Scope<'_>, row: u32) -> bool {
-    tree::is_label(scope.trace, row) && !is_data_loading(scope.trace.name(row))
-}
-
-/// Returns whether a row with this name loads input.
-pub(super) fn is_data_loading(name: &str) -> bool {
-    name.contains("DataLoader") || name == "rowmill::input_wait"
+    tree::is_label(scope.trace, row) && !tree::is_data_loading(scope.trace.name(row))
 }
 
 /// Cuts a thread's nested rows into segments that do not overlap. `from` is the end of the last

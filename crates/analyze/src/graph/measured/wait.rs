@@ -6,11 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use trace::store::{EventKind, TrackKey};
 
 use super::device::DeviceWork;
-use super::host::is_data_loading;
 use super::label::WaitEvidence;
 use super::segment::ThreadSegment;
 use crate::facts::calls::{self, CallKind, Direction};
 use crate::facts::scope::Scope;
+use crate::facts::tree;
 
 /// The waits in a rank's window that were recorded, and the data from which others are inferred.
 pub(super) struct Waits<'a, 'b> {
@@ -59,7 +59,7 @@ impl<'a, 'b> Waits<'a, 'b> {
         let calls = calls::names(trace);
         let streams = device.names.clone();
         let (syncs, records, used) = (Vec::new(), Vec::new(), used(scope, &streams));
-        let loading = trace.strings.iter().map(is_data_loading).collect();
+        let loading = trace.strings.iter().map(tree::is_data_loading).collect();
         let mut waits = Self { scope, calls, loading, syncs, records, streams, used };
         // Most traces have no rows of waits, so the pass over all rows is skipped for them.
         if trace.slices.sync.is_empty() {
