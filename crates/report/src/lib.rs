@@ -23,6 +23,8 @@ mod step;
 pub mod timeline;
 pub mod training;
 
+use std::thread::ScopedJoinHandle;
+
 use analyze::JobFacts;
 use analyze::coverage;
 use analyze::findings;
@@ -78,6 +80,11 @@ pub struct IssueLine {
     pub hint: &'static str,
 }
 
+/// Waits for a part that another thread builds, and passes on a panic of that thread.
+fn join<T>(part: ScopedJoinHandle<'_, T>) -> T {
+    part.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
 fn line(kind: &quality::IssueKind, job: &JobFacts<'_>) -> IssueLine {
     IssueLine {
         id: kind.id,
@@ -104,21 +111,27 @@ pub fn build_report(
 ) -> Result<JobReport, Error> {
     let scopes = job.scopes();
     let zero = Zero::new(scopes, job.collectives());
-    let (path, marked) = path::build_part(job.paths(), &zero);
-    Ok(JobReport {
-        title: options.title.clone(),
-        program: options.program.clone(),
-        missing: coverage::missing(scopes.iter().map(|scope| scope.trace)),
-        quality: quality::by_kind(job.issues()).iter().map(|kind| line(kind, job)).collect(),
-        summary: summary::summarize_job(job, TOP),
-        findings: finding::build_part(scopes, findings, &zero),
-        steps: step::build_part(job, &zero),
-        idle: idle::build_part(job, &zero),
-        device: device::build_part(scopes),
-        host: host::build_part(job),
-        network: network::build_part(job, &zero),
-        memory: memory::build_part(job, &zero),
-        path,
-        timeline: timeline::build_timeline(scopes, &marked, &zero, options)?,
+    std::thread::scope(|threads| {
+        let device = threads.spawn(|| device::build_part(scopes));
+        let memory = threads.spawn(|| memory::build_part(job, &zero));
+        let idle = threads.spawn(|| idle::build_part(job, &zero));
+        let (path, marked) = path::build_part(job.paths(), &zero);
+        let timeline = timeline::build_timeline(scopes, &marked, &zero, options)?;
+        Ok(JobReport {
+            title: options.title.clone(),
+            program: options.program.clone(),
+            missing: coverage::missing(scopes.iter().map(|scope| scope.trace)),
+            quality: quality::by_kind(job.issues()).iter().map(|kind| line(kind, job)).collect(),
+            summary: summary::summarize_job(job, TOP),
+            findings: finding::build_part(scopes, findings, &zero),
+            steps: step::build_part(job, &zero),
+            host: host::build_part(job),
+            network: network::build_part(job, &zero),
+            path,
+            timeline,
+            idle: join(idle),
+            device: join(device),
+            memory: join(memory),
+        })
     })
 }

@@ -3,7 +3,7 @@
 
 use analyze::JobFacts;
 use analyze::bandwidth::{self, Bandwidth};
-use analyze::memory::{self, AllocatorRow, MemoryPeak, MemoryPoint};
+use analyze::memory::{AllocatorRow, MemoryPeak, MemoryPoint};
 use serde::Serialize;
 
 use crate::clock::Zero;
@@ -41,8 +41,8 @@ pub(crate) fn build_part(job: &JobFacts<'_>, zero: &Zero) -> MemoryPart {
     let mut part = MemoryPart::default();
     for rank in &job.ranks {
         part.copies.extend(bandwidth::measure_bandwidth(rank.scope));
-        let found = memory::measure_memory(rank.scope.trace, rank.tree());
-        part.peaks.extend(found.peaks);
+        let found = rank.memory();
+        part.peaks.extend(found.peaks.iter().cloned());
         for of_device in found.operators.chunk_by(|a, b| a.device == b.device) {
             part.operators.extend(of_device.iter().take(OPERATORS).cloned());
         }

@@ -19,6 +19,7 @@ use crate::facts::tree::{self, OperatorTree};
 use crate::tables::breakdown::{self, Breakdown};
 use crate::tables::idle::{self, DeviceCause, Gap, Idle};
 use crate::tables::launches::{self, LaunchRow};
+use crate::tables::memory::{self, MemoryFacts};
 use crate::tables::steps::{self, StepRow};
 
 /// A device counts as busy all the time if it is idle for less than this share of the window, in
@@ -48,6 +49,7 @@ pub struct RankFacts<'a> {
     clocks: OnceLock<(Vec<Skew>, Pressure)>,
     breakdown: OnceLock<Breakdown>,
     steps: OnceLock<Vec<StepRow>>,
+    memory: OnceLock<MemoryFacts>,
     idle: OnceLock<Idle>,
     launches: OnceLock<Vec<LaunchRow<'a>>>,
     calls: OnceLock<Vec<u32>>,
@@ -71,6 +73,7 @@ impl<'a> RankFacts<'a> {
             clocks: OnceLock::new(),
             breakdown: OnceLock::new(),
             steps: OnceLock::new(),
+            memory: OnceLock::new(),
             idle: OnceLock::new(),
             launches: OnceLock::new(),
             calls: OnceLock::new(),
@@ -111,6 +114,11 @@ impl<'a> RankFacts<'a> {
     /// Returns the steps of the trace with their figures.
     pub fn steps(&self) -> &[StepRow] {
         self.steps.get_or_init(|| steps::list_steps(self.scope))
+    }
+
+    /// Returns the memory of the rank's devices over the whole trace.
+    pub fn memory(&self) -> &MemoryFacts {
+        self.memory.get_or_init(|| memory::measure_memory(self.scope.trace, self.tree()))
     }
 
     pub(super) fn know_tensors(&self, by_row: BTreeMap<u32, Tensors>) {

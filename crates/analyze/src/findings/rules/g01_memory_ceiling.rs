@@ -3,7 +3,7 @@
 use crate::facts::job::RankFacts;
 use crate::findings::finding::{Confidence, FindingCategory, RuleFindings, Severity};
 use crate::findings::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
-use crate::tables::memory::{self, MemoryPeak};
+use crate::tables::memory::MemoryPeak;
 use crate::text::bytes;
 
 pub(super) const RULE: Rule = Rule {
@@ -46,6 +46,5 @@ pub(super) fn peaks(rank: &RankFacts<'_>) -> Vec<MemoryPeak> {
     if rank.scope.trace.allocations.is_empty() {
         return Vec::new();
     }
-    let peaks = memory::measure_memory(rank.scope.trace, rank.tree()).peaks;
-    peaks.into_iter().filter(|peak| peak.device >= 0).collect()
+    rank.memory().peaks.iter().filter(|peak| peak.device >= 0).cloned().collect()
 }
