@@ -109,6 +109,19 @@ impl Communicator {
         self.plan = plan;
     }
 
+    /// Copies tags, timeout and the use of the transport's sums from a communicator of the same
+    /// ranks.
+    pub fn copy_settings(&mut self, other: &Self) {
+        (self.step, self.plan) = (other.step, other.plan);
+        (self.timeout, self.native) = (other.timeout, other.native);
+    }
+
+    /// Ends all waiting on this rank, on every communicator of its transport, and tells peers that
+    /// this rank sends no more. For a rank that has failed while another thread waits for a message.
+    pub fn leave(&self) {
+        self.transport.leave();
+    }
+
     /// The timeout of a peer's message; `None` is unlimited.
     #[must_use]
     pub fn timeout(&self) -> Option<Duration> {

@@ -60,6 +60,9 @@ pub trait Transport: Send + Sync {
         Err(TransportFailure::Broken("adds nothing up".to_owned()))
     }
 
+    /// Ends all waiting of this rank, and tells peers that it sends no more.
+    fn leave(&self);
+
     /// The pool of buffers: those of received messages are reused for sending.
     fn pool(&self) -> &Pool;
 }

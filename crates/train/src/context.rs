@@ -4,9 +4,12 @@ use std::time::Duration;
 
 use comm::Communicator;
 use device::Backend;
-use schema::Rank;
+use schema::stage::Overlap;
+use schema::{Rank, Schedule};
 
 use crate::Error;
+use crate::embedding::input_dist::IdExchange;
+use crate::lane::{AllToAll, GradientSums, Lane};
 use crate::profile::Profiler;
 
 /// The device, communicators and profiler of one rank, passed to every layer. Parameters are not
@@ -61,23 +64,29 @@ impl<B: Backend> RankContext<B> {
     }
 }
 
-/// One communicator per logical stream, so that messages in flight on one stream never block
-/// another.
+/// One lane per logical stream, so that messages in flight on one stream never block another.
 pub struct Streams {
     /// Commands of rank 0, and the replies.
     pub control: Communicator,
     /// Ids on their way to the owners of their rows.
-    pub input: Communicator,
+    pub input: Lane<IdExchange>,
     /// Pooled vectors and their gradients.
-    pub pooled: Communicator,
+    pub pooled: Lane<AllToAll<f32>>,
     /// Gradients of dense parameters.
-    pub dense: Communicator,
+    pub dense: Lane<GradientSums>,
+    /// Losses and stop flags.
+    pub losses: Lane<AllToAll<u8>>,
 }
 
 impl From<Communicator> for Streams {
     fn from(control: Communicator) -> Self {
-        let (input, pooled) = (control.duplicate(), control.duplicate());
-        Self { input, pooled, dense: control.duplicate(), control }
+        Self {
+            input: Lane::new(&control),
+            pooled: Lane::new(&control),
+            dense: Lane::new(&control),
+            losses: Lane::new(&control),
+            control,
+        }
     }
 }
 
@@ -110,7 +119,23 @@ impl Streams {
         self.all().into_iter().for_each(|stream| stream.set_timeout(timeout));
     }
 
-    fn all(&mut self) -> [&mut Communicator; 4] {
-        [&mut self.control, &mut self.input, &mut self.pooled, &mut self.dense]
+    /// Creates the threads that a schedule needs. Exchanges of pooled vectors need none: they are
+    /// complete when the messages of all peers have arrived.
+    ///
+    /// # Errors
+    /// [`Error::Thread`] if the operating system refuses.
+    pub fn spawn_lanes(&mut self, schedule: Schedule) -> Result<(), Error> {
+        if self.world_size() > 1 && schedule.has(Overlap::Input) {
+            self.input.spawn("input lane")?;
+        }
+        if self.world_size() > 1 && schedule.has(Overlap::AllReduce) {
+            self.dense.spawn("all-reduce lane")?;
+        }
+        Ok(())
+    }
+
+    fn all(&mut self) -> [&mut Communicator; 5] {
+        let Self { control, input, pooled, dense, losses } = self;
+        [control, input.settings(), pooled.settings(), dense.settings(), losses.settings()]
     }
 }

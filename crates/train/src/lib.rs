@@ -9,6 +9,7 @@ pub mod dense;
 pub mod embedding;
 mod error;
 pub mod initial;
+pub mod lane;
 pub mod layer;
 pub mod memory;
 pub mod metric;

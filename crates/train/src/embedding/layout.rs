@@ -46,7 +46,7 @@ pub struct FeatureRows {
 }
 
 /// All slots of a plan, grouped by the rank that owns them.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlotLayout {
     /// `slots[r]`: the slots of rank r, by feature, then first row, then first column of the tile,
     /// then position.

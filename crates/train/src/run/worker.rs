@@ -9,7 +9,7 @@ use std::time::Duration;
 use comm::Communicator;
 use device::backend::{TileRoom, TileRows};
 use device::{Backend, Pool};
-use schema::{Batch, JobConfig, Rank, ShardingPlan};
+use schema::{Batch, JobConfig, Rank, Schedule, ShardingPlan, StepGraph};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use trace::{Clock, Recorder, RunInfo};
@@ -95,7 +95,8 @@ impl<'a, B: Backend> RankWorker<'a, B> {
                 Model::restored(device_queue, config, plan, rank, batch_max, parameters)?
             }
         };
-        model.set_bucket(request.bucket_bytes);
+        let (world_size, schedule) = (plan.world_size(), Schedule::SERIAL);
+        model.set_graph(StepGraph::new(&config.model, request.bucket_bytes, schedule, world_size));
         let (mut at_limit, mut room) = (vec![0; model.tiles().len()], TileRoom::default());
         for (tile, count) in at_limit.iter_mut().enumerate() {
             if start.checkpoint.is_some() {
@@ -133,7 +134,7 @@ impl<'a, B: Backend> RankWorker<'a, B> {
 
     /// Lets the transport sum dense gradients itself, if it can.
     pub fn summing(mut self, native: bool) -> Self {
-        self.context.comm.dense.set_native(native);
+        self.context.comm.dense.settings().set_native(native);
         self
     }
 
