@@ -103,9 +103,11 @@ impl Streams {
         self.control.world_size()
     }
 
-    /// Tags every later message with this step, so that ranks at different steps are detected.
+    /// Tags every later exchange of a step with this number, so that ranks at different steps are
+    /// detected. Commands may come a step ahead, and name their step themselves.
     pub fn set_step(&mut self, step: u64) {
-        self.all().into_iter().for_each(|stream| stream.set_step(step));
+        let [_, exchanges @ ..] = self.all();
+        exchanges.into_iter().for_each(|stream| stream.set_step(step));
     }
 
     /// Tags every later message with the hash of the job, so that ranks of different jobs are

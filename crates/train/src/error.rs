@@ -264,6 +264,11 @@ impl Error {
         }
     }
 
+    /// For `map_err`: adds the stage that failed, and the step that trains its batch.
+    pub(crate) fn in_stage(stage: Stage, step: u64) -> impl FnOnce(Self) -> Self {
+        move |source| Self::Stage { stage, step, source: Box::new(source) }
+    }
+
     /// For `map_err`: adds the attempted action and the path to an I/O error.
     pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();

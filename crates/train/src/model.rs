@@ -19,7 +19,7 @@ use crate::context::{DeviceQueue, RankContext};
 use crate::dense::{BUCKET_BYTES, Dense};
 use crate::embedding::EmbeddingCollection;
 use crate::embedding::collection;
-use crate::embedding::input_dist::NextBatch;
+use crate::embedding::input_dist::RankBatch;
 use crate::initial::{self, Initial};
 use crate::layer::ParameterList;
 use crate::layer::interaction::InteractionLayer;
@@ -200,6 +200,14 @@ impl Purpose {
 pub struct Started<B: Backend> {
     step: u64,
     end: B::Event,
+}
+
+impl<B: Backend> Started<B> {
+    /// The number of earlier steps of the run.
+    #[must_use]
+    pub fn step(&self) -> u64 {
+        self.step
+    }
 }
 
 /// Activations and gradients between the layers, each for the largest batch.
@@ -383,7 +391,7 @@ impl<B: Backend> Model<B> {
     }
 
     /// Sets the batch of the next step, whose ids this step may distribute.
-    pub fn set_next(&mut self, next: NextBatch) {
+    pub fn set_next(&mut self, next: RankBatch) {
         self.embedding.set_next(next);
     }
 

@@ -9,7 +9,7 @@ use device::ops::embedding_backward::{Factors, ScratchShape, TileOrigin, Updated
 use schema::stage::ActionPart;
 use schema::{JaggedTensor, ModelConfig, Op, Optimizer, ShardingPlan, TableConfig, Tile};
 
-use super::input_dist::{self, IdExchange, LocalIds, NextBatch};
+use super::input_dist::{self, IdExchange, LocalIds, RankBatch};
 use super::layout::SlotLayout;
 use super::output_dist::{self, LocalVectors};
 use crate::Error;
@@ -46,7 +46,7 @@ pub struct EmbeddingCollection<B: Backend> {
     /// Buffers of the next batch, while it is not being distributed.
     spare: Option<IdExchange>,
     /// The batch of the next step, until its distribution starts.
-    next: Option<NextBatch>,
+    next: Option<RankBatch>,
     /// The device's copy of the ids of the last forward pass.
     on_device: B::Jagged,
     output: output_dist::PooledExchange<B>,
@@ -172,7 +172,7 @@ impl<B: Backend> EmbeddingCollection<B> {
     }
 
     /// Sets the batch that the next step trains, so that this step can distribute its ids.
-    pub fn set_next(&mut self, next: NextBatch) {
+    pub fn set_next(&mut self, next: RankBatch) {
         self.next = Some(next);
     }
 
@@ -200,7 +200,7 @@ impl<B: Backend> EmbeddingCollection<B> {
         check: IdCheck,
     ) -> Result<(), Error> {
         let RankContext { comm, profiler, .. } = context;
-        if comm.input.is_idle() {
+        if comm.input.count() == 0 {
             return self.distribute(context, sparse, first_sample, check);
         }
         let op = Op::InputDist { ids: sparse.values.len() };
@@ -304,12 +304,12 @@ impl<B: Backend> EmbeddingCollection<B> {
         let (output, vectors, lane) = (&mut self.output, &self.local, &mut comm.pooled);
         let device_queue = DeviceQueue { device: &*device, queue };
         let local = LocalVectors { vectors, batch_sizes, width };
+        if part == ActionPart::Start {
+            return output.send_vectors(device_queue, lane, local);
+        }
         profiler.op(op, || {
-            if part != ActionPart::Finish {
+            if part == ActionPart::Whole {
                 output.send_vectors(device_queue, lane, local)?;
-            }
-            if part == ActionPart::Start {
-                return Ok(());
             }
             output.receive_vectors(device_queue, lane, local, pooled, samples)
         })
@@ -334,12 +334,12 @@ impl<B: Backend> EmbeddingCollection<B> {
         let op = Op::GradientDist { elements: samples * self.layout.pooled_width };
         let (layout, output, lane) = (&self.layout, &mut self.output, &mut comm.pooled);
         let device_queue = DeviceQueue { device: &*device, queue };
+        if part == ActionPart::Start {
+            return output.send_gradient(layout, device_queue, lane, d_pooled, samples);
+        }
         profiler.op(op, || {
-            if part != ActionPart::Finish {
+            if part == ActionPart::Whole {
                 output.send_gradient(layout, device_queue, lane, d_pooled, samples)?;
-            }
-            if part == ActionPart::Start {
-                return Ok(());
             }
             output.receive_gradient(device_queue, lane)
         })

@@ -13,6 +13,7 @@ use schema::{Batch, JaggedTensor};
 use super::layout::{Slot, SlotLayout};
 use crate::Error;
 use crate::lane::Exchange;
+use crate::model::SampleShare;
 
 /// The ids of all ranks' samples for the tiles of this rank.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -38,12 +39,20 @@ pub(super) fn arriving_bytes(ids: usize, bags: usize, scales: usize) -> usize {
     ids * size_of::<i64>() + bags * size_of::<i32>() + scales * size_of::<f32>()
 }
 
-/// This rank's samples of a batch that is trained later.
+/// This rank's samples of a batch, which other threads may read.
 #[derive(Clone, Debug)]
-pub struct NextBatch {
+pub struct RankBatch {
     pub batch: Arc<Batch>,
     /// Index of the first sample in the global batch.
     pub first_sample: usize,
+}
+
+impl RankBatch {
+    /// Returns the samples for a step on a batch of `global_size` samples over all ranks.
+    #[must_use]
+    pub fn share(&self, global_size: usize) -> SampleShare<'_> {
+        SampleShare { batch: &self.batch, first_sample: self.first_sample, global_size }
+    }
 }
 
 /// The exchange of ids: per peer, what is sent and then what was received, slot-major over that
@@ -51,7 +60,7 @@ pub struct NextBatch {
 #[derive(Default)]
 pub struct IdExchange {
     /// The batch to distribute, until that is done.
-    pub batch: Option<NextBatch>,
+    pub batch: Option<RankBatch>,
     layout: Arc<SlotLayout>,
     /// The ids that this rank owns, of all ranks' samples.
     pub ids: LocalIds,
@@ -70,7 +79,7 @@ impl Exchange for IdExchange {
     }
 
     fn finish(&mut self, comm: &mut Communicator) -> Result<(), Error> {
-        let Some(NextBatch { batch, first_sample }) = self.batch.take() else { return Ok(()) };
+        let Some(RankBatch { batch, first_sample }) = self.batch.take() else { return Ok(()) };
         self.run(comm, &batch.sparse, first_sample)
     }
 }

@@ -38,7 +38,7 @@ impl<B: Backend> Model<B> {
                     (self.embedding.start_next(&mut context.comm.input), step.number + 1)
                 }
             };
-            result.map_err(|source| Error::Stage { stage, step, source: Box::new(source) })?;
+            result.map_err(Error::in_stage(stage, step))?;
         }
         Ok(())
     }

@@ -9,8 +9,11 @@ use crate::RunStep;
 pub enum Command {
     /// Wait until every rank has loaded its weights.
     Begin,
-    /// One training step on the next batch.
+    /// One training step on the next batch. It may come before earlier steps are done.
     Train(TrainStep),
+    /// Nothing: says that no training step directly follows the last one, whose batch can
+    /// therefore be trained without knowing the next.
+    Pause,
     /// A forward pass on the next batch of held-out data.
     Evaluate(HeldOutBatch),
     /// Write parameters into the checkpoint of this step, which rank 0 creates and commits.
@@ -56,6 +59,7 @@ impl Command {
             Self::WriteTrace => (4, false, [0; 2]),
             Self::Finish => (5, false, [0; 2]),
             Self::Settle => (6, false, [0; 2]),
+            Self::Pause => (7, false, [0; 2]),
         };
         let mut bytes = [0; BYTES];
         (bytes[0], bytes[1]) = (code, u8::from(flag));
@@ -84,6 +88,7 @@ impl Command {
             4 => Self::WriteTrace,
             5 => Self::Finish,
             6 => Self::Settle,
+            7 => Self::Pause,
             _ => return None,
         })
     }
@@ -108,6 +113,7 @@ mod tests {
             Command::WriteTrace,
             Command::Finish,
             Command::Settle,
+            Command::Pause,
         ] {
             assert_eq!(Command::from_bytes(&command.to_bytes()), Some(command));
         }
