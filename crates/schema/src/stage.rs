@@ -8,6 +8,8 @@ use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 use crate::model::{Interaction, ModelConfig};
 
 /// Least number of dense buckets, if the model has as many layers.
@@ -28,15 +30,15 @@ pub enum Stage {
     TopMlp,
     Loss,
     /// Computes the gradients of the layers of a bucket.
-    DenseBackward(usize),
+    DenseBackward(u16),
     /// Splits the gradient of the interaction into those of its inputs.
     InteractionBackward,
     /// Sends gradients of pooled vectors to the owners of the rows.
     GradientExchange,
     EmbeddingUpdate,
     /// Sums the gradients of a bucket over ranks.
-    AllReduce(usize),
-    DenseUpdate(usize),
+    AllReduce(u16),
+    DenseUpdate(u16),
     /// Sums the losses over ranks. It follows the step and is not one of its actions.
     LossSum,
 }
@@ -97,7 +99,7 @@ impl Stage {
         let last_before = |section: Section| {
             let before = |bucket: &DenseBucket| bucket.section > section;
             let bucket = buckets.iter().rposition(before);
-            bucket.map_or(Self::Loss, Self::DenseBackward)
+            bucket.map_or(Self::Loss, |bucket| Self::DenseBackward(bucket as u16))
         };
         match self {
             Self::InputDistribution => Vec::new(),
@@ -170,7 +172,8 @@ impl Overlap {
 }
 
 /// The set of overlaps of a run. Results have the same bytes under every schedule.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct Schedule {
     /// Bit `i` is set if overlap `i` is on.
     bits: u8,
@@ -186,6 +189,19 @@ impl Schedule {
     #[must_use]
     pub fn with(self, overlap: Overlap) -> Self {
         Self { bits: self.bits | 1 << overlap as u8 }
+    }
+
+    /// Returns the schedule of a number of ranks. One rank has nobody to wait for, so its schedule
+    /// is the serial one.
+    #[must_use]
+    pub fn for_ranks(self, ranks: u32) -> Self {
+        if ranks > 1 { self } else { Self::SERIAL }
+    }
+
+    /// Returns the number of steps whose batches are known before the step before them is done.
+    #[must_use]
+    pub fn lookahead(self) -> usize {
+        usize::from(self.has(Overlap::Input)) + usize::from(self.has(Overlap::Control))
     }
 
     /// Whether an overlap is on.
@@ -218,6 +234,20 @@ impl FromStr for Schedule {
                 overlap(name).map(|overlap| schedule.with(overlap)).ok_or_else(unknown)
             }),
         }
+    }
+}
+
+impl TryFrom<String> for Schedule {
+    type Error = ScheduleError;
+
+    fn try_from(text: String) -> Result<Self, ScheduleError> {
+        text.parse()
+    }
+}
+
+impl From<Schedule> for String {
+    fn from(schedule: Schedule) -> Self {
+        schedule.to_string()
     }
 }
 
@@ -305,8 +335,8 @@ fn merge_smallest(buckets: &mut Vec<DenseBucket>, limit: usize) -> bool {
     true
 }
 
-fn is_first_of_bottom(buckets: &[DenseBucket], bucket: usize) -> bool {
-    let section = |i: usize| buckets[i].section;
+fn is_first_of_bottom(buckets: &[DenseBucket], bucket: u16) -> bool {
+    let section = |i: u16| buckets[usize::from(i)].section;
     section(bucket) == Section::Bottom && section(bucket - 1) != Section::Bottom
 }
 
@@ -348,11 +378,10 @@ pub struct StepGraph {
 }
 
 impl StepGraph {
-    /// Orders the stages of a model's step for a number of ranks. One rank has nobody to wait for,
-    /// so it always uses the serial schedule.
+    /// Orders the stages of a model's step for a number of ranks.
     #[must_use]
     pub fn new(model: &ModelConfig, bucket_bytes: usize, schedule: Schedule, ranks: u32) -> Self {
-        let schedule = if ranks > 1 { schedule } else { Schedule::SERIAL };
+        let schedule = schedule.for_ranks(ranks);
         let buckets = dense_buckets(model, bucket_bytes);
         let mut graph = Self { buckets, actions: Vec::new() };
         graph.push_forward(schedule, ranks);
@@ -392,9 +421,9 @@ impl StepGraph {
 
     fn push_backward(&mut self, schedule: Schedule, ranks: u32) {
         use ActionPart::{Finish, Start, Whole};
-        let count = self.buckets.len();
+        let count = self.buckets.len() as u16;
         let is_bottom = |bucket: &DenseBucket| bucket.section == Section::Bottom;
-        let bottom = self.buckets.iter().position(is_bottom).unwrap_or(count);
+        let bottom = self.buckets.iter().position(is_bottom).map_or(count, |at| at as u16);
         let is_beside = schedule.has(Overlap::Gradient);
         let sums_beside = schedule.has(Overlap::AllReduce);
         for bucket in 0..=count {

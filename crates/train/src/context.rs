@@ -127,10 +127,11 @@ impl Streams {
     /// # Errors
     /// [`Error::Thread`] if the operating system refuses.
     pub fn spawn_lanes(&mut self, schedule: Schedule) -> Result<(), Error> {
-        if self.world_size() > 1 && schedule.has(Overlap::Input) {
+        let schedule = schedule.for_ranks(self.world_size() as u32);
+        if schedule.has(Overlap::Input) {
             self.input.spawn("input lane")?;
         }
-        if self.world_size() > 1 && schedule.has(Overlap::AllReduce) {
+        if schedule.has(Overlap::AllReduce) {
             self.dense.spawn("all-reduce lane")?;
         }
         Ok(())

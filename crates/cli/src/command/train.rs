@@ -10,7 +10,7 @@ use ::device::Isa;
 use ::device::cpu::Bf16Products;
 use data::{Begin, IdsOutside, Strictness};
 use schema::source::OutOfRange;
-use schema::{Figure, Interaction, Precision, TrainingConfig};
+use schema::{Figure, Interaction, Precision, Schedule, TrainingConfig};
 use serde::Serialize;
 use train::Evaluation;
 use train::memory::WeightSource;
@@ -104,6 +104,7 @@ struct TrainRequest {
     tiling: Tiling,
     strictness: Strictness,
     device: ComputeDevice,
+    schedule: Schedule,
 }
 
 impl TrainRequest {
@@ -126,7 +127,10 @@ impl TrainRequest {
             // Malformed rows are treated as before, unless the options ask for something else.
             let is_usual = strictness == Strictness::AtMost(Strictness::DEFAULT_MAX);
             let strictness = resumed.strictness.filter(|_| is_usual).unwrap_or(strictness);
-            return Ok(Self { job, tiling, strictness, device: ComputeDevice::Cpu(Isa::detect()) });
+            let schedule = args.schedule.or_else(|| record::schedule(run));
+            let (device, schedule) =
+                (ComputeDevice::Cpu(Isa::detect()), schedule.unwrap_or(Schedule::PIPELINED));
+            return Ok(Self { job, tiling, strictness, device, schedule });
         };
         let mut job = config::job(name, &set)?;
         if args.synthetic.is_some() {
@@ -136,7 +140,9 @@ impl TrainRequest {
         if !args.print_config {
             choose_inputs(args, &mut job)?;
         }
-        Ok(Self { job, tiling, strictness, device: ComputeDevice::Cpu(Isa::detect()) })
+        let (device, schedule) =
+            (ComputeDevice::Cpu(Isa::detect()), args.schedule.unwrap_or(Schedule::PIPELINED));
+        Ok(Self { job, tiling, strictness, device, schedule })
     }
 
     /// Collects what the memory of the run depends on.
@@ -159,6 +165,7 @@ impl TrainRequest {
             processes,
             traced_steps: args.trace.as_ref().map_or(0, |_| steps.end.saturating_sub(steps.start)),
             weights: if resumed { WeightSource::Checkpoint } else { WeightSource::Initial },
+            schedule: self.schedule,
         }
     }
 
@@ -317,7 +324,7 @@ fn train_on(
     session: &Session,
     world: Option<&mut World>,
 ) -> Result<ExitCode, Error> {
-    let TrainRequest { job, tiling, strictness, device } = request;
+    let TrainRequest { job, tiling, strictness, device, schedule } = request;
     let run_folder = args.run_folder();
     let cache = run_folder.join("data");
     let plan = tiling.plan(&job.config.model.tables);
@@ -333,6 +340,7 @@ fn train_on(
         start,
         rule_change: args.rule_change.rule_change(),
         bucket_bytes: args.bucket.unwrap_or(train::BUCKET_BYTES),
+        schedule,
         trace: args
             .trace
             .clone()
@@ -366,7 +374,7 @@ fn train_on(
     let observe = &mut |event: RunEvent<'_>| {
         // Written only now, so that a run that is refused leaves no record.
         if matches!(event, RunEvent::Started { .. }) {
-            written = record::write(&run_folder, &resolved, &plan, strictness, products);
+            written = record::write(&run_folder, &resolved, &plan, strictness, products, schedule);
         }
         observer.handle(event);
     };

@@ -1,6 +1,6 @@
 //! Changes suggested for runs that do not fit: each one fits by the same estimate.
 
-use schema::Bytes;
+use schema::{Bytes, Schedule};
 use train::memory::WeightSource;
 
 use super::{DataSize, MemoryComparison, RunSize};
@@ -27,6 +27,7 @@ fn run<'a>(job: &'a ResolvedJob, tiling: &'a Tiling) -> RunSize<'a> {
         processes: None,
         traced_steps: 0,
         weights: WeightSource::Initial,
+        schedule: Schedule::SERIAL,
     }
 }
 

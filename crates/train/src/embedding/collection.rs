@@ -159,8 +159,9 @@ impl<B: Backend> EmbeddingCollection<B> {
             return 0;
         }
         let scales = if layout.any_mean { bags } else { 0 };
-        room.count(MemoryUse::Exchange, LocalIds::bytes(ids, bags, scales));
-        let arriving = input_dist::arriving_bytes(ids, bags, scales);
+        let slots = traffic.id_slots;
+        room.count(MemoryUse::Exchange, slots * LocalIds::bytes(ids, bags, scales));
+        let arriving = slots * input_dist::arriving_bytes(ids, bags, scales);
         let vectors = gradient * size_of::<f32>();
         let vectors = if layout.whole {
             0

@@ -29,6 +29,7 @@ impl<B: Backend> Model<B> {
         self.check(share.batch)?;
         for i in 0..self.graph.actions.len() {
             let Action { stage, part, batch, .. } = self.graph.actions[i];
+            context.profiler.set_stage(Some(stage));
             let (result, step) = match batch {
                 ActionBatch::This => (
                     self.run_stage(context, share, Purpose::Training(step), stage, part),
@@ -40,6 +41,7 @@ impl<B: Backend> Model<B> {
             };
             result.map_err(Error::in_stage(stage, step))?;
         }
+        context.profiler.set_stage(None);
         Ok(())
     }
 
@@ -207,9 +209,10 @@ impl<B: Backend> Model<B> {
         &mut self,
         context: &mut RankContext<B>,
         samples: usize,
-        bucket: usize,
+        bucket: u16,
     ) -> Result<(), Error> {
-        let DenseBucket { section, layers, parameters, .. } = &self.graph.buckets[bucket];
+        let buckets = &self.graph.buckets;
+        let DenseBucket { section, layers, parameters, .. } = &buckets[usize::from(bucket)];
         if samples == 0 {
             // A rank without samples still contributes zero gradients to the sum over ranks.
             let parameters = parameters.clone();
@@ -256,6 +259,7 @@ impl<B: Backend> Model<B> {
     }
 }
 
-fn bucket_parameters(buckets: &[DenseBucket], bucket: usize) -> BucketParameters {
-    BucketParameters { parameters: buckets[bucket].parameters.clone(), is_first: bucket == 0 }
+fn bucket_parameters(buckets: &[DenseBucket], bucket: u16) -> BucketParameters {
+    let parameters = buckets[usize::from(bucket)].parameters.clone();
+    BucketParameters { parameters, is_first: bucket == 0 }
 }

@@ -11,7 +11,7 @@ use comm::Communicator;
 use device::backend::{TileRoom, TileRows};
 use device::{Backend, Pool};
 use schema::stage::Overlap;
-use schema::{Batch, JobConfig, Rank, ShardingPlan, Stage, StepGraph};
+use schema::{Batch, JobConfig, Rank, Schedule, ShardingPlan, Stage, StepGraph};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use trace::{Clock, Recorder, RunInfo};
@@ -64,6 +64,7 @@ struct PendingStep<B: Backend> {
 /// carries it out; the other ranks call [`Self::follow`].
 pub struct RankWorker<'a, B: Backend> {
     request: &'a RunRequest,
+    schedule: Schedule,
     pub context: RankContext<B>,
     model: Model<B>,
     /// Steps to train, in their order.
@@ -104,7 +105,8 @@ impl<'a, B: Backend> RankWorker<'a, B> {
             }
         };
         let mut context = RankContext::new(open(threads)?, comm, profiler)?;
-        context.comm.spawn_lanes(request.schedule)?;
+        let schedule = request.schedule.for_ranks(size as u32);
+        context.comm.spawn_lanes(schedule)?;
         let device_queue = context.device_queue();
         let batch_max = request.config.training.batch_size.div_ceil(size);
         let (config, plan) = (&request.config, &request.plan);
@@ -116,8 +118,8 @@ impl<'a, B: Backend> RankWorker<'a, B> {
                 Model::restored(device_queue, config, plan, rank, batch_max, parameters)?
             }
         };
-        let (world_size, schedule) = (plan.world_size(), request.schedule);
-        model.set_graph(StepGraph::new(&config.model, request.bucket_bytes, schedule, world_size));
+        let (bucket_bytes, ranks) = (request.bucket_bytes, plan.world_size());
+        model.set_graph(StepGraph::new(&config.model, bucket_bytes, schedule, ranks));
         let (mut at_limit, mut room) = (vec![0; model.tiles().len()], TileRoom::default());
         for (tile, count) in at_limit.iter_mut().enumerate() {
             if start.checkpoint.is_some() {
@@ -130,6 +132,7 @@ impl<'a, B: Backend> RankWorker<'a, B> {
         let (announced, spare, sums) = (VecDeque::new(), AllToAll::default(), VecDeque::new());
         Ok(Self {
             request,
+            schedule,
             context,
             model,
             announced,
@@ -210,14 +213,13 @@ impl<'a, B: Backend> RankWorker<'a, B> {
         self.begin()
     }
 
-    /// Whether this run has several ranks, and its schedule an overlap.
     fn overlaps(&self, overlap: Overlap) -> bool {
-        self.context.comm.world_size() > 1 && self.request.schedule.has(overlap)
+        self.schedule.has(overlap)
     }
 
     /// The number of steps that rank 0 announces before it trains the one before them.
     pub fn lookahead(&self) -> usize {
-        [Overlap::Input, Overlap::Control].into_iter().filter(|&way| self.overlaps(way)).count()
+        self.schedule.lookahead()
     }
 
     /// Announces a step to all ranks.
